@@ -1,0 +1,55 @@
+//! The command-line tool: `blockyard sql`, `blockyard run`, `blockyard shell`.
+
+mod arguments;
+mod output;
+mod progress;
+mod session;
+mod shell;
+
+use std::io::{IsTerminal, Read};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, Command};
+use session::{Failure, Session};
+
+/// Runs the tool. Exit code 0: everything went well; 1: a statement failed; 2: the call is wrong.
+pub fn main() -> ExitCode {
+    // clap exits with 2 by itself when the call is wrong.
+    let arguments = Arguments::parse();
+    match run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { command, options } = arguments;
+    let command = match command {
+        Some(command) => command,
+        None if std::io::stdin().is_terminal() => Command::Shell,
+        None => Command::Run { files: vec!["-".into()] },
+    };
+    let mut session = Session::start(&options)?;
+    match command {
+        Command::Sql { statements } => session.run_text(&statements),
+        Command::Run { files } => files.iter().try_for_each(|file| {
+            let text = read(file).map_err(|e| Failure::Usage(format!("cannot read '{}': {e}", file.display())))?;
+            session.run_text(&text)
+        }),
+        Command::Shell => shell::run(&mut session),
+    }
+}
+
+fn read(file: &std::path::Path) -> std::io::Result<String> {
+    if file.as_os_str() != "-" {
+        return std::fs::read_to_string(file);
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text)?;
+    Ok(text)
+}

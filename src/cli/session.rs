@@ -1,0 +1,209 @@
+//! A session of the tool: its runtime, its context, and how statements are run and their results written.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use datafusion::common::DataFusionError;
+use datafusion::prelude::SessionConfig;
+use futures::StreamExt;
+use tokio::runtime::{Builder, Runtime};
+
+use super::arguments::{Format, Options};
+use super::output::Output;
+use super::progress::Progress;
+use crate::{Blockyard, BlockyardOptions, DataContext, Dataset, IterOptions};
+
+/// Why the tool stops.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The call is wrong.
+    Usage(String),
+    /// A statement failed.
+    Statement(DataFusionError),
+    /// Ctrl-C.
+    Cancelled,
+    /// Nobody reads the results any more.
+    OutputClosed,
+}
+
+impl Failure {
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Statement(_) | Self::Cancelled => 1,
+            Self::OutputClosed => 0,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(text) => f.write_str(text),
+            Self::Statement(error) => f.write_str(error.strip_backtrace().trim_end()),
+            Self::Cancelled => f.write_str("cancelled"),
+            Self::OutputClosed => f.write_str("the output was closed"),
+        }
+    }
+}
+
+impl From<DataFusionError> for Failure {
+    fn from(error: DataFusionError) -> Self {
+        let closed = |e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe;
+        match error.find_root() {
+            DataFusionError::IoError(e) if closed(e) => Self::OutputClosed,
+            DataFusionError::ArrowError(e, _) if e.to_string().contains("Broken pipe") => Self::OutputClosed,
+            _ => Self::Statement(error),
+        }
+    }
+}
+
+/// A running session.
+pub(super) struct Session {
+    context: DataContext,
+    runtime: Option<Runtime>,
+    format: Format,
+    output: Option<PathBuf>,
+    written: bool,
+    stats: bool,
+    progress: bool,
+    quiet: bool,
+}
+
+impl Session {
+    /// Starts a session. Everything that can be wrong with the options is, before any statement runs.
+    pub(super) fn start(options: &Options) -> Result<Self, Failure> {
+        let usage = |error: DataFusionError| Failure::Usage(error.strip_backtrace());
+        let mut settings = BlockyardOptions::from_env(std::env::vars()).map_err(usage)?;
+        if let Some(memory) = options.memory {
+            settings.memory_limit = memory;
+        }
+        if let Some(directory) = &options.spill_dir {
+            settings.spill_directory = directory.display().to_string();
+        }
+        let mut config = SessionConfig::from_env().map_err(usage)?;
+        let threads = options.threads.map_or_else(|| settings.num_cpus, usize::from);
+        config = config.with_target_partitions(threads);
+        let blockyard = Blockyard { options: settings, ..Default::default() };
+        let context = DataContext::with_config(blockyard, config).map_err(usage)?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(threads)
+            .enable_all()
+            .build()
+            .map_err(|e| Failure::Usage(format!("cannot start {threads} threads: {e}")))?;
+        for setting in &options.set {
+            let Some((key, value)) = setting.split_once('=') else {
+                return Err(Failure::Usage(format!("--set takes KEY=VALUE, got '{setting}'")));
+            };
+            let statement = format!("SET {} = '{}'", key.trim(), value.trim().replace('\'', "''"));
+            runtime.block_on(context.sql(&statement)).map_err(usage)?;
+        }
+        if options.format == Format::Parquet && options.output.is_none() {
+            return Err(Failure::Usage("--format parquet needs --output FILE".to_owned()));
+        }
+        Ok(Self {
+            context,
+            runtime: Some(runtime),
+            format: options.format,
+            output: options.output.clone(),
+            written: false,
+            stats: options.stats,
+            progress: !options.quiet && !options.no_progress,
+            quiet: options.quiet,
+        })
+    }
+
+    /// The context of the session.
+    pub(super) fn context(&self) -> &DataContext {
+        &self.context
+    }
+
+    /// Whether nothing but results and errors is to be printed.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Runs statements one after the other until one fails.
+    pub(super) fn run_text(&mut self, text: &str) -> Result<(), Failure> {
+        let statements = self.context.parse(text)?;
+        let Some(runtime) = self.runtime.take() else {
+            return Err(Failure::Cancelled);
+        };
+        let result = statements.into_iter().try_for_each(|statement| {
+            runtime.block_on(async {
+                tokio::select! {
+                    result = self.run_statement(statement) => result,
+                    _ = tokio::signal::ctrl_c() => Err(Failure::Cancelled),
+                }
+            })
+        });
+        self.runtime = Some(runtime);
+        result
+    }
+
+    async fn run_statement(&mut self, statement: crate::SqlStatement) -> Result<(), Failure> {
+        let started = Instant::now();
+        let progress = Progress::start(self.progress);
+        let dataset = self.context.run(statement).await?;
+        let result = self.write_result(&dataset, &progress).await;
+        progress.clear();
+        let rows = result?;
+        if self.stats {
+            eprint!("{}", dataset.stats());
+        }
+        if let Some(rows) = rows.filter(|_| self.progress && progress.is_shown()) {
+            eprintln!("{rows} rows in {:.3}s", started.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }
+
+    /// Writes the rows of a dataset, if it has columns; returns how many.
+    async fn write_result(&mut self, dataset: &Dataset, progress: &Progress) -> Result<Option<usize>, Failure> {
+        if dataset.columns().is_empty() {
+            return Ok(None);
+        }
+        if self.output.is_some() && std::mem::replace(&mut self.written, true) {
+            return Err(Failure::Usage("--output takes one result, but the statements give several".to_owned()));
+        }
+        let mut batches = dataset.iter_batches(IterOptions { batch_size: None, drop_last: false }).await?;
+        let mut output = None;
+        let mut rows = 0;
+        let schema = dataset.schema();
+        let mut tick = tokio::time::interval(Duration::from_millis(100));
+        loop {
+            let batch = tokio::select! {
+                batch = batches.next() => batch,
+                _ = tick.tick(), if progress.is_shown() => {
+                    progress.show(dataset.status());
+                    continue;
+                }
+            };
+            let Some(batch) = batch else { break };
+            let batch = batch?;
+            rows += batch.num_rows();
+            progress.clear();
+            let output = match &mut output {
+                Some(output) => output,
+                none => none.insert(Output::begin(self.format, self.output.as_ref(), batch.schema())?),
+            };
+            output.write(&batch)?;
+        }
+        progress.clear();
+        let output = match output {
+            Some(output) => output,
+            None => Output::begin(self.format, self.output.as_ref(), schema.clone())?,
+        };
+        output.end(rows, &schema)?;
+        Ok(Some(rows))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Work that was cancelled ends at its next await; what does not end soon is left behind.
+            runtime.shutdown_timeout(Duration::from_secs(2));
+        }
+    }
+}

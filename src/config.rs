@@ -1,0 +1,317 @@
+//! The `blockyard.*` options: one typed struct, set by SQL (`SET blockyard.x = ..`), by code
+//! ([`BlockyardOptions`]) or by the environment (`BLOCKYARD_X`, read in one place: [`BlockyardOptions::from_env`]).
+
+use std::fmt;
+use std::str::FromStr;
+
+use datafusion::common::config::{ConfigExtension, ConfigField, ConfigOptions, ExtensionOptions, Visit};
+use datafusion::common::{DataFusionError, Result, config_err, extensions_options};
+use datafusion::execution::TaskContext;
+
+extensions_options! {
+    /// Options of the engine. They are fixed for a Dataset when it is created: later changes of the session do not
+    /// reach it.
+    pub struct BlockyardOptions {
+        /// Bytes above which a block is emitted; a block is cut when it has 1.5 times as many. 0 or `infinite` gives one
+        /// block per task.
+        pub target_max_block_size: ByteSize, default = ByteSize::mib(128)
+
+        /// Bytes below which a read is not split into more blocks.
+        pub target_min_block_size: ByteSize, default = ByteSize::mib(1)
+
+        /// Number of read tasks that a read aims at when its blocks would not get smaller than `target_min_block_size`.
+        pub read_op_min_num_blocks: usize, default = 200
+
+        /// Logical CPUs of this machine, which give the least number of read tasks (two per CPU). Not the number of
+        /// threads: results that depend on read tasks must not change with it.
+        pub num_cpus: usize, default = available_cpus()
+
+        /// Memory for blocks and operators together: a size, or a percentage of the memory of the machine or its control
+        /// group.
+        pub memory_limit: MemoryLimit, default = MemoryLimit::Percent(60)
+
+        /// Directory for spilled blocks and operators. Empty means the temporary directory of the system.
+        pub spill_directory: String, default = String::new()
+
+        /// Compression of spilled blocks: none, lz4 or zstd.
+        pub spill_compression: SpillCompression, default = SpillCompression::Lz4
+
+        /// Give blocks to the consumer in the order of their ids (the order of the input), instead of as they come.
+        pub preserve_order: bool, default = true
+
+        /// Fuse chains of map operators into one stage.
+        pub optimize_fuse_stages: bool, default = true
+
+        /// Fuse a read with the map operators above it.
+        pub optimize_fuse_read_stages: bool, default = true
+
+        /// Fuse an all-to-all operator with the map operators below it.
+        pub optimize_fuse_shuffle_stages: bool, default = true
+
+        /// Move `randomize_block_order` behind the map operators above it.
+        pub optimize_reorder_stages: bool, default = true
+    }
+}
+
+impl ConfigExtension for BlockyardOptions {
+    const PREFIX: &'static str = "blockyard";
+}
+
+impl BlockyardOptions {
+    /// The options of a session's configuration, or the defaults where Blockyard was not installed.
+    pub fn from_config(config: &ConfigOptions) -> Self {
+        config.extensions.get::<Self>().cloned().unwrap_or_default()
+    }
+
+    /// The options that a running task sees.
+    pub fn from_task(context: &TaskContext) -> Self {
+        Self::from_config(context.session_config().options())
+    }
+
+    /// Defaults overridden by `BLOCKYARD_<OPTION>` variables of the given environment. The only place that reads the
+    /// environment; a value that does not parse is an error which names the variable.
+    pub fn from_env(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+        let mut options = Self::default();
+        for (name, value) in vars {
+            let Some(key) = name.strip_prefix("BLOCKYARD_") else {
+                continue;
+            };
+            ExtensionOptions::set(&mut options, &key.to_lowercase(), &value)
+                .map_err(|e| DataFusionError::Configuration(format!("environment variable {name}: {}", e.message())))?;
+        }
+        Ok(options)
+    }
+
+    /// Names of all options, without the prefix.
+    pub fn keys() -> Vec<String> {
+        Self::default().entries().into_iter().map(|e| e.key).collect()
+    }
+}
+
+/// The most bytes of memory that this process may count on: of its control group where that has a limit, else of the
+/// machine.
+pub fn machine_memory() -> usize {
+    let machine = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| {
+            let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
+            line.split_whitespace().nth(1)?.parse::<usize>().ok()
+        })
+        .map_or(8 << 30, |kib| kib << 10);
+    let group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+        .iter()
+        .filter_map(|path| std::fs::read_to_string(path).ok())
+        .find_map(|text| text.trim().parse::<usize>().ok());
+    group.map_or(machine, |limit| limit.min(machine))
+}
+
+fn available_cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A number of bytes, written with a unit: `64MiB`, `1.5 GB`, `1048576`. `infinite` and 0 mean no bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ByteSize(pub usize);
+
+impl ByteSize {
+    /// A number of mebibytes.
+    pub const fn mib(n: usize) -> Self {
+        Self(n << 20)
+    }
+
+    /// The bytes, or `usize::MAX` where 0 stands for no bound.
+    pub fn bound(self) -> usize {
+        if self.0 == 0 { usize::MAX } else { self.0 }
+    }
+}
+
+impl FromStr for ByteSize {
+    type Err = DataFusionError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let text = text.trim();
+        if text.eq_ignore_ascii_case("infinite") {
+            return Ok(Self(0));
+        }
+        let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+        let (number, unit) = (&text[..split], text[split..].trim());
+        let scale: u64 = match unit.to_ascii_lowercase().as_str() {
+            "" | "b" => 1,
+            "k" | "kib" => 1 << 10,
+            "m" | "mib" => 1 << 20,
+            "g" | "gib" => 1 << 30,
+            "t" | "tib" => 1 << 40,
+            "kb" => 1_000,
+            "mb" => 1_000_000,
+            "gb" => 1_000_000_000,
+            "tb" => 1_000_000_000_000,
+            _ => {
+                return config_err!(
+                    "unknown unit '{unit}' in size '{text}'; use B, KiB, MiB, GiB, TiB, KB, MB, GB or TB"
+                );
+            }
+        };
+        match number.parse::<f64>() {
+            Ok(n) => Ok(Self((n * scale as f64) as usize)),
+            Err(_) => config_err!("'{text}' is not a size; write for example 64MiB, 1.5GB or 1048576"),
+        }
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0;
+        for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
+            if bytes >> shift > 0 {
+                let value = bytes as f64 / (1u64 << shift) as f64;
+                return if bytes % (1 << shift) == 0 {
+                    write!(f, "{value}{unit}")
+                } else {
+                    write!(f, "{value:.1}{unit}")
+                };
+            }
+        }
+        write!(f, "{bytes}B")
+    }
+}
+
+/// A memory limit: bytes, or percent of [`machine_memory`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryLimit {
+    /// This many bytes.
+    Bytes(ByteSize),
+    /// This share, 1 to 100, of what the machine or the control group has.
+    Percent(u8),
+}
+
+impl MemoryLimit {
+    /// The limit in bytes on this machine; no bound is `usize::MAX`.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Bytes(size) => size.bound(),
+            Self::Percent(percent) => (machine_memory() as u128 * u128::from(percent) / 100) as usize,
+        }
+    }
+}
+
+impl Default for MemoryLimit {
+    fn default() -> Self {
+        Self::Percent(60)
+    }
+}
+
+impl FromStr for MemoryLimit {
+    type Err = DataFusionError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let Some(percent) = text.trim().strip_suffix('%') else {
+            return Ok(Self::Bytes(text.parse()?));
+        };
+        match percent.trim().parse::<u8>() {
+            Ok(p @ 1..=100) => Ok(Self::Percent(p)),
+            _ => config_err!("'{text}' is not a share of memory; write 1% to 100%"),
+        }
+    }
+}
+
+impl fmt::Display for MemoryLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(ByteSize(0)) => write!(f, "infinite"),
+            Self::Bytes(size) => size.fmt(f),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+/// How spilled blocks are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SpillCompression {
+    /// Not at all.
+    None,
+    /// LZ4 frames: fast.
+    #[default]
+    Lz4,
+    /// Zstandard: smaller.
+    Zstd,
+}
+
+impl FromStr for SpillCompression {
+    type Err = DataFusionError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.trim().to_ascii_lowercase().as_str() {
+            "none" | "uncompressed" => Ok(Self::None),
+            "lz4" | "lz4_frame" => Ok(Self::Lz4),
+            "zstd" => Ok(Self::Zstd),
+            other => config_err!("unknown compression '{other}'; use none, lz4 or zstd"),
+        }
+    }
+}
+
+impl fmt::Display for SpillCompression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        })
+    }
+}
+
+macro_rules! config_field {
+    ($($type:ty),*) => {$(
+        impl ConfigField for $type {
+            fn visit<V: Visit>(&self, v: &mut V, key: &str, description: &'static str) {
+                v.some(key, self, description)
+            }
+
+            fn set(&mut self, _key: &str, value: &str) -> Result<()> {
+                *self = value.parse()?;
+                Ok(())
+            }
+        }
+    )*};
+}
+
+config_field!(ByteSize, MemoryLimit, SpillCompression);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, bytes) in [("64MiB", 64 << 20), ("1.5 gb", 1_500_000_000), ("7", 7), ("2k", 2048), ("infinite", 0)] {
+            assert_eq!(text.parse::<ByteSize>().unwrap().0, bytes, "{text}");
+        }
+        let error = "12 parsecs".parse::<ByteSize>().unwrap_err().to_string();
+        assert!(error.contains("unknown unit 'parsecs'"), "{error}");
+        let error = "lots".parse::<ByteSize>().unwrap_err().to_string();
+        assert!(error.contains("lots"), "{error}");
+    }
+
+    #[test]
+    fn sizes_print_as_they_are_read() {
+        for text in ["64MiB", "1.5GiB", "1023B", "2KiB"] {
+            assert_eq!(text.parse::<ByteSize>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn limits_are_absolute_or_percent() {
+        assert_eq!("50%".parse::<MemoryLimit>().unwrap(), MemoryLimit::Percent(50));
+        assert_eq!("1GiB".parse::<MemoryLimit>().unwrap().bytes(), 1 << 30);
+        assert!("0%".parse::<MemoryLimit>().is_err());
+        assert!("101%".parse::<MemoryLimit>().is_err());
+        assert!(MemoryLimit::Percent(50).bytes() < machine_memory());
+    }
+
+    #[test]
+    fn environment_sets_options_and_names_what_is_wrong() {
+        let vars = [("BLOCKYARD_TARGET_MAX_BLOCK_SIZE".to_owned(), "64MiB".to_owned()), ("HOME".into(), "/".into())];
+        assert_eq!(BlockyardOptions::from_env(vars).unwrap().target_max_block_size, ByteSize::mib(64));
+        let error = BlockyardOptions::from_env([("BLOCKYARD_NUM_CPUS".to_owned(), "many".to_owned())]).unwrap_err();
+        assert!(error.to_string().contains("BLOCKYARD_NUM_CPUS"), "{error}");
+    }
+}

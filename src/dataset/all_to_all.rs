@@ -1,0 +1,86 @@
+//! Transformations that move rows between tasks, or bring datasets together.
+
+use datafusion::common::{Result, plan_err};
+use datafusion::logical_expr::JoinType;
+
+use super::{Dataset, GroupedDataset};
+use crate::logical::{RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode, extension};
+use crate::seed::fresh_seed;
+
+impl Dataset {
+    /// The rows of this dataset and then of another with the same columns.
+    pub fn union(&self, other: &Self) -> Result<Self> {
+        self.via_dataframe(|frame| frame.union(other.clone().into_dataframe()))
+    }
+
+    /// Row i of this dataset beside row i of another, which must have as many. Columns of the other that this has too get
+    /// a suffix: `a` becomes `a_1`.
+    pub fn zip(&self, other: &Self) -> Result<Self> {
+        Ok(self.with_plan(extension(ZipNode::try_new(self.plan.clone(), other.plan.clone())?)))
+    }
+
+    /// Sorted by columns, ascending or `descending`; nulls are last.
+    pub fn sort(&self, columns: &[&str], descending: bool) -> Result<Self> {
+        let columns = self.columns_of(columns, "sort")?;
+        let order = columns.into_iter().map(|column| column.sort(!descending, false)).collect();
+        self.via_dataframe(|frame| frame.sort(order))
+    }
+
+    /// Groups of rows with equal keys.
+    pub fn group_by(&self, keys: &[&str]) -> Result<GroupedDataset> {
+        Ok(GroupedDataset::new(self.clone(), self.columns_of(keys, "group_by")?))
+    }
+
+    /// Joins with another dataset where the columns `on` of this equal the columns `right_on` of the other.
+    pub fn join(&self, other: &Self, how: JoinType, on: &[&str], right_on: &[&str]) -> Result<Self> {
+        if on.len() != right_on.len() || on.is_empty() {
+            return plan_err!(
+                "a join needs as many columns on the left as on the right, got {} and {}",
+                on.len(),
+                right_on.len()
+            );
+        }
+        self.columns_of(on, "join")?;
+        other.columns_of(right_on, "join")?;
+        self.via_dataframe(|frame| {
+            let left = frame.alias("left")?;
+            let right = other.clone().into_dataframe().alias("right")?;
+            let quoted = |side: &str, names: &[&str]| -> Vec<String> {
+                names.iter().map(|name| format!("{side}.\"{}\"", name.replace('"', "\"\""))).collect()
+            };
+            let (on, right_on) = (quoted("left", on), quoted("right", right_on));
+            let on: Vec<&str> = on.iter().map(String::as_str).collect();
+            let right_on: Vec<&str> = right_on.iter().map(String::as_str).collect();
+            left.join(right, how, &on, &right_on, None)
+        })
+    }
+
+    /// The distinct values of a column.
+    pub fn unique(&self, column: &str) -> Result<Self> {
+        self.select_columns(&[column])?.via_dataframe(|frame| frame.distinct())
+    }
+
+    /// A uniform random permutation of all rows: the same for the same seed and input, whatever the threads and the
+    /// memory limit. Without a seed one is drawn now.
+    pub fn random_shuffle(&self, seed: Option<u64>) -> Result<Self> {
+        self.random_shuffle_into(seed, None)
+    }
+
+    /// As [`Dataset::random_shuffle`], into `num_blocks` blocks.
+    pub fn random_shuffle_into(&self, seed: Option<u64>, num_blocks: Option<usize>) -> Result<Self> {
+        let seed = seed.unwrap_or_else(fresh_seed);
+        Ok(self.with_plan(extension(RandomShuffleNode::try_new(self.plan.clone(), seed, num_blocks)?)))
+    }
+
+    /// The same rows in `num_blocks` blocks of equal size. Without `shuffle` the order stays and as few rows as possible
+    /// move; with it every block gets rows of every block of the input.
+    pub fn repartition(&self, num_blocks: usize, shuffle: bool) -> Result<Self> {
+        Ok(self.with_plan(extension(RepartitionNode::try_new(self.plan.clone(), num_blocks, shuffle)?)))
+    }
+
+    /// The same blocks in random order.
+    pub fn randomize_block_order(&self, seed: Option<u64>) -> Result<Self> {
+        let seed = seed.unwrap_or_else(fresh_seed);
+        Ok(self.with_plan(extension(RandomizeBlocksNode::new(self.plan.clone(), seed))))
+    }
+}

@@ -1,0 +1,204 @@
+//! Transformations of rows: what can run in one task.
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{Result, plan_err};
+use datafusion::logical_expr::Expr;
+
+use super::Dataset;
+use crate::config::ByteSize;
+use crate::functions::{FunctionRef, FunctionRegistry, Row, filter_rows, flat_map_rows, from_closure, map_rows};
+use crate::logical::{BatchSize, Compute, MapNode, MapOperator, extension};
+
+/// What `map_batches` calls: a closure, or the name of a registered function.
+#[derive(Debug)]
+pub enum MapFunction {
+    /// A function.
+    Function(FunctionRef),
+    /// The name of one.
+    Name(String),
+}
+
+impl From<&str> for MapFunction {
+    fn from(name: &str) -> Self {
+        Self::Name(name.to_owned())
+    }
+}
+
+impl From<FunctionRef> for MapFunction {
+    fn from(function: FunctionRef) -> Self {
+        Self::Function(function)
+    }
+}
+
+impl<F> From<F> for MapFunction
+where
+    F: Fn(RecordBatch) -> Result<RecordBatch> + Send + Sync + 'static,
+{
+    fn from(f: F) -> Self {
+        Self::Function(from_closure(f))
+    }
+}
+
+impl MapFunction {
+    pub(crate) fn resolve(self, registry: &FunctionRegistry) -> Result<FunctionRef> {
+        match self {
+            Self::Function(function) => Ok(function),
+            Self::Name(name) => registry.get(&name),
+        }
+    }
+}
+
+/// How a map operator runs. Start from the default and set what differs.
+#[derive(Debug, Clone, Default)]
+pub struct MapOptions {
+    /// Rows that the function gets at once.
+    pub batch_size: BatchSize,
+    /// Most tasks that run at once; at least 1.
+    pub concurrency: Option<usize>,
+    /// Logical CPUs of a task; 1 if not said.
+    pub num_cpus: Option<f64>,
+    /// Memory that a task is expected to need.
+    pub memory: Option<ByteSize>,
+    /// Columns that the function returns, where calling it on an empty batch would not tell.
+    pub schema: Option<SchemaRef>,
+    /// What plans and stats show, instead of the name of the function.
+    pub name: Option<String>,
+    /// The function returns as many rows as it gets, so that a limit may move below it.
+    pub preserves_row_count: bool,
+}
+
+impl MapOptions {
+    pub(crate) fn compute(&self) -> Result<Compute> {
+        let milli_cpus = match self.num_cpus {
+            Some(cpus) if !(0.0..=1e6).contains(&cpus) => {
+                return plan_err!("num_cpus must not be negative, got {cpus}");
+            }
+            cpus => cpus.map(|cpus| (cpus * 1000.0).round() as u32),
+        };
+        Ok(Compute { concurrency: self.concurrency, milli_cpus, memory: self.memory })
+    }
+
+    fn apply(&self, function: FunctionRef) -> FunctionRef {
+        let preserves = self.preserves_row_count || function.preserves_row_count();
+        function.declare(self.name.clone(), self.schema.clone(), preserves)
+    }
+}
+
+impl Dataset {
+    /// Calls a function on batches of rows. It is a closure, or the name of a registered function; its output columns are
+    /// found by calling it on an empty batch, or declared by [`MapOptions::schema`].
+    pub fn map_batches(&self, function: impl Into<MapFunction>, options: MapOptions) -> Result<Self> {
+        let function = options.apply(function.into().resolve(self.context.functions())?);
+        self.map_node(MapOperator::Batches(function, options.batch_size), options.compute()?)
+    }
+
+    /// Turns each row into one row, both typed by serde.
+    pub fn map<T: Row, U: Row>(&self, f: impl Fn(T) -> U + Send + Sync + 'static) -> Result<Self> {
+        self.map_node(MapOperator::Rows(map_rows(f)?), Compute::default())
+    }
+
+    /// Turns each row into any number of rows, both typed by serde.
+    pub fn flat_map<T: Row, U: Row, I: IntoIterator<Item = U>>(
+        &self,
+        f: impl Fn(T) -> I + Send + Sync + 'static,
+    ) -> Result<Self> {
+        self.map_node(MapOperator::FlatMap(flat_map_rows(f)?), Compute::default())
+    }
+
+    /// Keeps the rows for which a predicate is true: an expression, or SQL text like `"v > 1"`.
+    pub fn filter(&self, predicate: impl Into<Predicate>) -> Result<Self> {
+        let predicate = match predicate.into() {
+            Predicate::Expression(expression) => expression,
+            Predicate::Sql(text) => self.state.create_logical_expr(&text, self.plan.schema())?,
+        };
+        self.via_dataframe(|frame| frame.filter(predicate))
+    }
+
+    /// Keeps the rows, typed by serde, for which a function holds.
+    pub fn filter_rows<T: Row>(&self, f: impl Fn(&T) -> bool + Send + Sync + 'static) -> Result<Self> {
+        self.map_node(MapOperator::Filter(filter_rows(f)), Compute::default())
+    }
+
+    /// Keeps these columns, in this order.
+    pub fn select_columns(&self, names: &[&str]) -> Result<Self> {
+        let columns = self.columns_of(names, "select_columns")?;
+        self.via_dataframe(|frame| frame.select(columns))
+    }
+
+    /// Leaves these columns out.
+    pub fn drop_columns(&self, names: &[&str]) -> Result<Self> {
+        self.columns_of(names, "drop_columns")?;
+        let all = self.plan.schema().fields().iter().map(|f| f.name().as_str());
+        self.select_columns(&all.filter(|name| !names.contains(name)).collect::<Vec<_>>())
+    }
+
+    /// Renames columns, given as (old, new).
+    pub fn rename_columns(&self, names: &[(&str, &str)]) -> Result<Self> {
+        self.columns_of(&names.iter().map(|(old, _)| *old).collect::<Vec<_>>(), "rename_columns")?;
+        let mut columns = Vec::new();
+        for field in self.plan.schema().fields() {
+            let column = self.column(field.name(), "rename_columns")?;
+            let renamed = names.iter().find(|(old, _)| old == field.name());
+            columns.push(match renamed {
+                Some((_, new)) => column.alias(*new),
+                None => column,
+            });
+        }
+        self.via_dataframe(|frame| frame.select(columns))
+    }
+
+    /// Adds a column computed by an expression, or replaces the one of this name.
+    pub fn with_column(&self, name: &str, expression: Expr) -> Result<Self> {
+        self.via_dataframe(|frame| frame.with_column(name, expression))
+    }
+
+    /// Adds or replaces several columns; none of them sees the others.
+    pub fn with_columns(&self, columns: Vec<(&str, Expr)>) -> Result<Self> {
+        let mut expressions = Vec::new();
+        for field in self.plan.schema().fields() {
+            match columns.iter().find(|(name, _)| name == field.name()) {
+                Some((name, expression)) => expressions.push(expression.clone().alias(*name)),
+                None => expressions.push(self.column(field.name(), "with_columns")?),
+            }
+        }
+        let added = columns.into_iter().filter(|(name, _)| !self.plan.schema().has_column_with_unqualified_name(name));
+        expressions.extend(added.map(|(name, expression)| expression.alias(name)));
+        self.via_dataframe(|frame| frame.select(expressions))
+    }
+
+    /// The first `n` rows.
+    pub fn limit(&self, n: usize) -> Result<Self> {
+        self.via_dataframe(|frame| frame.limit(0, Some(n)))
+    }
+
+    /// Each row with probability `fraction`, the same rows for the same seed and input.
+    pub fn random_sample(&self, fraction: f64, seed: u64) -> Result<Self> {
+        self.map_node(MapOperator::Sample { fraction, seed }, Compute::default())
+    }
+
+    fn map_node(&self, operator: MapOperator, compute: Compute) -> Result<Self> {
+        Ok(self.with_plan(extension(MapNode::try_new(self.plan.clone(), operator, compute)?)))
+    }
+}
+
+/// A condition on rows.
+#[derive(Debug)]
+pub enum Predicate {
+    /// An expression of DataFusion.
+    Expression(Expr),
+    /// The text of one, in SQL.
+    Sql(String),
+}
+
+impl From<Expr> for Predicate {
+    fn from(expression: Expr) -> Self {
+        Self::Expression(expression)
+    }
+}
+
+impl From<&str> for Predicate {
+    fn from(text: &str) -> Self {
+        Self::Sql(text.to_owned())
+    }
+}

@@ -1,0 +1,61 @@
+//! Writing a dataset: one file per block.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use datafusion::arrow::array::AsArray;
+use datafusion::arrow::datatypes::UInt64Type;
+use datafusion::common::{Result, plan_datafusion_err};
+use datafusion::datasource::file_format::format_as_file_type;
+use datafusion::logical_expr::LogicalPlanBuilder;
+
+use super::Dataset;
+use crate::sinks::SaveMode;
+
+/// How a dataset is written. Start from the default and set what differs.
+#[derive(Debug, Clone, Default)]
+pub struct WriteOptions {
+    /// What happens to files that are there. Default: append.
+    pub mode: Option<SaveMode>,
+    /// Options of the format as in SQL's COPY, like `("compression", "zstd(3)")`.
+    pub format: Vec<(String, String)>,
+}
+
+impl Dataset {
+    /// Writes one Parquet file per block into a directory; returns the number of rows. Files appear together once all are
+    /// complete, as `part-000000.parquet` and so on in the order of the rows.
+    pub async fn write_parquet(&self, directory: &str, options: WriteOptions) -> Result<usize> {
+        self.write("parquet", directory, options).await
+    }
+
+    /// As [`Dataset::write_parquet`], in CSV with a header line in each file.
+    pub async fn write_csv(&self, directory: &str, options: WriteOptions) -> Result<usize> {
+        self.write("csv", directory, options).await
+    }
+
+    /// As [`Dataset::write_parquet`], with one JSON object per line.
+    pub async fn write_json(&self, directory: &str, options: WriteOptions) -> Result<usize> {
+        self.write("json", directory, options).await
+    }
+
+    async fn write(&self, format: &str, directory: &str, options: WriteOptions) -> Result<usize> {
+        let factory = self
+            .state
+            .get_file_format_factory(format)
+            .ok_or_else(|| plan_datafusion_err!("the session has no format '{format}'"))?;
+        let mut settings: HashMap<String, String> =
+            options.format.into_iter().map(|(key, value)| (format!("format.{key}"), value)).collect();
+        settings.insert("single_file_output".to_owned(), "false".to_owned());
+        if let Some(mode) = options.mode {
+            settings.insert("format.mode".to_owned(), mode.to_string());
+        }
+        let file_type = format_as_file_type(Arc::clone(&factory));
+        let url = format!("{}/", directory.trim_end_matches('/'));
+        let plan = LogicalPlanBuilder::copy_to(self.plan.clone(), url, file_type, settings, Vec::new())?.build()?;
+        let write = self.with_plan(plan);
+        let written = write.take_all().await;
+        *self.last.lock() = write.last.lock().take();
+        let rows = written?.first().map_or(0, |batch| batch.column(0).as_primitive::<UInt64Type>().value(0));
+        Ok(rows as usize)
+    }
+}

@@ -1,0 +1,215 @@
+//! The trait behind every map operator, and functions made of closures.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{DataFusionError, Result, exec_err, plan_datafusion_err};
+
+use crate::error::{one_message, panic_text};
+
+/// A function from a batch of rows to a batch of rows; it may return more or fewer rows than it got.
+///
+/// It is called from several threads at once. A panic becomes an error which names the function.
+pub trait BatchFunction: Send + Sync {
+    /// Short name, which plans and stats show.
+    fn name(&self) -> &str;
+
+    /// Transforms one batch. It is never called with a batch of another schema than it was planned with.
+    fn call(&self, batch: RecordBatch) -> Result<RecordBatch>;
+
+    /// Columns of what it returns for this input, where that is declared; otherwise the engine calls the function on an
+    /// empty batch at plan time.
+    fn declared_schema(&self, _input: &SchemaRef) -> Option<Result<SchemaRef>> {
+        None
+    }
+
+    /// Whether it always returns as many rows as it got, so that a limit may move below it.
+    fn preserves_row_count(&self) -> bool {
+        false
+    }
+}
+
+/// A shared function. Two are equal when they are the same object.
+#[derive(Clone)]
+pub struct FunctionRef(Arc<dyn BatchFunction>);
+
+impl FunctionRef {
+    /// Shares `function`.
+    pub fn new(function: impl BatchFunction + 'static) -> Self {
+        Self(Arc::new(function))
+    }
+
+    /// The function's name.
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// Whether a limit may move below it.
+    pub fn preserves_row_count(&self) -> bool {
+        self.0.preserves_row_count()
+    }
+
+    /// Calls the function; a panic is an error.
+    pub fn call(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        match catch_unwind(AssertUnwindSafe(|| self.0.call(batch))) {
+            Ok(result) => result,
+            Err(payload) => exec_err!("function '{}' panicked: {}", self.name(), panic_text(payload.as_ref())),
+        }
+    }
+
+    /// Columns that the function returns: as declared, or of what it returns for an empty batch.
+    pub fn output_schema(&self, input: &SchemaRef) -> Result<SchemaRef> {
+        if let Some(declared) = self.0.declared_schema(input) {
+            return declared;
+        }
+        match self.call(RecordBatch::new_empty(Arc::clone(input))) {
+            Ok(batch) => Ok(batch.schema()),
+            Err(e) => Err(plan_datafusion_err!(
+                "{}\n  while calling '{}' on an empty batch to learn its output columns; declare them instead with \
+                 MapOptions::schema or BatchFunction::declared_schema",
+                one_message(&e),
+                self.name()
+            )),
+        }
+    }
+
+    /// Checks that a returned batch has the planned columns, and gives it the planned schema.
+    pub fn conform(&self, batch: RecordBatch, planned: &SchemaRef) -> Result<RecordBatch> {
+        let got = batch.schema_ref();
+        if Arc::ptr_eq(got, planned) {
+            return Ok(batch);
+        }
+        let same = got.fields().len() == planned.fields().len()
+            && got
+                .fields()
+                .iter()
+                .zip(planned.fields())
+                .all(|(g, p)| g.name() == p.name() && g.data_type() == p.data_type());
+        if !same {
+            return exec_err!(
+                "function '{}' returned columns [{}], but was planned to return [{}]",
+                self.name(),
+                describe(got),
+                describe(planned)
+            );
+        }
+        RecordBatch::try_new(Arc::clone(planned), batch.columns().to_vec())
+            .map_err(|e| DataFusionError::Execution(format!("function '{}' returned a bad column: {e}", self.name())))
+    }
+}
+
+fn describe(schema: &SchemaRef) -> String {
+    let fields: Vec<_> = schema.fields().iter().map(|f| format!("{} {}", f.name(), f.data_type())).collect();
+    fields.join(", ")
+}
+
+impl PartialEq for FunctionRef {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for FunctionRef {}
+
+impl Hash for FunctionRef {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).cast::<()>().hash(state);
+    }
+}
+
+impl fmt::Debug for FunctionRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A closure as a function. `F`'s own name is shown: `normalize` for `fn normalize`, `closure` for a closure.
+pub fn from_closure<F>(f: F) -> FunctionRef
+where
+    F: Fn(RecordBatch) -> Result<RecordBatch> + Send + Sync + 'static,
+{
+    FunctionRef::new(Closure { name: type_name_of::<F>(), f, preserves_row_count: false, schema: None })
+}
+
+impl FunctionRef {
+    /// The same function under another name, with its output columns declared, or declared to keep the row count.
+    pub(crate) fn declare(self, name: Option<String>, schema: Option<SchemaRef>, preserves_row_count: bool) -> Self {
+        if name.is_none() && schema.is_none() && preserves_row_count == self.preserves_row_count() {
+            return self;
+        }
+        let name = name.unwrap_or_else(|| self.name().to_owned());
+        let inner = Arc::clone(&self.0);
+        Self::new(Closure { name, f: move |batch| inner.call(batch), preserves_row_count, schema })
+    }
+}
+
+/// Last segment of a function's path.
+pub(super) fn type_name_of<F>() -> String {
+    let path = std::any::type_name::<F>();
+    let segment = path.split('<').next().unwrap_or(path).rsplit("::").next().unwrap_or(path);
+    segment.trim_matches(['{', '}']).to_owned()
+}
+
+pub(super) struct Closure<F> {
+    pub(super) name: String,
+    pub(super) f: F,
+    pub(super) preserves_row_count: bool,
+    pub(super) schema: Option<SchemaRef>,
+}
+
+impl<F: Fn(RecordBatch) -> Result<RecordBatch> + Send + Sync> BatchFunction for Closure<F> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn call(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        (self.f)(batch)
+    }
+
+    fn declared_schema(&self, _input: &SchemaRef) -> Option<Result<SchemaRef>> {
+        self.schema.clone().map(Ok)
+    }
+
+    fn preserves_row_count(&self) -> bool {
+        self.preserves_row_count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::common::record_batch;
+
+    fn normalize(batch: RecordBatch) -> Result<RecordBatch> {
+        Ok(batch)
+    }
+
+    #[test]
+    fn functions_show_their_own_name() {
+        assert_eq!(from_closure(normalize).name(), "normalize");
+        assert_eq!(from_closure(Ok).name(), "Ok");
+        assert_eq!(from_closure(|b| Ok(b)).name(), "closure");
+    }
+
+    #[test]
+    fn a_panic_is_an_error_that_names_the_function() {
+        let batch = record_batch!(("x", Int32, [1])).unwrap();
+        let f = from_closure(|_| panic!("no rows today")).declare(Some("score".into()), None, false);
+        let error = f.call(batch.clone()).unwrap_err().to_string();
+        assert!(error.contains("function 'score' panicked: no rows today"), "{error}");
+        let error = f.output_schema(&batch.schema()).unwrap_err().to_string();
+        assert!(error.contains("on an empty batch to learn its output columns"), "{error}");
+    }
+
+    #[test]
+    fn other_columns_than_planned_are_an_error() {
+        let batch = record_batch!(("x", Int32, [1])).unwrap();
+        let planned = record_batch!(("y", Utf8, ["a"])).unwrap().schema();
+        let error = from_closure(normalize).conform(batch, &planned).unwrap_err().to_string();
+        assert!(error.contains("returned columns [x Int32], but was planned to return [y Utf8]"), "{error}");
+    }
+}

@@ -1,0 +1,92 @@
+//! Functions that are there without registering any, to try things from SQL alone.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Float64Array, RecordBatch, UInt64Array};
+use datafusion::arrow::compute::{cast, filter_record_batch};
+use datafusion::arrow::datatypes::{DataType, Field, Float64Type, Schema};
+use datafusion::common::hash_utils::create_hashes;
+use datafusion::common::{Result, plan_err};
+
+use super::FunctionRef;
+use super::batch_function::Closure;
+
+/// One function each; the names are those that SQL uses.
+pub(super) fn all() -> Vec<FunctionRef> {
+    vec![
+        function("identity", true, Ok),
+        function("drop_nulls", false, drop_nulls),
+        function("row_hash", true, row_hash),
+        function("l2_normalize", true, l2_normalize),
+    ]
+}
+
+fn function(
+    name: &str,
+    preserves_row_count: bool,
+    f: impl Fn(RecordBatch) -> Result<RecordBatch> + Send + Sync + 'static,
+) -> FunctionRef {
+    FunctionRef::new(Closure { name: name.to_owned(), f, preserves_row_count, schema: None })
+}
+
+/// Keeps the rows in which no column is null.
+fn drop_nulls(batch: RecordBatch) -> Result<RecordBatch> {
+    let complete = |row| batch.columns().iter().all(|c| c.is_valid(row));
+    let keep: BooleanArray = (0..batch.num_rows()).map(|row| Some(complete(row))).collect();
+    Ok(filter_record_batch(&batch, &keep)?)
+}
+
+/// Appends a `row_hash` column (UInt64) which depends on the values of the row only.
+fn row_hash(batch: RecordBatch) -> Result<RecordBatch> {
+    let mut hashes = vec![0; batch.num_rows()];
+    let state = datafusion::common::hash_utils::RandomState::with_seed(0);
+    create_hashes(batch.columns(), &state, &mut hashes)?;
+    append(&batch, Field::new("row_hash", DataType::UInt64, false), Arc::new(UInt64Array::from(hashes)))
+}
+
+/// Divides the floating-point columns of each row by the row's Euclidean length over them. Nulls stay null and count as
+/// zero; a row of zeros stays as it is.
+fn l2_normalize(batch: RecordBatch) -> Result<RecordBatch> {
+    let floats: Vec<usize> = (0..batch.num_columns()).filter(|i| batch.column(*i).data_type().is_floating()).collect();
+    if floats.is_empty() {
+        return plan_err!("l2_normalize needs at least one floating-point column");
+    }
+    let columns: Vec<Float64Array> = floats
+        .iter()
+        .map(|i| Ok(cast(batch.column(*i), &DataType::Float64)?.as_primitive::<Float64Type>().clone()))
+        .collect::<Result<_>>()?;
+    let lengths: Vec<f64> = (0..batch.num_rows())
+        .map(|row| columns.iter().filter(|c| c.is_valid(row)).map(|c| c.value(row).powi(2)).sum::<f64>().sqrt())
+        .map(|length| if length == 0.0 { 1.0 } else { length })
+        .collect();
+    let mut out = batch.columns().to_vec();
+    for (i, column) in floats.iter().zip(&columns) {
+        let scaled: Float64Array = column.iter().zip(&lengths).map(|(v, l)| v.map(|v| v / l)).collect();
+        out[*i] = cast(&scaled, batch.column(*i).data_type())?;
+    }
+    Ok(RecordBatch::try_new(batch.schema(), out)?)
+}
+
+fn append(batch: &RecordBatch, field: Field, column: ArrayRef) -> Result<RecordBatch> {
+    let fields: Vec<_> = batch.schema().fields().iter().cloned().chain([Arc::new(field)]).collect();
+    let columns = batch.columns().iter().cloned().chain([column]).collect();
+    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::common::{assert_batches_eq, record_batch};
+
+    #[test]
+    fn null_rows_leave_and_lengths_become_one() {
+        let batch = record_batch!(("a", Float64, [Some(3.0), None]), ("b", Float64, [4.0, 2.0])).unwrap();
+        let out = l2_normalize(batch.clone()).unwrap();
+        assert_batches_eq!(
+            ["+-----+-----+", "| a   | b   |", "+-----+-----+", "| 0.6 | 0.8 |", "|     | 1.0 |", "+-----+-----+"],
+            &[out]
+        );
+        assert_eq!(drop_nulls(batch.clone()).unwrap().num_rows(), 1);
+        assert_eq!(row_hash(batch).unwrap().num_columns(), 3);
+    }
+}

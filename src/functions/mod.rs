@@ -1,0 +1,12 @@
+//! Functions over batches: what `map_batches`, `map`, `flat_map` and `filter` call. A function is a closure, or
+//! registered by name so that SQL can call it too.
+
+mod batch_function;
+mod builtin;
+mod registry;
+mod rows;
+
+pub use batch_function::{BatchFunction, FunctionRef, from_closure};
+pub use registry::FunctionRegistry;
+pub use rows::{Row, filter_rows, flat_map_rows, map_rows};
+pub(crate) use rows::{batch_of_rows, rows_of_batch};

@@ -1,0 +1,95 @@
+//! Ray Data's dataset model on Apache DataFusion: blocks, lazy plans, fused map stages, shuffles and a block store that
+//! spills, from SQL and from Rust on the same streaming plan.
+//!
+//! ```
+//! # #[tokio::main] async fn main() -> datafusion::error::Result<()> {
+//! use blockyard::prelude::*;
+//!
+//! let context = DataContext::new()?;
+//! context.register_batches("keep", Ok);
+//! let dataset = context
+//!     .range(10_000)?
+//!     .filter("id % 2 = 0")?
+//!     .map_batches("keep", MapOptions { batch_size: BatchSize::Rows(1024), ..Default::default() })?
+//!     .random_shuffle(Some(42))?;
+//! assert_eq!(dataset.count().await?, 5_000);
+//!
+//! let same = context.sql("SELECT count(*) AS n FROM random_shuffle((SELECT * FROM range(10000) WHERE id % 2 = 0), seed => 42)");
+//! println!("{}", same.await?.show(10).await?);
+//! # Ok(()) }
+//! ```
+//!
+//! The modules stand in the order in which data flows.
+
+/// Front door 1: the Dataset API.
+mod dataset;
+
+/// Front door 2: SQL.
+mod sql;
+
+/// What is to be done: our logical nodes.
+mod logical;
+
+/// Rewrites of logical and physical plans, and the registry that orders them.
+mod optimizer;
+
+/// From logical to physical.
+mod planner;
+
+/// How it is done: operators.
+mod physical;
+
+/// Starts work.
+mod runtime;
+
+/// Blocks under one memory limit, and their spill files.
+mod store;
+
+/// What is stored, queued, counted and written as one thing.
+mod block;
+
+/// What map operators call.
+mod functions;
+
+/// Where rows come from.
+mod sources;
+
+/// Where rows go.
+mod sinks;
+
+/// Says what happened.
+mod observability;
+
+/// The wiring of a session.
+mod context;
+
+/// The `blockyard.*` options.
+mod config;
+
+/// Errors for the person who caused them.
+mod error;
+
+/// Random seeds.
+mod seed;
+
+/// The command-line tool. Uses only what is public.
+#[cfg(feature = "cli")]
+pub mod cli;
+
+pub mod prelude;
+
+pub use block::{Block, BlockMetadata, TaskId};
+pub use config::{BlockyardOptions, ByteSize, MemoryLimit, SpillCompression, machine_memory};
+pub use context::{Blockyard, DataContext, Paths, SessionStateBuilderExt};
+pub use dataset::{Dataset, GroupedDataset, IterOptions, MapFunction, MapOptions, Predicate, WriteOptions};
+pub use functions::{
+    BatchFunction, FunctionRef, FunctionRegistry, Row, filter_rows, flat_map_rows, from_closure, map_rows,
+};
+pub use logical::{
+    BatchSize, Compute, MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode,
+};
+pub use optimizer::{Anchor, RuleRegistry};
+pub use sinks::SaveMode;
+pub use sources::{Datasource, DatasourceTable, FileKind, ReadOptions};
+pub use sql::SqlStatement;
+pub use store::{BlockHandle, BlockStore, Budget, SharedMemoryPool, StoreUsage};

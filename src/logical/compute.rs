@@ -1,0 +1,61 @@
+//! How a map operator is to run.
+
+use std::fmt;
+
+use crate::config::ByteSize;
+
+/// How many rows a function gets at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum BatchSize {
+    /// The batches that stream by, of at most `datafusion.execution.batch_size` rows. Nothing is copied.
+    #[default]
+    AsTheyCome,
+    /// This many rows; the last batch of a task may be shorter. At least 1.
+    Rows(usize),
+    /// The whole block in one batch.
+    WholeBlock,
+}
+
+impl From<usize> for BatchSize {
+    fn from(rows: usize) -> Self {
+        Self::Rows(rows)
+    }
+}
+
+/// Concurrency and resources of a map operator. Two operators fuse only when theirs are equal.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash, Default)]
+pub struct Compute {
+    /// Most tasks that run at once. `None`: as many as there are threads.
+    pub concurrency: Option<usize>,
+    /// Logical CPUs of a task in thousandths. `None`: 1000.
+    pub milli_cpus: Option<u32>,
+    /// Memory that a task is expected to need. `None` or 0: not said.
+    pub memory: Option<ByteSize>,
+}
+
+impl Compute {
+    /// The same with everything that is said to be the default left out, so that equal means the same.
+    pub fn canonical(&self) -> Self {
+        Self {
+            concurrency: self.concurrency,
+            milli_cpus: self.milli_cpus.filter(|c| *c != 1000),
+            memory: self.memory.filter(|m| m.0 != 0),
+        }
+    }
+}
+
+impl fmt::Display for Compute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { concurrency, milli_cpus, memory } = self.canonical();
+        if let Some(n) = concurrency {
+            write!(f, ", concurrency={n}")?;
+        }
+        if let Some(c) = milli_cpus {
+            write!(f, ", num_cpus={}", f64::from(c) / 1000.0)?;
+        }
+        if let Some(m) = memory {
+            write!(f, ", memory={m}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,56 @@
+//! Our logical nodes: what DataFusion has no word for. One per file.
+//!
+//! | Ray operator | Dataset call | SQL | node | operator |
+//! |---|---|---|---|---|
+//! | MapBatches, MapRows, FlatMap, Filter(fn), RandomSample | `map_batches`, `map`, `flat_map`, `filter`, `random_sample` | `map_batches(t, 'f')`, `TABLESAMPLE` | [`MapNode`] | `MapExec` |
+//! | RandomShuffle | `random_shuffle` | `random_shuffle(t)` | [`RandomShuffleNode`] | `ExchangeExec` |
+//! | Repartition | `repartition` | `repartition(t, num_blocks => n)` | [`RepartitionNode`] | `ExchangeExec` |
+//! | RandomizeBlocks | `randomize_block_order` | `randomize_block_order(t)` | [`RandomizeBlocksNode`] | `ExchangeExec` |
+//! | Zip | `zip` | `zip(a, b)` | [`ZipNode`] | `ZipExec` |
+//!
+//! Read is a table scan, write is DataFusion's COPY, and project, filter, sort, aggregate, join, union and limit are
+//! DataFusion's own.
+
+mod compute;
+mod map;
+mod random_shuffle;
+mod randomize_blocks;
+mod repartition;
+mod zip;
+
+pub use compute::{BatchSize, Compute};
+pub use map::{MapNode, MapOperator};
+pub use random_shuffle::RandomShuffleNode;
+pub use randomize_blocks::RandomizeBlocksNode;
+pub use repartition::RepartitionNode;
+pub use zip::ZipNode;
+
+use std::sync::Arc;
+
+use datafusion::logical_expr::{Extension, LogicalPlan, UserDefinedLogicalNode};
+
+/// Whether a plan is one of our nodes.
+pub(crate) fn is_ours(plan: &LogicalPlan) -> bool {
+    let LogicalPlan::Extension(Extension { node }) = plan else {
+        return false;
+    };
+    let node = node.as_any();
+    node.is::<MapNode>()
+        || node.is::<RandomShuffleNode>()
+        || node.is::<RepartitionNode>()
+        || node.is::<RandomizeBlocksNode>()
+        || node.is::<ZipNode>()
+}
+
+/// A plan with one of our nodes at its root.
+pub(crate) fn extension(node: impl UserDefinedLogicalNode + 'static) -> LogicalPlan {
+    LogicalPlan::Extension(Extension { node: Arc::new(node) })
+}
+
+/// The node of type `T` at the root of a plan, if it is one.
+pub(crate) fn node_of<T: 'static>(plan: &LogicalPlan) -> Option<&T> {
+    match plan {
+        LogicalPlan::Extension(Extension { node }) => node.as_any().downcast_ref::<T>(),
+        _ => None,
+    }
+}

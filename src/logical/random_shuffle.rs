@@ -1,0 +1,74 @@
+//! Ray's `RandomShuffle`. Rust: `random_shuffle(seed)`. SQL: `random_shuffle(t, seed => 42)`.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use datafusion::common::{DFSchemaRef, Result, plan_err};
+use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
+
+/// A uniform random permutation of all rows, the same for the same seed and input.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
+pub struct RandomShuffleNode {
+    input: LogicalPlan,
+    seed: u64,
+    num_blocks: Option<usize>,
+}
+
+impl RandomShuffleNode {
+    /// Shuffles `input` into `num_blocks` blocks, or as many as its size asks for.
+    pub fn try_new(input: LogicalPlan, seed: u64, num_blocks: Option<usize>) -> Result<Self> {
+        if num_blocks == Some(0) {
+            return plan_err!("num_blocks must be at least 1, got 0");
+        }
+        Ok(Self { input, seed, num_blocks })
+    }
+
+    /// What gives the order.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Number of output blocks.
+    pub fn num_blocks(&self) -> Option<usize> {
+        self.num_blocks
+    }
+}
+
+impl UserDefinedLogicalNodeCore for RandomShuffleNode {
+    fn name(&self) -> &str {
+        "RandomShuffle"
+    }
+
+    fn inputs(&self) -> Vec<&LogicalPlan> {
+        vec![&self.input]
+    }
+
+    fn schema(&self) -> &DFSchemaRef {
+        self.input.schema()
+    }
+
+    fn expressions(&self) -> Vec<Expr> {
+        Vec::new()
+    }
+
+    // Rows stay as they are, so a predicate may be applied before.
+    fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
+        HashSet::new()
+    }
+
+    fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RandomShuffle: seed={}", self.seed)?;
+        match self.num_blocks {
+            Some(n) => write!(f, ", num_blocks={n}"),
+            None => Ok(()),
+        }
+    }
+
+    fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
+        Ok(Self { input: inputs.swap_remove(0), ..self.clone() })
+    }
+
+    fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
+        Some(vec![output_columns.to_vec()])
+    }
+}

@@ -1,0 +1,85 @@
+//! One execution of a plan, for looking at it while it runs and after.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use datafusion::physical_plan::ExecutionPlan;
+
+use super::report::{report, status};
+use crate::store::{BlockStore, StoreUsage};
+
+/// A plan that runs or has run. Clones look at the same execution.
+#[derive(Debug, Clone)]
+pub(crate) struct Execution {
+    plan: Arc<dyn ExecutionPlan>,
+    store: Arc<BlockStore>,
+    started: Instant,
+    spilled_before: usize,
+    restored_before: usize,
+    result_usage: Arc<StoreUsage>,
+}
+
+impl Execution {
+    /// Starts to observe a plan that is about to run.
+    pub(crate) fn start(plan: Arc<dyn ExecutionPlan>, store: Arc<BlockStore>) -> Self {
+        store.budget().reset_peak();
+        Self {
+            plan,
+            started: Instant::now(),
+            spilled_before: store.totals().spilled_bytes(),
+            restored_before: store.totals().restored_bytes(),
+            store,
+            result_usage: Arc::default(),
+        }
+    }
+
+    /// The plan, with its metrics.
+    pub(crate) fn plan(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.plan
+    }
+
+    /// Where blocks of the result are counted.
+    pub(crate) fn result_usage(&self) -> &Arc<StoreUsage> {
+        &self.result_usage
+    }
+
+    /// Time since the start.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Bytes of blocks that the session spilled since the start.
+    pub(crate) fn spilled_bytes(&self) -> usize {
+        self.store.totals().spilled_bytes() - self.spilled_before
+    }
+
+    /// Bytes of blocks that the session restored since the start.
+    pub(crate) fn restored_bytes(&self) -> usize {
+        self.store.totals().restored_bytes() - self.restored_before
+    }
+
+    /// Most bytes of memory that the session's blocks and operators held at once since the start.
+    pub(crate) fn peak_bytes(&self) -> usize {
+        self.store.budget().peak()
+    }
+
+    /// Bytes of memory that the session's blocks and operators hold now.
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.store.budget().used()
+    }
+
+    /// The limit of the session's memory.
+    pub(crate) fn limit_bytes(&self) -> usize {
+        self.store.budget().limit()
+    }
+
+    /// Tasks that ended, rows that came out of the last stage, and memory.
+    pub(crate) fn status(&self) -> String {
+        status(self)
+    }
+
+    /// The stats report.
+    pub(crate) fn report(&self) -> String {
+        report(self)
+    }
+}

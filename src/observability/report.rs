@@ -1,0 +1,175 @@
+//! The stats report, in the shape of Ray's:
+//!
+//! ```text
+//! Stage 1 ReadParquet->MapBatches(f): 8/8 blocks executed in 1.21s
+//! * Tasks: 8
+//! * Wall time: 103ms min, 180ms max, 140ms mean, 1.12s total
+//! * CPU time: 101ms min, 171ms max, 135ms mean, 1.08s total
+//! * Output num rows per block: 100 min, 120 max, 112 mean, 900 total
+//! * Output size per block: 1.0MiB min, 1.2MiB max, 1.1MiB mean, 8.8MiB total
+//! ```
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::metrics::MetricValue;
+
+use super::Execution;
+use crate::config::ByteSize;
+use crate::physical::{ExchangeExec, StageMetrics, TaskRecord, as_task_plan};
+use crate::store::StoreUsage;
+
+/// The report of an execution, up to now.
+pub(super) fn report(execution: &Execution) -> String {
+    let mut stages = Vec::new();
+    collect(execution.plan().as_ref(), &mut stages);
+    let mut text = String::new();
+    for (index, stage) in stages.iter().enumerate() {
+        // Writing to a string cannot fail.
+        let _written = stage.write(index + 1, &mut text);
+    }
+    let _written = writeln!(
+        text,
+        "Dataset: {} in total; memory {} peak of {}; spilled {}, restored {}",
+        seconds(execution.elapsed()),
+        ByteSize(execution.peak_bytes()),
+        ByteSize(execution.limit_bytes()),
+        ByteSize(execution.spilled_bytes()),
+        ByteSize(execution.restored_bytes())
+    );
+    text
+}
+
+/// One line on how an execution stands.
+pub(super) fn status(execution: &Execution) -> String {
+    let mut stages = Vec::new();
+    collect(execution.plan().as_ref(), &mut stages);
+    let last = stages.iter().rev().find_map(|entry| match entry {
+        Entry::Stage { name, tasks, .. } => Some((name, tasks)),
+        Entry::Operator { .. } => None,
+    });
+    let memory = format!("memory {} of {}", ByteSize(execution.used_bytes()), ByteSize(execution.limit_bytes()));
+    match last {
+        Some((name, tasks)) => {
+            let rows: usize = tasks.iter().map(|t| t.output.num_rows).sum();
+            format!("{name}: {} tasks done, {rows} rows; {memory}", tasks.len())
+        }
+        None => memory,
+    }
+}
+
+/// A stage of ours, or an operator of DataFusion between stages.
+enum Entry<'a> {
+    Stage { name: String, tasks: Vec<TaskRecord>, usage: &'a StoreUsage },
+    Operator { name: String, rows: Option<usize>, time: Duration, spilled: usize },
+}
+
+/// Entries in the order of the data: inputs first.
+fn collect<'a>(plan: &'a dyn ExecutionPlan, entries: &mut Vec<Entry<'a>>) {
+    for child in plan.children() {
+        collect(child.as_ref(), entries);
+    }
+    if let Some(exchange) = plan.downcast_ref::<ExchangeExec>() {
+        add_map_side(exchange, entries);
+    }
+    match as_task_plan(plan) {
+        Some(stage) => add_stage(stage.stage_name(), stage.stage(), stage.stage().usage(), entries),
+        None => add_operator(plan, entries),
+    }
+}
+
+/// The stage that feeds an exchange: what ran below it in the same tasks is shown here and not on its own.
+fn add_map_side<'a>(exchange: &'a ExchangeExec, entries: &mut Vec<Entry<'a>>) {
+    let mut stage: &StageMetrics = exchange.map_stage();
+    if let Some(input) = as_task_plan(exchange.input().as_ref()).filter(|_| exchange.is_fused())
+        && stage.tasks().is_empty()
+    {
+        stage = input.stage();
+        if matches!(entries.last(), Some(Entry::Stage { .. })) {
+            entries.pop();
+        }
+    }
+    add_stage(exchange.map_stage_name(), stage, exchange.map_stage().usage(), entries);
+}
+
+fn add_stage<'a>(name: String, stage: &'a StageMetrics, usage: &'a StoreUsage, entries: &mut Vec<Entry<'a>>) {
+    let tasks = stage.tasks();
+    if !tasks.is_empty() || usage.put_blocks() > 0 {
+        entries.push(Entry::Stage { name, tasks, usage });
+    }
+}
+
+fn add_operator<'a>(plan: &'a dyn ExecutionPlan, entries: &mut Vec<Entry<'a>>) {
+    let Some(metrics) = plan.metrics() else {
+        return;
+    };
+    let time = Duration::from_nanos(metrics.elapsed_compute().unwrap_or(0) as u64);
+    let spilled = metrics
+        .iter()
+        .filter_map(|m| match m.value() {
+            MetricValue::SpilledBytes(bytes) => Some(bytes.value()),
+            _ => None,
+        })
+        .sum();
+    let name = plan.name().trim_end_matches("Exec").to_owned();
+    entries.push(Entry::Operator { name, rows: metrics.output_rows(), time, spilled });
+}
+
+impl Entry<'_> {
+    fn write(&self, number: usize, text: &mut String) -> std::fmt::Result {
+        match self {
+            Self::Operator { name, rows, time, spilled } => {
+                write!(text, "Operator {number} {name}: {} compute", seconds(*time))?;
+                if let Some(rows) = rows {
+                    write!(text, ", {rows} rows")?;
+                }
+                if *spilled > 0 {
+                    write!(text, ", spilled {}", ByteSize(*spilled))?;
+                }
+                writeln!(text)
+            }
+            Self::Stage { name, tasks, usage } => {
+                let wall: Duration = tasks.iter().map(|t| t.wall).sum();
+                // Blocks are formed only where a stage ends; else every task counts as one.
+                let blocks = tasks.len().max(usage.put_blocks());
+                writeln!(text, "Stage {number} {name}: {blocks}/{blocks} blocks executed in {}", seconds(wall))?;
+                writeln!(text, "* Tasks: {}", tasks.len())?;
+                if !tasks.is_empty() {
+                    let walls: Vec<f64> = tasks.iter().map(|t| t.wall.as_secs_f64()).collect();
+                    let cpus: Vec<f64> = tasks.iter().map(|t| t.cpu.as_secs_f64()).collect();
+                    let rows: Vec<f64> = tasks.iter().map(|t| t.output.num_rows as f64).collect();
+                    let bytes: Vec<f64> = tasks.iter().map(|t| t.output.size_bytes as f64).collect();
+                    let time = |s: f64| seconds(Duration::from_secs_f64(s));
+                    let size = |b: f64| ByteSize(b as usize).to_string();
+                    let unit = if blocks == tasks.len() { "block" } else { "task" };
+                    writeln!(text, "* Wall time: {}", spread(&walls, time))?;
+                    writeln!(text, "* CPU time: {}", spread(&cpus, time))?;
+                    writeln!(text, "* Output num rows per {unit}: {}", spread(&rows, |n| format!("{n:.0}")))?;
+                    writeln!(text, "* Output size per {unit}: {}", spread(&bytes, size))?;
+                }
+                if usage.spilled_bytes() + usage.restored_bytes() > 0 {
+                    let (spilled, restored) = (ByteSize(usage.spilled_bytes()), ByteSize(usage.restored_bytes()));
+                    writeln!(text, "* Blocks spilled: {} ({spilled}), restored {restored}", usage.spilled_blocks())?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn spread(values: &[f64], show: impl Fn(f64) -> String) -> String {
+    let total: f64 = values.iter().sum();
+    let min = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let max = values.iter().copied().fold(0.0, f64::max);
+    let mean = total / values.len() as f64;
+    format!("{} min, {} max, {} mean, {} total", show(min), show(max), show(mean), show(total))
+}
+
+fn seconds(time: Duration) -> String {
+    match time.as_secs_f64() {
+        s if s >= 1.0 => format!("{s:.2}s"),
+        s if s >= 0.001 => format!("{:.1}ms", s * 1e3),
+        s => format!("{:.0}us", s * 1e6),
+    }
+}

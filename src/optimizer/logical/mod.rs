@@ -1,0 +1,15 @@
+//! Logical rules, in the order in which they are registered.
+
+mod guard_filter_pushdown;
+mod reorder_randomize_blocks;
+
+use std::sync::Arc;
+
+use super::{Anchor, RuleRegistry};
+
+pub(super) fn register(registry: &mut RuleRegistry) {
+    let guard = guard_filter_pushdown::GuardFilterPushdown::new();
+    registry.add_logical(Arc::new(guard), Anchor::replace("push_down_filter"), &[]);
+    let reorder = reorder_randomize_blocks::ReorderRandomizeBlocks;
+    registry.add_logical(Arc::new(reorder), Anchor::before("push_down_limit"), &[]);
+}

@@ -1,0 +1,169 @@
+//! Puts map operators that may run in one task into one stage, and a queue between those that may not.
+//!
+//! Two neighbours fuse when their compute is equal ([`Compute::canonical`]); filters and projections of DataFusion above
+//! one of our stages become steps of it. Correct because steps work on the rows of one task, in order.
+//!
+//! ```text
+//! FilterExec: v > 1                       MapExec: ReadParquet->MapBatches(f)->Filter(v > 1)
+//!   MapExec: MapBatches(f)          ->      ReadExec: ReadParquet
+//!     ReadExec: ReadParquet
+//! ```
+//!
+//! The rule runs twice. `fuse_maps` comes before DataFusion looks at partitioning, and handles everything above a map or
+//! an exchange; `absorb_into_reads` comes at the end, when filters have been pushed into the scans, and handles what still
+//! stands above a read. Off with `optimize_fuse_stages`, `optimize_fuse_read_stages`, `optimize_fuse_shuffle_stages`.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::projection::ProjectionExec;
+
+use crate::config::BlockyardOptions;
+use crate::logical::Compute;
+use crate::physical::{ExchangeExec, FilterStep, MapExec, MapStep, ProjectStep, QueueExec, ReadExec, as_task_plan};
+
+#[derive(Debug)]
+pub(super) struct FuseMaps {
+    name: &'static str,
+    absorb_over_reads: bool,
+}
+
+impl FuseMaps {
+    /// Fuses above maps and exchanges.
+    pub(super) fn over_maps() -> Self {
+        Self { name: "fuse_maps", absorb_over_reads: false }
+    }
+
+    /// Fuses above reads too.
+    pub(super) fn over_reads() -> Self {
+        Self { name: "absorb_into_reads", absorb_over_reads: true }
+    }
+}
+
+impl PhysicalOptimizerRule for FuseMaps {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = BlockyardOptions::from_config(config);
+        plan.transform_up(|node| self.rewrite(node, &options)).data()
+    }
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+impl FuseMaps {
+    fn rewrite(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        options: &BlockyardOptions,
+    ) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+        let rewritten = match self.absorb(&plan) {
+            Some(stage) => Some(fuse(stage, options)),
+            None => match (plan.downcast_ref::<MapExec>(), plan.downcast_ref::<ExchangeExec>()) {
+                (Some(map), _) if !is_placed(map) => {
+                    let map = MapExec::new(Arc::clone(map.input()), map.steps().to_vec(), map.compute().clone());
+                    Some(fuse(map, options))
+                }
+                (_, Some(exchange)) if !exchange.is_fused() => fuse_exchange(exchange, options),
+                _ => None,
+            },
+        };
+        Ok(rewritten.map_or_else(|| Transformed::no(plan), Transformed::yes))
+    }
+
+    /// A filter or projection above one of our stages, as a stage of its own.
+    fn absorb(&self, plan: &Arc<dyn ExecutionPlan>) -> Option<MapExec> {
+        let (input, steps) = steps_of(plan)?;
+        as_task_plan(input.as_ref())?;
+        if input.is::<ReadExec>() && !self.absorb_over_reads {
+            return None;
+        }
+        let compute = input.downcast_ref::<MapExec>().map_or_else(Compute::default, |map| map.compute().clone());
+        Some(MapExec::with_properties(input, steps, compute, Arc::clone(plan.properties())))
+    }
+}
+
+/// Steps that do what an operator of DataFusion does, and its input.
+fn steps_of(plan: &Arc<dyn ExecutionPlan>) -> Option<(Arc<dyn ExecutionPlan>, Vec<Arc<dyn MapStep>>)> {
+    if let Some(filter) = plan.downcast_ref::<FilterExec>() {
+        if filter.fetch().is_some() {
+            return None;
+        }
+        let input = Arc::clone(filter.input());
+        let mut steps: Vec<Arc<dyn MapStep>> =
+            vec![Arc::new(FilterStep::new(Arc::clone(filter.predicate()), input.schema()))];
+        if let Some(projection) = filter.projection() {
+            let schema = input.schema();
+            let column = |i: &usize| Arc::new(Column::new(schema.field(*i).name(), *i)) as Arc<dyn PhysicalExpr>;
+            let columns = projection.iter().map(column).collect();
+            steps.push(Arc::new(ProjectStep::new(columns, plan.schema())));
+        }
+        return Some((input, steps));
+    }
+    let projection = plan.downcast_ref::<ProjectionExec>()?;
+    let expressions = projection.expr().iter().map(|e| Arc::clone(&e.expr)).collect();
+    let step = Arc::new(ProjectStep::new(expressions, plan.schema()));
+    Some((Arc::clone(projection.input()), vec![step]))
+}
+
+/// Whether a map is where this rule would put it: fused, or behind a queue, or above a plan of DataFusion.
+fn is_placed(map: &MapExec) -> bool {
+    map.is_fused() || map.input().is::<QueueExec>() || as_task_plan(map.input().as_ref()).is_none()
+}
+
+fn fuse(map: MapExec, options: &BlockyardOptions) -> Arc<dyn ExecutionPlan> {
+    let input = Arc::clone(map.input());
+    let behind_queue = |map: &MapExec| {
+        let queue = Arc::new(QueueExec::new(Arc::clone(map.input())));
+        Arc::new(MapExec::with_properties(
+            queue,
+            map.steps().to_vec(),
+            map.compute().clone(),
+            Arc::clone(map.properties()),
+        ))
+    };
+    if let Some(below) = input.downcast_ref::<MapExec>() {
+        if !options.optimize_fuse_stages || below.compute().canonical() != map.compute().canonical() {
+            return behind_queue(&map);
+        }
+        let steps = [below.steps(), map.steps()].concat();
+        let below_input = Arc::clone(below.input());
+        let fused = MapExec::with_properties(below_input, steps, map.compute().clone(), Arc::clone(map.properties()));
+        return Arc::new(if below.is_fused() { fused.fused() } else { fused });
+    }
+    if input.is::<ReadExec>() {
+        let fuses = options.optimize_fuse_stages
+            && options.optimize_fuse_read_stages
+            && map.compute().canonical() == Compute { concurrency: map.compute().concurrency, ..Compute::default() };
+        return if fuses { Arc::new(map.fused()) } else { behind_queue(&map) };
+    }
+    // The buckets of an exchange are tasks already: what reads them needs no queue.
+    Arc::new(map)
+}
+
+fn fuse_exchange(exchange: &ExchangeExec, options: &BlockyardOptions) -> Option<Arc<dyn ExecutionPlan>> {
+    let input = exchange.input();
+    if !(input.is::<MapExec>() || input.is::<ReadExec>()) || !exchange.scheme().absorbs_maps() {
+        return None;
+    }
+    let allowed = match input.is::<ReadExec>() {
+        true => options.optimize_fuse_read_stages,
+        false => true,
+    };
+    if options.optimize_fuse_stages && options.optimize_fuse_shuffle_stages && allowed {
+        let fused = ExchangeExec::new(Arc::clone(input), exchange.scheme().clone(), exchange.partitions()).fused();
+        return Some(Arc::new(fused));
+    }
+    None
+}

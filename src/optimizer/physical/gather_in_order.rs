@@ -1,0 +1,56 @@
+//! Brings our partitions together in the order of the dataset instead of as rows come.
+//!
+//! DataFusion coalesces partitions by arrival; over our stages, which know the order of their tasks, that would throw the
+//! order away. A plan whose root still has several partitions gets a gather on top. Off with `preserve_order`.
+//!
+//! ```text
+//! CoalescePartitionsExec: fetch=5         GatherExec: fetch=5
+//!   MapExec: ReadCsv->Filter(a > 1)  ->     MapExec: ReadCsv->Filter(a > 1)
+//! ```
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+
+use crate::config::BlockyardOptions;
+use crate::physical::{GatherExec, as_task_plan};
+
+#[derive(Debug)]
+pub(super) struct GatherInOrder;
+
+impl PhysicalOptimizerRule for GatherInOrder {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        if !BlockyardOptions::from_config(config).preserve_order {
+            return Ok(plan);
+        }
+        let plan = plan
+            .transform_up(|node| {
+                let gathered = node.downcast_ref::<CoalescePartitionsExec>().and_then(|coalesce| {
+                    has_order(coalesce.input()).then(|| GatherExec::new(Arc::clone(coalesce.input()), coalesce.fetch()))
+                });
+                Ok(gathered.map_or_else(|| Transformed::no(node), |g| Transformed::yes(Arc::new(g) as _)))
+            })
+            .data()?;
+        match has_order(&plan) && plan.output_partitioning().partition_count() > 1 {
+            true => Ok(Arc::new(GatherExec::new(plan, None))),
+            false => Ok(plan),
+        }
+    }
+
+    fn name(&self) -> &str {
+        "gather_in_order"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+fn has_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    as_task_plan(plan.as_ref()).is_some_and(|p| p.is_ordered())
+}

@@ -1,0 +1,19 @@
+//! Physical rules, in the order in which they are registered.
+
+mod fuse_maps;
+mod gather_in_order;
+
+use std::sync::Arc;
+
+use super::{Anchor, RuleRegistry};
+
+pub(super) fn register(registry: &mut RuleRegistry) {
+    // Before DataFusion adds its own repartitions, which would come between stages.
+    let fuse = fuse_maps::FuseMaps::over_maps();
+    registry.add_physical(Arc::new(fuse), Anchor::before("EnsureRequirements"), &[]);
+    // After DataFusion has pushed filters and projections into scans.
+    let absorb = fuse_maps::FuseMaps::over_reads();
+    registry.add_physical(Arc::new(absorb), Anchor::before("SanityCheckPlan"), &["fuse_maps"]);
+    let gather = gather_in_order::GatherInOrder;
+    registry.add_physical(Arc::new(gather), Anchor::before("SanityCheckPlan"), &["absorb_into_reads"]);
+}

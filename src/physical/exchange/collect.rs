@@ -1,0 +1,60 @@
+//! Runs all partitions of a plan and keeps their blocks.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use futures::TryStreamExt;
+
+use crate::block::TaskId;
+use crate::config::BlockyardOptions;
+use crate::physical::GatherExec;
+use crate::physical::tasks::{as_task_plan, block_stream};
+use crate::runtime::Drivers;
+use crate::store::{BlockHandle, BlockStore, StoreUsage};
+
+/// A block and where it stands.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredBlock {
+    /// Its place in the order of the dataset.
+    pub(crate) id: TaskId,
+    /// The block.
+    pub(crate) handle: BlockHandle,
+}
+
+/// All blocks of a plan, in the order of the dataset. Blocks are kept in the store on behalf of `usage`.
+pub(crate) async fn collect_blocks(
+    plan: &Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+    usage: &Arc<StoreUsage>,
+) -> Result<Vec<StoredBlock>> {
+    // Blocks have ids, so there is no need to bring partitions together first.
+    let plan = match plan.downcast_ref::<GatherExec>() {
+        Some(gather) if gather.fetch().is_none() => gather.input(),
+        _ => plan,
+    };
+    let store = BlockStore::of_task(context)?;
+    let target = BlockyardOptions::from_task(context).target_max_block_size.bound();
+    // Ids of plans that are not ours say nothing across partitions, so those go first in the order of partitions.
+    let ours = as_task_plan(plan.as_ref()).is_some_and(|p| p.is_ordered());
+    let mut drivers = Vec::new();
+    for partition in 0..plan.output_partitioning().partition_count() {
+        let mut blocks = block_stream(plan, partition, Arc::clone(context), target)?;
+        let (store, usage) = (Arc::clone(&store), Arc::clone(usage));
+        drivers.push(async move {
+            let mut stored = Vec::new();
+            while let Some((id, block)) = blocks.try_next().await? {
+                stored.push(StoredBlock { id, handle: store.put(block, &usage)? });
+            }
+            Ok((partition, stored))
+        });
+    }
+    let mut parts = Drivers::start(drivers).finish().await?;
+    parts.sort_by_key(|(partition, _)| *partition);
+    let mut blocks: Vec<_> = parts.into_iter().flat_map(|(_, stored)| stored).collect();
+    if ours {
+        blocks.sort_by(|a, b| a.id.cmp(&b.id));
+    }
+    Ok(blocks)
+}

@@ -1,0 +1,262 @@
+//! [`ExchangeExec`].
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{DataFusionError, Result, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
+use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, ReplaceChildrenOptions};
+use futures::future::{BoxFuture, Shared};
+use futures::{FutureExt, StreamExt, stream};
+use parking_lot::Mutex;
+
+use super::random::{self, Runs};
+use super::slices::{self, Slice};
+use super::{ExchangeScheme, collect_blocks};
+use crate::block::TaskId;
+use crate::physical::StageMetrics;
+use crate::physical::tasks::{Task, TaskPlan, TaskStream, as_task_plan, execute_tasks, properties, stream_of};
+use crate::runtime::Drivers;
+
+/// Moves rows between tasks by an [`ExchangeScheme`].
+#[derive(Debug)]
+pub(crate) struct ExchangeExec {
+    input: Arc<dyn ExecutionPlan>,
+    scheme: ExchangeScheme,
+    /// Whether the stage below belongs to the map side.
+    fused: bool,
+    run: Arc<Mutex<Run>>,
+    properties: Arc<PlanProperties>,
+    map_stage: StageMetrics,
+    stage: StageMetrics,
+}
+
+/// One execution. The streams share it; when the last of them drops, the map side is cancelled and its blocks go.
+#[derive(Debug)]
+enum Run {
+    NotStarted,
+    Running(Weak<Execution>),
+    Ended,
+}
+
+struct Execution {
+    buckets: Shared<BoxFuture<'static, Result<Buckets, Arc<DataFusionError>>>>,
+    next: AtomicUsize,
+}
+
+impl fmt::Debug for Execution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Execution(next={})", self.next.load(Relaxed))
+    }
+}
+
+#[derive(Clone)]
+enum Buckets {
+    /// Each is taken by whoever reads it, so that its blocks are freed as it goes.
+    Slices(Arc<Vec<Mutex<Vec<Slice>>>>),
+    Random(Arc<Runs>),
+}
+
+impl ExchangeExec {
+    /// An exchange of the rows of `input`, with `partitions` streams.
+    pub(crate) fn new(input: Arc<dyn ExecutionPlan>, scheme: ExchangeScheme, partitions: usize) -> Self {
+        let properties = properties(input.schema(), partitions, EmissionType::Final);
+        Self {
+            input,
+            scheme,
+            fused: false,
+            run: Arc::new(Mutex::new(Run::NotStarted)),
+            properties,
+            map_stage: StageMetrics::default(),
+            stage: StageMetrics::default(),
+        }
+    }
+
+    /// The same exchange with the stage below in its map side.
+    pub(crate) fn fused(mut self) -> Self {
+        self.fused = true;
+        self
+    }
+
+    /// What is exchanged.
+    pub(crate) fn input(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.input
+    }
+
+    /// How rows are distributed.
+    pub(crate) fn scheme(&self) -> &ExchangeScheme {
+        &self.scheme
+    }
+
+    /// Number of streams.
+    pub(crate) fn partitions(&self) -> usize {
+        self.properties.partitioning.partition_count()
+    }
+
+    /// Whether the stage below belongs to the map side.
+    pub(crate) fn is_fused(&self) -> bool {
+        self.fused
+    }
+
+    /// What the map side did.
+    pub(crate) fn map_stage(&self) -> &StageMetrics {
+        &self.map_stage
+    }
+
+    /// Name of the stage that feeds the exchange.
+    pub(crate) fn map_stage_name(&self) -> String {
+        match as_task_plan(self.input.as_ref()) {
+            Some(input) if self.fused => format!("{}->{}", input.stage_name(), self.scheme.map_name()),
+            _ => self.scheme.map_name().to_owned(),
+        }
+    }
+
+    fn execution(&self, context: &Arc<TaskContext>) -> Result<Option<Arc<Execution>>> {
+        let mut run = self.run.lock();
+        match &*run {
+            Run::Ended => return Ok(None),
+            Run::Running(execution) => match execution.upgrade() {
+                Some(execution) => return Ok(Some(execution)),
+                None => {
+                    return internal_err!("a partition of an exchange was executed after the others were cancelled");
+                }
+            },
+            Run::NotStarted => {}
+        }
+        let (input, scheme, stage) = (Arc::clone(&self.input), self.scheme.clone(), self.map_stage.clone());
+        let context = Arc::clone(context);
+        let map_side = async move {
+            if let ExchangeScheme::Random { seed, num_blocks } = scheme {
+                let runs = random::map_side(&input, &context, &stage, seed, num_blocks).await?;
+                return Ok(Buckets::Random(Arc::new(runs)));
+            }
+            let blocks = collect_blocks(&input, &context, stage.usage()).await?;
+            let buckets = slices::buckets(&scheme, blocks).into_iter().map(Mutex::new).collect();
+            Ok(Buckets::Slices(Arc::new(buckets)))
+        };
+        let buckets = async move {
+            // Started by the first poll, on the threads of whoever polls.
+            match Drivers::start([map_side]).next().await {
+                Some(result) => result.map_err(Arc::new),
+                None => internal_err!("the map side vanished").map_err(Arc::new),
+            }
+        };
+        let execution = Arc::new(Execution { buckets: buckets.boxed().shared(), next: AtomicUsize::new(0) });
+        *run = Run::Running(Arc::downgrade(&execution));
+        Ok(Some(execution))
+    }
+}
+
+impl DisplayAs for ExchangeExec {
+    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match t {
+            DisplayFormatType::TreeRender => writeln!(f, "{}", self.scheme),
+            _ => write!(
+                f,
+                "ExchangeExec: {} => {}, scheme={}",
+                self.map_stage_name(),
+                self.scheme.reduce_name(),
+                self.scheme
+            ),
+        }
+    }
+}
+
+impl ExecutionPlan for ExchangeExec {
+    fn name(&self) -> &str {
+        "ExchangeExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![matches!(self.scheme, ExchangeScheme::Slices { .. })]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        mut children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let mut plan = Self::new(children.swap_remove(0), self.scheme.clone(), self.partitions());
+        plan.fused = self.fused && as_task_plan(plan.input.as_ref()).is_some();
+        Ok(Arc::new(plan))
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        crate::physical::recompute_children(self, children)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        execute_tasks(self, partition, context)
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        let mut metrics = self.stage.metrics();
+        let map_side = self.map_stage.metrics();
+        for metric in map_side.iter().filter(|m| m.value().name().ends_with("_bytes") || m.value().name() == "blocks") {
+            metrics.push(Arc::clone(metric));
+        }
+        Some(metrics)
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::Equal
+    }
+}
+
+impl TaskPlan for ExchangeExec {
+    fn tasks(&self, _partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
+        let Some(execution) = self.execution(&context)? else {
+            return Ok(stream::empty().boxed());
+        };
+        let (schema, run) = (self.schema(), Arc::clone(&self.run));
+        let tasks = stream::try_unfold((execution, schema, run), |(execution, schema, run)| async move {
+            let buckets = execution.buckets.clone().await.map_err(DataFusionError::Shared)?;
+            let index = execution.next.fetch_add(1, Relaxed);
+            let batches = match &buckets {
+                Buckets::Slices(buckets) => {
+                    buckets.get(index).map(|bucket| slices::read(std::mem::take(&mut *bucket.lock())))
+                }
+                Buckets::Random(runs) => (index < runs.num_buckets()).then(|| Arc::clone(runs).read(index)),
+            };
+            let Some(batches) = batches else {
+                *run.lock() = Run::Ended;
+                return Ok(None);
+            };
+            let task = Task { id: TaskId::root(index), batches: stream_of(Arc::clone(&schema), batches) };
+            Ok(Some((task, (execution, schema, run))))
+        });
+        Ok(tasks.boxed())
+    }
+
+    fn stage_name(&self) -> String {
+        self.scheme.reduce_name().to_owned()
+    }
+
+    fn stage(&self) -> &StageMetrics {
+        &self.stage
+    }
+}

@@ -1,0 +1,21 @@
+//! The one way in which rows change tasks.
+//!
+//! ```text
+//!  map side                         store                       reduce side
+//!  task 0 ─ fused steps ─┐   one list of blocks           ┌─ bucket 0 ─ task 0
+//!  task 1 ─ fused steps ─┼── (pieces) per map task ───────┼─ bucket 1 ─ task 1
+//!  task 2 ─ fused steps ─┘   spilled when over the limit  └─ bucket 2 ─ task 2
+//! ```
+//!
+//! The map side ends before the first bucket is read. Buckets are pulled by the partitions from one queue, like read
+//! tasks; what they read is freed as they go.
+
+mod collect;
+mod exec;
+mod random;
+mod scheme;
+mod slices;
+
+pub(crate) use collect::{StoredBlock, collect_blocks};
+pub(crate) use exec::ExchangeExec;
+pub(crate) use scheme::ExchangeScheme;

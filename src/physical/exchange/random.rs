@@ -1,0 +1,239 @@
+//! A uniform random permutation of all rows, out of core.
+//!
+//! Every row draws a 64-bit key from the seed, its task and its row number, and the output is sorted by key. So the order
+//! depends on nothing else: not on the number of buckets, threads or the memory limit. The map side cuts each task's rows
+//! into pieces by the leading bits of the key; a bucket is a range of keys, which reads the pieces that overlap it.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{AsArray, RecordBatch, UInt64Array};
+use datafusion::arrow::compute::interleave_record_batch;
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
+use datafusion::common::Result;
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
+
+use crate::block::{Block, TaskId, row_random, sliced_bytes};
+use crate::config::BlockyardOptions;
+use crate::physical::stage::StageMetrics;
+use crate::physical::tasks::task_stream;
+use crate::runtime::Drivers;
+use crate::store::{BlockHandle, BlockStore};
+
+/// Rows of an output batch.
+const BATCH_ROWS: usize = 8192;
+/// A task's rows are routed in runs of about this many bytes.
+const RUN_BYTES: usize = 32 << 20;
+/// Rows that a piece should have, so that small inputs make few pieces.
+const PIECE_ROWS: usize = 4096;
+/// A run has at most 2 to this many pieces.
+const MAX_PIECE_BITS: u32 = 8;
+
+/// The rows of one run, as one block whose batch i holds the keys with leading bits i, keys in the last column.
+#[derive(Debug)]
+struct Run {
+    task: TaskId,
+    bits: u32,
+    pieces: BlockHandle,
+    rows: usize,
+}
+
+/// All runs of a map side, and how many buckets they are read in.
+#[derive(Debug)]
+pub(super) struct Runs {
+    runs: Vec<Run>,
+    schema: SchemaRef,
+    num_buckets: usize,
+}
+
+/// The map side: runs `input`'s tasks and routes their rows.
+pub(super) async fn map_side(
+    input: &Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+    stage: &StageMetrics,
+    seed: u64,
+    num_blocks: Option<usize>,
+) -> Result<Runs> {
+    let store = BlockStore::of_task(context)?;
+    let options = BlockyardOptions::from_task(context);
+    let partitions = input.output_partitioning().partition_count();
+    let run_bytes = RUN_BYTES.min(store.budget().limit() / (8 * partitions)).max(1);
+    let mut drivers = Vec::new();
+    for partition in 0..partitions {
+        let mut tasks = task_stream(input, partition, Arc::clone(context))?;
+        let (store, stage, schema) = (Arc::clone(&store), stage.clone(), input.schema());
+        drivers.push(async move {
+            let mut runs = Vec::new();
+            while let Some(task) = tasks.try_next().await? {
+                let mut task = stage.measure(task);
+                let mut router = Router::new(&schema, seed, task.id.hash());
+                loop {
+                    let batch = task.batches.try_next().await?;
+                    let ended = batch.is_none();
+                    if let Some(batch) = batch {
+                        router.push(batch);
+                    }
+                    if router.bytes >= run_bytes || (ended && router.rows > 0) {
+                        let (bits, rows, block) = router.route()?;
+                        let pieces = store.put(block, stage.usage())?;
+                        runs.push(Run { task: task.id.child(runs.len()), bits, pieces, rows });
+                    }
+                    if ended {
+                        break;
+                    }
+                }
+            }
+            Ok(runs)
+        });
+    }
+    let mut runs: Vec<Run> = Drivers::start(drivers).finish().await?.into_iter().flatten().collect();
+    runs.sort_by(|a, b| a.task.cmp(&b.task));
+    let bytes: usize = runs.iter().map(|r| r.pieces.metadata().size_bytes).sum();
+    let bucket_bytes =
+        options.target_max_block_size.bound().min(store.budget().limit() / (8 * partitions)).max(1 << 20);
+    let num_buckets = num_blocks.unwrap_or_else(|| bytes.div_ceil(bucket_bytes).max(partitions));
+    Ok(Runs { runs, schema: input.schema(), num_buckets })
+}
+
+/// Gathers the batches of a run and cuts them into pieces.
+struct Router {
+    with_key: SchemaRef,
+    seed: u64,
+    task: u64,
+    next_row: u64,
+    batches: Vec<RecordBatch>,
+    rows: usize,
+    bytes: usize,
+}
+
+impl Router {
+    fn new(schema: &SchemaRef, seed: u64, task: u64) -> Self {
+        let key = Arc::new(Field::new("__blockyard_key", DataType::UInt64, false));
+        let with_key = Arc::new(Schema::new(schema.fields().iter().cloned().chain([key]).collect::<Vec<_>>()));
+        Self { with_key, seed, task, next_row: 0, batches: Vec::new(), rows: 0, bytes: 0 }
+    }
+
+    fn push(&mut self, batch: RecordBatch) {
+        self.rows += batch.num_rows();
+        self.bytes += sliced_bytes(&batch);
+        self.batches.push(batch);
+    }
+
+    /// Empties the router into one block. Returns the leading bits that tell pieces apart, and the rows.
+    fn route(&mut self) -> Result<(u32, usize, Block)> {
+        let bits = (self.rows / PIECE_ROWS).max(1).ilog2().min(MAX_PIECE_BITS);
+        let mut places: Vec<Vec<(usize, usize)>> = vec![Vec::new(); 1 << bits];
+        let mut keyed = Vec::with_capacity(self.batches.len());
+        for (b, batch) in self.batches.drain(..).enumerate() {
+            let first = self.next_row;
+            self.next_row += batch.num_rows() as u64;
+            let keys: Vec<u64> = (first..self.next_row).map(|row| row_random(self.seed, self.task, row)).collect();
+            for (row, key) in keys.iter().enumerate() {
+                places[piece_of(*key, bits)].push((b, row));
+            }
+            let columns = batch.columns().iter().cloned().chain([Arc::new(UInt64Array::from(keys)) as _]).collect();
+            keyed.push(RecordBatch::try_new(Arc::clone(&self.with_key), columns)?);
+        }
+        let keyed: Vec<&RecordBatch> = keyed.iter().collect();
+        let pieces = places
+            .iter()
+            .map(|places| match places.is_empty() {
+                true => Ok(RecordBatch::new_empty(Arc::clone(&self.with_key))),
+                false => Ok(interleave_record_batch(&keyed, places)?),
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let rows = std::mem::take(&mut self.rows);
+        self.bytes = 0;
+        Ok((bits, rows, Block::new(Arc::clone(&self.with_key), pieces)))
+    }
+}
+
+fn piece_of(key: u64, bits: u32) -> usize {
+    key.checked_shr(64 - bits).unwrap_or(0) as usize
+}
+
+impl Runs {
+    /// Number of buckets, at least one.
+    pub(super) fn num_buckets(&self) -> usize {
+        self.num_buckets.max(1)
+    }
+
+    /// The keys of a bucket, both ends included.
+    fn key_range(&self, bucket: usize) -> (u64, u64) {
+        let n = self.num_buckets() as u128;
+        let start = |k: usize| ((k as u128) << 64).div_ceil(n);
+        (start(bucket) as u64, (start(bucket + 1) - 1) as u64)
+    }
+
+    /// The rows of a bucket in their final order.
+    pub(super) fn read(self: Arc<Self>, bucket: usize) -> BoxStream<'static, Result<RecordBatch>> {
+        let rows = stream::once(async move { self.order(bucket) });
+        rows.map_ok(|ordered| {
+            let starts = (0..ordered.places.len()).step_by(BATCH_ROWS);
+            stream::iter(starts).map(move |start| ordered.batch(start))
+        })
+        .try_flatten()
+        .boxed()
+    }
+
+    fn order(&self, bucket: usize) -> Result<Ordered> {
+        let (low, high) = self.key_range(bucket);
+        let mut pieces: Vec<RecordBatch> = Vec::new();
+        let mut places: Vec<(u64, u32, u32)> = Vec::new();
+        for run in self.runs.iter().filter(|run| run.rows > 0) {
+            for index in piece_of(low, run.bits)..=piece_of(high, run.bits) {
+                let piece = run.pieces.get_batch(index)?;
+                let keys = piece.column(piece.num_columns() - 1).as_primitive::<UInt64Type>();
+                let number = pieces.len() as u32;
+                let inside = keys.values().iter().enumerate().filter(|(_, key)| (low..=high).contains(*key));
+                places.extend(inside.map(|(row, key)| (*key, number, row as u32)));
+                pieces.push(piece.project(&(0..piece.num_columns() - 1).collect::<Vec<_>>())?);
+            }
+        }
+        // Equal keys keep the order of the input, which the tuple gives too.
+        places.sort_unstable();
+        let places = places.into_iter().map(|(_, piece, row)| (piece as usize, row as usize)).collect();
+        Ok(Ordered { schema: Arc::clone(&self.schema), pieces, places })
+    }
+}
+
+/// A bucket that was sorted but not yet copied.
+struct Ordered {
+    schema: SchemaRef,
+    pieces: Vec<RecordBatch>,
+    places: Vec<(usize, usize)>,
+}
+
+impl Ordered {
+    fn batch(&self, start: usize) -> Result<RecordBatch> {
+        let places = &self.places[start..(start + BATCH_ROWS).min(self.places.len())];
+        if self.schema.fields().is_empty() {
+            let options = datafusion::arrow::array::RecordBatchOptions::new().with_row_count(Some(places.len()));
+            return Ok(RecordBatch::try_new_with_options(Arc::clone(&self.schema), Vec::new(), &options)?);
+        }
+        let pieces: Vec<&RecordBatch> = self.pieces.iter().collect();
+        let batch = interleave_record_batch(&pieces, places)?;
+        Ok(batch.with_schema(Arc::clone(&self.schema))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bucket_ranges_cover_all_keys_once() {
+        for num_buckets in [1, 2, 3, 7, 64, 1000] {
+            let runs = Runs { runs: Vec::new(), schema: Arc::new(Schema::empty()), num_buckets };
+            let mut next = 0u128;
+            for bucket in 0..num_buckets {
+                let (low, high) = runs.key_range(bucket);
+                assert_eq!(u128::from(low), next, "{num_buckets}");
+                next = u128::from(high) + 1;
+            }
+            assert_eq!(next, 1 << 64, "{num_buckets}");
+        }
+    }
+}

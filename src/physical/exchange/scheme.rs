@@ -1,0 +1,69 @@
+//! Which row goes where.
+
+use std::fmt;
+
+/// How an exchange distributes rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ExchangeScheme {
+    /// A uniform random permutation of all rows, into this many blocks, or as many as the sizes ask for.
+    Random {
+        /// Together with a row's place in the input it gives the row's place in the output.
+        seed: u64,
+        /// Number of output blocks.
+        num_blocks: Option<usize>,
+    },
+    /// Equal runs of consecutive rows, moving as few rows as that takes.
+    Slices {
+        /// Number of output blocks.
+        num_blocks: usize,
+    },
+    /// Every output block gets an equal part of every input block.
+    Spread {
+        /// Number of output blocks.
+        num_blocks: usize,
+    },
+    /// The blocks as they are, in random order.
+    BlockOrder {
+        /// Gives the order.
+        seed: u64,
+    },
+}
+
+impl ExchangeScheme {
+    /// What the stage below shows as its last step.
+    pub(crate) fn map_name(&self) -> &'static str {
+        match self {
+            Self::Random { .. } => "RandomShuffleMap",
+            Self::Slices { .. } => "SplitRepartition",
+            Self::Spread { .. } => "RepartitionMap",
+            Self::BlockOrder { .. } => "RandomizeBlockOrder",
+        }
+    }
+
+    /// What the stage above is called.
+    pub(crate) fn reduce_name(&self) -> &'static str {
+        match self {
+            Self::Random { .. } => "RandomShuffleReduce",
+            Self::Slices { .. } => "SplitRepartitionReduce",
+            Self::Spread { .. } => "RepartitionReduce",
+            Self::BlockOrder { .. } => "RandomizedBlocks",
+        }
+    }
+
+    /// Whether the operator below may be part of the map side: all but those which only hand blocks around.
+    pub(crate) fn absorbs_maps(&self) -> bool {
+        !matches!(self, Self::BlockOrder { .. })
+    }
+}
+
+impl fmt::Display for ExchangeScheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Random { seed, num_blocks: None } => write!(f, "random(seed={seed})"),
+            Self::Random { seed, num_blocks: Some(n) } => write!(f, "random(seed={seed}, num_blocks={n})"),
+            Self::Slices { num_blocks } => write!(f, "slices(num_blocks={num_blocks})"),
+            Self::Spread { num_blocks } => write!(f, "spread(num_blocks={num_blocks})"),
+            Self::BlockOrder { seed } => write!(f, "block_order(seed={seed})"),
+        }
+    }
+}

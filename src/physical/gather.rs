@@ -1,0 +1,255 @@
+//! Brings the partitions of a plan together in the order of the dataset.
+//!
+//! ```text
+//! partition 0:  task 0 ─── task 2 ──┐
+//!                                   ├── 0 1 2 3 ...   the smallest id first
+//! partition 1:  task 1 ─── task 3 ──┘
+//! ```
+//!
+//! Each partition has a driver which runs ahead into the store, up to a bounded number of bytes. The partition with the
+//! smallest id is always drained, so a driver that waits for room never holds up the one that everybody waits for.
+//! Plans without an order (a join or aggregate of DataFusion) are gathered as rows come.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
+use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, ReplaceChildrenOptions,
+};
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
+use tokio::sync::mpsc;
+
+use super::StageMetrics;
+use super::tasks::{Task, TaskPlan, TaskStream, block_stream, execute_tasks, is_ordered, properties, stream_of};
+use crate::block::TaskId;
+use crate::config::BlockyardOptions;
+use crate::runtime::Drivers;
+use crate::store::{BlockHandle, BlockStore, StoreUsage};
+
+/// Bytes of the pieces in which a partition runs ahead: small, so that first rows come soon.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// One partition out of many, in order, with at most `fetch` rows.
+#[derive(Debug)]
+pub(crate) struct GatherExec {
+    input: Arc<dyn ExecutionPlan>,
+    fetch: Option<usize>,
+    properties: Arc<PlanProperties>,
+    stage: StageMetrics,
+}
+
+impl GatherExec {
+    /// Gathers `input`.
+    pub(crate) fn new(input: Arc<dyn ExecutionPlan>, fetch: Option<usize>) -> Self {
+        let properties = properties(input.schema(), 1, EmissionType::Incremental);
+        Self { input, fetch, properties, stage: StageMetrics::default() }
+    }
+
+    /// What is gathered.
+    pub(crate) fn input(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.input
+    }
+}
+
+impl DisplayAs for GatherExec {
+    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (t, self.fetch) {
+            (DisplayFormatType::TreeRender, Some(n)) => writeln!(f, "limit={n}"),
+            (DisplayFormatType::TreeRender, None) => Ok(()),
+            (_, Some(n)) => write!(f, "GatherExec: fetch={n}"),
+            (_, None) => write!(f, "GatherExec"),
+        }
+    }
+}
+
+impl ExecutionPlan for GatherExec {
+    fn name(&self) -> &str {
+        "GatherExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        mut children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(Self::new(children.swap_remove(0), self.fetch)))
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        super::recompute_children(self, children)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        execute_tasks(self, partition, context)
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.stage.metrics())
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::Equal
+    }
+
+    fn fetch(&self) -> Option<usize> {
+        self.fetch
+    }
+
+    fn with_fetch(&self, fetch: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
+        Some(Arc::new(Self::new(Arc::clone(&self.input), fetch)))
+    }
+}
+
+impl TaskPlan for GatherExec {
+    fn tasks(&self, _partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
+        let mut batches = gather(&self.input, context, self.stage.usage())?;
+        if let Some(fetch) = self.fetch {
+            let schema = self.schema();
+            let limited = stream::try_unfold((batches, fetch), |(mut batches, left)| async move {
+                if left == 0 {
+                    return Ok(None);
+                }
+                let Some(batch) = batches.try_next().await? else {
+                    return Ok(None);
+                };
+                let rows = batch.num_rows().min(left);
+                Ok(Some((batch.slice(0, rows), (batches, left - rows))))
+            });
+            batches = stream_of(schema, limited.boxed());
+        }
+        Ok(stream::iter([Ok(Task { id: TaskId::root(0), batches })]).boxed())
+    }
+
+    fn stage_name(&self) -> String {
+        "Gather".to_owned()
+    }
+
+    fn stage(&self) -> &StageMetrics {
+        &self.stage
+    }
+}
+
+/// All rows of a plan: in the order of the dataset, or as they come where there is no order or nobody asked for it.
+pub(crate) fn gather(
+    plan: &Arc<dyn ExecutionPlan>,
+    context: Arc<TaskContext>,
+    usage: &Arc<StoreUsage>,
+) -> Result<SendableRecordBatchStream> {
+    let partitions = plan.output_partitioning().partition_count();
+    if partitions == 1 {
+        return plan.execute(0, context);
+    }
+    if !is_ordered(plan.as_ref()) || !BlockyardOptions::from_task(&context).preserve_order {
+        return CoalescePartitionsExec::new(Arc::clone(plan)).execute(0, context);
+    }
+    let blocks = ordered_pieces(plan, &context, usage)?;
+    let batches = blocks
+        .map(|handle| handle.and_then(|h| h.get()))
+        .map_ok(|block| stream::iter(block.into_batches()).map(Ok))
+        .try_flatten();
+    Ok(stream_of(plan.schema(), batches.boxed()))
+}
+
+/// Pieces of all partitions, the one with the smallest id first.
+fn ordered_pieces(
+    plan: &Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+    usage: &Arc<StoreUsage>,
+) -> Result<BoxStream<'static, Result<BlockHandle>>> {
+    let store = BlockStore::of_task(context)?;
+    let ahead = BlockyardOptions::from_task(context).target_max_block_size.bound().saturating_mul(2) / PIECE_BYTES;
+    let mut inputs = Vec::new();
+    let mut drivers = Vec::new();
+    for partition in 0..plan.output_partitioning().partition_count() {
+        let mut pieces = block_stream(plan, partition, Arc::clone(context), PIECE_BYTES)?;
+        let (send, receive) = mpsc::channel(ahead.clamp(2, 1024));
+        let (store, usage) = (Arc::clone(&store), Arc::clone(usage));
+        inputs.push(Input { head: None, pieces: Some(receive) });
+        drivers.push(async move {
+            loop {
+                let piece = match pieces.try_next().await {
+                    Ok(Some((id, block))) => store.put(block, &usage).map(|handle| Some((id, handle))),
+                    Ok(None) => Ok(None),
+                    Err(e) => Err(e),
+                };
+                let ended = !matches!(piece, Ok(Some(_)));
+                if send.send(piece).await.is_err() || ended {
+                    return Ok(());
+                }
+            }
+        });
+    }
+    let state = (inputs, Drivers::start(drivers));
+    let merged = stream::try_unfold(state, |(mut inputs, mut drivers)| async move {
+        for input in &mut inputs {
+            input.fill(&mut drivers).await?;
+        }
+        let heads = inputs.iter_mut().filter(|i| i.head.is_some());
+        let smallest = heads.min_by(|a, b| a.head.as_ref().map(|h| &h.0).cmp(&b.head.as_ref().map(|h| &h.0)));
+        let taken = smallest.and_then(|input| input.head.take());
+        Ok(taken.map(|(_, handle)| (handle, (inputs, drivers))))
+    });
+    Ok(merged.boxed())
+}
+
+/// A piece, the end (`None`), or what went wrong.
+type Piece = Result<Option<(TaskId, BlockHandle)>>;
+
+/// One partition, and the piece of it that is next.
+struct Input {
+    head: Option<(TaskId, BlockHandle)>,
+    pieces: Option<mpsc::Receiver<Piece>>,
+}
+
+impl Input {
+    async fn fill(&mut self, drivers: &mut Drivers<()>) -> Result<()> {
+        let (None, Some(pieces)) = (&self.head, &mut self.pieces) else {
+            return Ok(());
+        };
+        match pieces.recv().await {
+            Some(piece) => self.head = piece?,
+            // It hung up without a word: it panicked.
+            None => {
+                while let Some(result) = drivers.next().await {
+                    result?;
+                }
+                return internal_err!("a partition ended without saying so");
+            }
+        }
+        if self.head.is_none() {
+            self.pieces = None;
+        }
+        Ok(())
+    }
+}

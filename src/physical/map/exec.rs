@@ -1,0 +1,204 @@
+//! [`MapExec`]: the one operator of the map family.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::execution_plan::EmissionType;
+use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, ReplaceChildrenOptions,
+};
+use futures::{StreamExt, TryStreamExt, stream};
+use tokio::sync::Semaphore;
+
+use super::MapStep;
+use crate::logical::Compute;
+use crate::physical::StageMetrics;
+use crate::physical::tasks::{
+    Task, TaskPlan, TaskStream, as_task_plan, execute_tasks, is_ordered, properties, stream_of, task_stream,
+};
+
+/// Runs the tasks of its input through a list of steps, all of them in one go.
+#[derive(Debug)]
+pub(crate) struct MapExec {
+    input: Arc<dyn ExecutionPlan>,
+    steps: Vec<Arc<dyn MapStep>>,
+    compute: Compute,
+    /// Whether the input belongs to the same stage.
+    fused: bool,
+    slots: Option<Arc<Semaphore>>,
+    properties: Arc<PlanProperties>,
+    stage: StageMetrics,
+}
+
+impl MapExec {
+    /// A stage of its own, above `input`.
+    pub(crate) fn new(input: Arc<dyn ExecutionPlan>, steps: Vec<Arc<dyn MapStep>>, compute: Compute) -> Self {
+        let schema = steps.last().map_or_else(|| input.schema(), |s| Arc::clone(s.schema()));
+        let partitions = input.output_partitioning().partition_count();
+        let properties = properties(schema, partitions, EmissionType::Incremental);
+        Self::with_properties(input, steps, compute, properties)
+    }
+
+    /// As [`MapExec::new`], with properties that are known better.
+    pub(crate) fn with_properties(
+        input: Arc<dyn ExecutionPlan>,
+        steps: Vec<Arc<dyn MapStep>>,
+        compute: Compute,
+        properties: Arc<PlanProperties>,
+    ) -> Self {
+        let slots = compute.concurrency.map(|n| Arc::new(Semaphore::new(n)));
+        Self { input, steps, compute, fused: false, slots, properties, stage: StageMetrics::default() }
+    }
+
+    /// The same stage with its input in it.
+    pub(crate) fn fused(mut self) -> Self {
+        self.fused = true;
+        self
+    }
+
+    /// What the steps read.
+    pub(crate) fn input(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.input
+    }
+
+    /// What each task runs, in order.
+    pub(crate) fn steps(&self) -> &[Arc<dyn MapStep>] {
+        &self.steps
+    }
+
+    /// Resources and concurrency.
+    pub(crate) fn compute(&self) -> &Compute {
+        &self.compute
+    }
+
+    /// Whether the input belongs to the same stage.
+    pub(crate) fn is_fused(&self) -> bool {
+        self.fused
+    }
+}
+
+impl DisplayAs for MapExec {
+    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match t {
+            DisplayFormatType::TreeRender => writeln!(f, "{}", self.stage_name().replace("->", "->\n")),
+            _ => write!(f, "MapExec: {}{}", self.stage_name(), self.compute),
+        }
+    }
+}
+
+impl ExecutionPlan for MapExec {
+    fn name(&self) -> &str {
+        "MapExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        mut children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let input = children.swap_remove(0);
+        let same = input.output_partitioning().partition_count() == self.properties.partitioning.partition_count();
+        let (steps, compute) = (self.steps.clone(), self.compute.clone());
+        let mut plan = match same {
+            true => Self::with_properties(input, steps, compute, Arc::clone(&self.properties)),
+            false => Self::new(input, steps, compute),
+        };
+        plan.fused = self.fused && as_task_plan(plan.input.as_ref()).is_some();
+        Ok(Arc::new(plan))
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        for expression in self.steps.iter().flat_map(|s| s.expressions()) {
+            if f(expression)? == TreeNodeRecursion::Stop {
+                return Ok(TreeNodeRecursion::Stop);
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        crate::physical::recompute_children(self, children)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        execute_tasks(self, partition, context)
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.stage.metrics())
+    }
+}
+
+impl TaskPlan for MapExec {
+    fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
+        let input = task_stream(&self.input, partition, context)?;
+        let state = (input, self.steps.clone(), self.slots.clone(), self.schema());
+        let tasks = stream::try_unfold(state, |(mut input, steps, slots, schema)| async move {
+            // The slot comes before the task: whoever waits for a slot holds no task that others wait for.
+            let slot = match &slots {
+                Some(slots) => {
+                    let acquired = Arc::clone(slots).acquire_owned().await;
+                    Some(acquired.map_err(|e| internal_datafusion_err!("{e}"))?)
+                }
+                None => None,
+            };
+            let Some(Task { id, mut batches }) = input.try_next().await? else {
+                return Ok(None);
+            };
+            for step in &steps {
+                batches = step.run(batches, &id)?;
+            }
+            if let Some(slot) = slot {
+                // It is given back when the task's stream drops.
+                let held = batches.inspect(move |_| {
+                    let _held = &slot;
+                });
+                batches = stream_of(Arc::clone(&schema), held.boxed());
+            }
+            Ok(Some((Task { id, batches }, (input, steps, slots, schema))))
+        });
+        Ok(tasks.boxed())
+    }
+
+    fn stage_name(&self) -> String {
+        let mut names: Vec<String> = self.steps.iter().map(|s| s.name()).collect();
+        if self.fused
+            && let Some(input) = as_task_plan(self.input.as_ref())
+        {
+            names.insert(0, input.stage_name());
+        }
+        names.join("->")
+    }
+
+    fn stage(&self) -> &StageMetrics {
+        &self.stage
+    }
+
+    fn is_ordered(&self) -> bool {
+        is_ordered(self.input.as_ref())
+    }
+}

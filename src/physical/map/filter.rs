@@ -1,0 +1,84 @@
+//! A filter by expression inside a stage.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{AsArray, BooleanArray, RecordBatch};
+use datafusion::arrow::compute::{BatchCoalescer, prep_null_mask_filter};
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::common::{Result, exec_err};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr_common::physical_expr::fmt_sql;
+
+use super::MapStep;
+use super::push::{Push, push_stream};
+use crate::block::TaskId;
+
+/// Small batches that a selective filter leaves are put together up to this many rows.
+const COALESCED_ROWS: usize = 8192;
+
+/// Keeps the rows for which a predicate is true.
+#[derive(Debug)]
+pub(crate) struct FilterStep {
+    predicate: Arc<dyn PhysicalExpr>,
+    schema: SchemaRef,
+}
+
+impl FilterStep {
+    /// Filters rows of `schema`.
+    pub(crate) fn new(predicate: Arc<dyn PhysicalExpr>, schema: SchemaRef) -> Self {
+        Self { predicate, schema }
+    }
+}
+
+impl MapStep for FilterStep {
+    fn name(&self) -> String {
+        format!("Filter({})", fmt_sql(self.predicate.as_ref()))
+    }
+
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn run(&self, batches: SendableRecordBatchStream, _id: &TaskId) -> Result<SendableRecordBatchStream> {
+        let kept = BatchCoalescer::new(Arc::clone(&self.schema), COALESCED_ROWS);
+        let push = FilterPush { predicate: Arc::clone(&self.predicate), kept };
+        Ok(push_stream(Arc::clone(&self.schema), batches, push))
+    }
+
+    fn expressions(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
+        vec![&self.predicate]
+    }
+}
+
+struct FilterPush {
+    predicate: Arc<dyn PhysicalExpr>,
+    kept: BatchCoalescer,
+}
+
+impl Push for FilterPush {
+    fn push(&mut self, batch: RecordBatch, out: &mut VecDeque<RecordBatch>) -> Result<()> {
+        let keep = self.predicate.evaluate(&batch)?.into_array(batch.num_rows())?;
+        if keep.data_type() != &DataType::Boolean {
+            return exec_err!("the filter {} gives {}, not Boolean", self.predicate, keep.data_type());
+        }
+        let keep: BooleanArray = match keep.null_count() {
+            0 => keep.as_boolean().clone(),
+            _ => prep_null_mask_filter(keep.as_boolean()),
+        };
+        match keep.true_count() {
+            0 => {}
+            n if n == batch.num_rows() && self.kept.is_empty() => out.push_back(batch),
+            _ => self.kept.push_batch_with_filter(batch, &keep)?,
+        }
+        out.extend(std::iter::from_fn(|| self.kept.next_completed_batch()));
+        Ok(())
+    }
+
+    fn finish(&mut self, out: &mut VecDeque<RecordBatch>) -> Result<()> {
+        self.kept.finish_buffered_batch()?;
+        out.extend(std::iter::from_fn(|| self.kept.next_completed_batch()));
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! Ray's map family (`map_batches`, `map`, `flat_map`, `filter`, `random_sample`, and what SQL adds: filters and
+//! projections) as one operator with a list of steps.
+
+mod exec;
+mod filter;
+mod function;
+mod project;
+mod push;
+mod sample;
+
+pub(crate) use exec::MapExec;
+pub(crate) use filter::FilterStep;
+pub(crate) use function::FunctionStep;
+pub(crate) use project::ProjectStep;
+pub(crate) use sample::SampleStep;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::Result;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_expr::PhysicalExpr;
+
+use crate::block::TaskId;
+
+/// One operator of a fused stage. A step transforms the batches of one task, without knowing of other tasks.
+pub(crate) trait MapStep: Debug + Send + Sync {
+    /// What the stage's name shows for it, like `MapBatches(f)`.
+    fn name(&self) -> String;
+
+    /// Columns after the step.
+    fn schema(&self) -> &SchemaRef;
+
+    /// Transforms the batches of the task `id`.
+    fn run(&self, batches: SendableRecordBatchStream, id: &TaskId) -> Result<SendableRecordBatchStream>;
+
+    /// Expressions inside the step.
+    fn expressions(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,44 @@
+//! Operators. They implement DataFusion's `ExecutionPlan`, and beside it [`TaskPlan`]: DataFusion gets batches, and our
+//! operators get tasks and blocks from each other.
+//!
+//! ```text
+//!  partition 0 ──┐  shared queue of tasks                 partition 0: task 0 ─ steps ─ blocks 0.0 0.1
+//!  partition 1 ──┴─ [0] [1] [2] [3] ... [199]     ──>     partition 1: task 1 ─ steps ─ blocks 1.0
+//! ```
+//!
+//! A **partition** is a stream that DataFusion polls, as many as `target_partitions`. A **task** is a read task or an
+//! input block; partitions pull tasks from one shared queue, so the number of tasks says nothing about threads. A
+//! **block** is formed only where a stage ends: before a queue, an exchange or a sink.
+
+mod exchange;
+mod gather;
+mod map;
+mod queue;
+mod read;
+mod stage;
+mod tasks;
+mod write;
+mod zip;
+
+pub(crate) use exchange::{ExchangeExec, ExchangeScheme, collect_blocks};
+pub(crate) use gather::{GatherExec, gather};
+pub(crate) use map::{FilterStep, FunctionStep, MapExec, MapStep, ProjectStep, SampleStep};
+pub(crate) use queue::QueueExec;
+pub(crate) use read::ReadExec;
+pub(crate) use stage::{StageMetrics, TaskRecord};
+pub(crate) use tasks::{as_task_plan, planned_blocks};
+pub(crate) use write::WriteExec;
+pub(crate) use zip::ZipExec;
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
+
+/// `with_new_children`, which DataFusion still requires, in terms of `replace_children`.
+fn recompute_children(
+    plan: Arc<dyn ExecutionPlan>,
+    children: Vec<Arc<dyn ExecutionPlan>>,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    plan.replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
+}

@@ -1,0 +1,150 @@
+//! The out queue between two stages that may not fuse: each partition's blocks wait in the store, two at the most.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
+use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, ReplaceChildrenOptions,
+};
+use futures::{StreamExt, TryStreamExt, stream};
+use tokio::sync::mpsc;
+
+use super::StageMetrics;
+use super::tasks::{TaskPlan, TaskStream, block_stream, execute_tasks, is_ordered, properties, task_of_block};
+use crate::block::TaskId;
+use crate::config::BlockyardOptions;
+use crate::runtime::Drivers;
+use crate::store::{BlockHandle, BlockStore};
+
+/// Blocks that a partition may have produced without the next stage having taken them.
+const QUEUED_BLOCKS: usize = 2;
+
+/// Ends one stage and starts another: every block of the input becomes a task.
+#[derive(Debug)]
+pub(crate) struct QueueExec {
+    input: Arc<dyn ExecutionPlan>,
+    properties: Arc<PlanProperties>,
+    stage: StageMetrics,
+}
+
+impl QueueExec {
+    /// A queue behind `input`.
+    pub(crate) fn new(input: Arc<dyn ExecutionPlan>) -> Self {
+        let partitions = input.output_partitioning().partition_count();
+        let properties = properties(input.schema(), partitions, EmissionType::Incremental);
+        Self { input, properties, stage: StageMetrics::default() }
+    }
+}
+
+impl DisplayAs for QueueExec {
+    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match t {
+            DisplayFormatType::TreeRender => Ok(()),
+            _ => write!(f, "QueueExec: blocks={QUEUED_BLOCKS}"),
+        }
+    }
+}
+
+impl ExecutionPlan for QueueExec {
+    fn name(&self) -> &str {
+        "QueueExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        mut children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(Self::new(children.swap_remove(0))))
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        super::recompute_children(self, children)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        execute_tasks(self, partition, context)
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.stage.metrics())
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::Equal
+    }
+}
+
+impl TaskPlan for QueueExec {
+    fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
+        let store = BlockStore::of_task(&context)?;
+        let target = BlockyardOptions::from_task(&context).target_max_block_size.bound();
+        let mut blocks = block_stream(&self.input, partition, context, target)?;
+        let (send, receive) = mpsc::channel::<(TaskId, BlockHandle)>(QUEUED_BLOCKS);
+        let usage = Arc::clone(self.stage.usage());
+        let driver = async move {
+            while let Some((id, block)) = blocks.try_next().await? {
+                if send.send((id, store.put(block, &usage)?)).await.is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        let schema = self.schema();
+        let state = (receive, Drivers::start([driver]));
+        let tasks = stream::try_unfold(state, move |(mut receive, mut driver)| {
+            let schema = Arc::clone(&schema);
+            async move {
+                match receive.recv().await {
+                    Some((id, handle)) => Ok(Some((task_of_block(id, schema, handle), (receive, driver)))),
+                    None => match driver.next().await {
+                        Some(Err(e)) => Err(e),
+                        _ => Ok(None),
+                    },
+                }
+            }
+        });
+        Ok(tasks.boxed())
+    }
+
+    fn stage_name(&self) -> String {
+        "Queue".to_owned()
+    }
+
+    fn stage(&self) -> &StageMetrics {
+        &self.stage
+    }
+
+    fn is_ordered(&self) -> bool {
+        is_ordered(self.input.as_ref())
+    }
+}

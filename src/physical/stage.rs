@@ -1,0 +1,131 @@
+//! What the tasks of a stage did: the raw material of `stats()` and EXPLAIN ANALYZE.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use cpu_time::ThreadTime;
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::Result;
+use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream};
+use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, Label, Metric, MetricBuilder, MetricValue};
+use datafusion::physical_plan::metrics::{MetricsSet, Time};
+use futures::Stream;
+use parking_lot::Mutex;
+
+use super::tasks::Task;
+use crate::block::BlockMetadata;
+use crate::store::StoreUsage;
+
+/// One finished task.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct TaskRecord {
+    /// Time in the task, with its waits for input and IO but not for its consumer.
+    pub(crate) wall: Duration,
+    /// CPU time of the thread while in the task.
+    pub(crate) cpu: Duration,
+    /// Rows and bytes that it emitted.
+    pub(crate) output: BlockMetadata,
+}
+
+/// Metrics of one stage. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StageMetrics {
+    set: ExecutionPlanMetricsSet,
+    tasks: Arc<Mutex<Vec<TaskRecord>>>,
+    usage: Arc<StoreUsage>,
+}
+
+impl StageMetrics {
+    /// Records of the tasks that ended.
+    pub(crate) fn tasks(&self) -> Vec<TaskRecord> {
+        self.tasks.lock().clone()
+    }
+
+    /// What the stage moved in and out of the store.
+    pub(crate) fn usage(&self) -> &Arc<StoreUsage> {
+        &self.usage
+    }
+
+    /// A task whose time and output are recorded here.
+    pub(crate) fn measure(&self, task: Task) -> Task {
+        let measured = MeasuredStream {
+            inner: task.batches,
+            record: TaskRecord::default(),
+            waiting_since: None,
+            rows: MetricBuilder::new(&self.set).output_rows(0),
+            time: MetricBuilder::new(&self.set).elapsed_compute(0),
+            stage: self.clone(),
+        };
+        Task { id: task.id, batches: Box::pin(measured) }
+    }
+
+    /// The metrics that EXPLAIN ANALYZE prints.
+    pub(crate) fn metrics(&self) -> MetricsSet {
+        let mut set = self.set.clone_inner().aggregate_by_name();
+        let mut add = |name: &'static str, value: usize| {
+            let count = Count::new();
+            count.add(value);
+            let value = MetricValue::Count { name: name.into(), count };
+            set.push(Arc::new(Metric::new_with_labels(value, None, Vec::<Label>::new())));
+        };
+        add("tasks", self.tasks.lock().len());
+        if self.usage.put_blocks() > 0 {
+            add("blocks", self.usage.put_blocks());
+            add("spilled_bytes", self.usage.spilled_bytes());
+            add("restored_bytes", self.usage.restored_bytes());
+        }
+        set
+    }
+}
+
+struct MeasuredStream {
+    inner: SendableRecordBatchStream,
+    record: TaskRecord,
+    waiting_since: Option<Instant>,
+    rows: Count,
+    time: Time,
+    stage: StageMetrics,
+}
+
+impl Stream for MeasuredStream {
+    type Item = Result<RecordBatch>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let start = Instant::now();
+        let cpu = ThreadTime::now();
+        if let Some(since) = self.waiting_since.take() {
+            self.record.wall += start - since;
+        }
+        let polled = self.inner.as_mut().poll_next(cx);
+        self.record.cpu += cpu.elapsed();
+        let end = Instant::now();
+        self.record.wall += end - start;
+        self.time.add_duration(end - start);
+        match &polled {
+            Poll::Ready(Some(Ok(batch))) => {
+                let size = BlockMetadata::of(std::slice::from_ref(batch));
+                self.record.output.num_rows += size.num_rows;
+                self.record.output.size_bytes += size.size_bytes;
+                self.rows.add(size.num_rows);
+            }
+            Poll::Pending => self.waiting_since = Some(end),
+            _ => {}
+        }
+        polled
+    }
+}
+
+impl RecordBatchStream for MeasuredStream {
+    fn schema(&self) -> SchemaRef {
+        self.inner.schema()
+    }
+}
+
+impl Drop for MeasuredStream {
+    fn drop(&mut self) {
+        self.stage.tasks.lock().push(self.record);
+    }
+}

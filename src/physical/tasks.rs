@@ -1,0 +1,198 @@
+//! The stream of tasks beside `ExecutionPlan`, and how plans of DataFusion join in.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
+
+use super::{ExchangeExec, ExchangeScheme, GatherExec, MapExec, QueueExec, ReadExec, StageMetrics, ZipExec};
+use crate::block::{Block, OutputBuffer, TaskId};
+use crate::store::BlockHandle;
+
+/// One unit of work: its rows must be drained before the next task of the same stream is asked for.
+pub(crate) struct Task {
+    /// Where its rows stand in the order of the dataset.
+    pub(crate) id: TaskId,
+    /// Its rows, in order.
+    pub(crate) batches: SendableRecordBatchStream,
+}
+
+/// The tasks that one partition gets to do. Ids increase.
+pub(crate) type TaskStream = BoxStream<'static, Result<Task>>;
+
+/// The blocks that one partition emits. Ids increase.
+pub(crate) type BlockStream = BoxStream<'static, Result<(TaskId, Block)>>;
+
+/// An operator that yields tasks.
+pub(crate) trait TaskPlan: ExecutionPlan {
+    /// The tasks that partition `partition` pulls. Their time is not yet measured: see [`measured_tasks`].
+    fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream>;
+
+    /// Names of the operators that one task runs from end to end, like `ReadParquet->MapBatches(f)`.
+    fn stage_name(&self) -> String;
+
+    /// What the tasks of this stage did.
+    fn stage(&self) -> &StageMetrics;
+
+    /// Whether ids give the order of the dataset. Otherwise rows come as they come.
+    fn is_ordered(&self) -> bool {
+        true
+    }
+}
+
+/// The plan as one that yields tasks, if it is one of ours.
+pub(crate) fn as_task_plan(plan: &dyn ExecutionPlan) -> Option<&dyn TaskPlan> {
+    if let Some(p) = plan.downcast_ref::<MapExec>() {
+        Some(p)
+    } else if let Some(p) = plan.downcast_ref::<ReadExec>() {
+        Some(p)
+    } else if let Some(p) = plan.downcast_ref::<ExchangeExec>() {
+        Some(p)
+    } else if let Some(p) = plan.downcast_ref::<QueueExec>() {
+        Some(p)
+    } else if let Some(p) = plan.downcast_ref::<ZipExec>() {
+        Some(p)
+    } else if let Some(p) = plan.downcast_ref::<GatherExec>() {
+        Some(p)
+    } else {
+        None
+    }
+}
+
+/// Whether the rows of a plan have an order that [`TaskId`]s tell, or that a single partition gives.
+pub(crate) fn is_ordered(plan: &dyn ExecutionPlan) -> bool {
+    match as_task_plan(plan) {
+        Some(plan) => plan.is_ordered(),
+        None => plan.output_partitioning().partition_count() == 1,
+    }
+}
+
+/// The tasks of any plan: those of our operators, or one task for a partition of DataFusion's.
+pub(crate) fn task_stream(
+    plan: &Arc<dyn ExecutionPlan>,
+    partition: usize,
+    context: Arc<TaskContext>,
+) -> Result<TaskStream> {
+    match as_task_plan(plan.as_ref()) {
+        Some(plan) => plan.tasks(partition, context),
+        None => {
+            let batches = plan.execute(partition, context)?;
+            Ok(stream::iter([Ok(Task { id: TaskId::root(partition), batches })]).boxed())
+        }
+    }
+}
+
+/// The tasks of one of our plans, with their time and output recorded in its stage.
+pub(crate) fn measured_tasks(plan: &dyn TaskPlan, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
+    let stage = plan.stage().clone();
+    Ok(plan.tasks(partition, context)?.map_ok(move |task| stage.measure(task)).boxed())
+}
+
+/// What a plan of ours gives to DataFusion: the batches of its tasks, one task after the other.
+pub(crate) fn execute_tasks(
+    plan: &dyn TaskPlan,
+    partition: usize,
+    context: Arc<TaskContext>,
+) -> Result<SendableRecordBatchStream> {
+    let schema = plan.schema();
+    let batches = measured_tasks(plan, partition, context)?.map_ok(|task| task.batches).try_flatten();
+    Ok(stream_of(schema, batches.boxed()))
+}
+
+/// The blocks of any plan, in the order of the partition. Tasks of our operators are measured.
+pub(crate) fn block_stream(
+    plan: &Arc<dyn ExecutionPlan>,
+    partition: usize,
+    context: Arc<TaskContext>,
+    target_bytes: usize,
+) -> Result<BlockStream> {
+    let schema = plan.schema();
+    let tasks = match as_task_plan(plan.as_ref()) {
+        Some(plan) => measured_tasks(plan, partition, context)?,
+        None => task_stream(plan, partition, context)?,
+    };
+    let blocks = tasks.map_ok(move |task| blocks_of_task(task, Arc::clone(&schema), target_bytes)).try_flatten();
+    Ok(blocks.boxed())
+}
+
+fn blocks_of_task(task: Task, schema: SchemaRef, target_bytes: usize) -> BlockStream {
+    struct State {
+        task: Task,
+        buffer: OutputBuffer,
+        ended: bool,
+        emitted: usize,
+    }
+    let state = State { task, buffer: OutputBuffer::new(schema, target_bytes), ended: false, emitted: 0 };
+    stream::try_unfold(state, |mut state| async move {
+        loop {
+            let block = match state.ended {
+                true => state.buffer.next_final(),
+                false => state.buffer.next_full(),
+            };
+            if let Some(block) = block {
+                let id = state.task.id.child(state.emitted);
+                state.emitted += 1;
+                return Ok(Some(((id, block), state)));
+            }
+            if state.ended {
+                return Ok(None);
+            }
+            match state.task.batches.try_next().await? {
+                Some(batch) => state.buffer.push(batch),
+                None => state.ended = true,
+            }
+        }
+    })
+    .boxed()
+}
+
+/// A batch stream of a schema.
+pub(crate) fn stream_of(
+    schema: SchemaRef,
+    batches: BoxStream<'static, Result<RecordBatch>>,
+) -> SendableRecordBatchStream {
+    Box::pin(RecordBatchStreamAdapter::new(schema, batches))
+}
+
+/// Properties of an operator of ours: `partitions` unordered streams.
+pub(crate) fn properties(schema: SchemaRef, partitions: usize, emission: EmissionType) -> Arc<PlanProperties> {
+    Arc::new(PlanProperties::new(
+        EquivalenceProperties::new(schema),
+        Partitioning::UnknownPartitioning(partitions),
+        emission,
+        Boundedness::Bounded,
+    ))
+}
+
+/// A task over a stored block. The block is freed as soon as the task has taken it.
+pub(crate) fn task_of_block(id: TaskId, schema: SchemaRef, handle: BlockHandle) -> Task {
+    let batches = stream::once(async move { handle.get() })
+        .map_ok(|block| stream::iter(block.into_batches()).map(Ok))
+        .try_flatten();
+    Task { id, batches: stream_of(schema, batches.boxed()) }
+}
+
+/// Number of blocks that a plan will give, if every task gives one and their number is known before running.
+pub(crate) fn planned_blocks(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+    if let Some(read) = plan.downcast_ref::<ReadExec>() {
+        Some(read.num_tasks())
+    } else if let Some(exchange) = plan.downcast_ref::<ExchangeExec>() {
+        match exchange.scheme() {
+            ExchangeScheme::Slices { num_blocks } | ExchangeScheme::Spread { num_blocks } => Some(*num_blocks),
+            ExchangeScheme::Random { num_blocks, .. } => *num_blocks,
+            ExchangeScheme::BlockOrder { .. } => planned_blocks(exchange.input()),
+        }
+    } else if plan.is::<MapExec>() || plan.is::<QueueExec>() || plan.is::<GatherExec>() {
+        plan.children().first().and_then(|input| planned_blocks(input))
+    } else {
+        None
+    }
+}

@@ -1,0 +1,188 @@
+//! Ray's `Write`: one file per block, committed when all of them are complete.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{RecordBatch, UInt64Array};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::execution_plan::EmissionType;
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, ReplaceChildrenOptions,
+};
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::gather::gather;
+use super::tasks::{block_stream, properties, stream_of};
+use crate::block::TaskId;
+use crate::config::BlockyardOptions;
+use crate::error::ErrorContext;
+use crate::runtime::Drivers;
+use crate::sinks::{FileWriter, Staging, Target};
+
+/// Writes its input and returns the number of rows.
+#[derive(Debug)]
+pub(crate) struct WriteExec {
+    input: Arc<dyn ExecutionPlan>,
+    writer: FileWriter,
+    target: Target,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl WriteExec {
+    /// Writes `input` to `target`.
+    pub(crate) fn new(input: Arc<dyn ExecutionPlan>, writer: FileWriter, target: Target) -> Self {
+        let schema = Arc::new(Schema::new(vec![Field::new("count", DataType::UInt64, false)]));
+        let properties = properties(schema, 1, EmissionType::Final);
+        Self { input, writer, target, properties, metrics: ExecutionPlanMetricsSet::new() }
+    }
+}
+
+impl DisplayAs for WriteExec {
+    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = format!("Write{}", self.writer.name());
+        match t {
+            DisplayFormatType::TreeRender => writeln!(f, "{name}"),
+            _ => {
+                let what = if self.target.single_file { "file" } else { "one file per block" };
+                write!(f, "WriteExec: {name}, {what}, mode={}, to={}", self.target.mode, self.target.url)
+            }
+        }
+    }
+}
+
+impl ExecutionPlan for WriteExec {
+    fn name(&self) -> &str {
+        "WriteExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        mut children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(Self::new(children.swap_remove(0), self.writer.clone(), self.target.clone())))
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        super::recompute_children(self, children)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        if partition != 0 {
+            return internal_err!("WriteExec has one partition, not {partition}");
+        }
+        let job = Job {
+            input: Arc::clone(&self.input),
+            writer: self.writer.clone(),
+            target: self.target.clone(),
+            context,
+            metrics: self.metrics.clone(),
+        };
+        let schema = self.schema();
+        let count = stream::once(async move {
+            let rows = job.run().await?;
+            Ok(RecordBatch::try_new(schema, vec![Arc::new(UInt64Array::from(vec![rows as u64]))])?)
+        });
+        Ok(stream_of(self.schema(), count.boxed()))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}
+
+/// One execution of a write.
+struct Job {
+    input: Arc<dyn ExecutionPlan>,
+    writer: FileWriter,
+    target: Target,
+    context: Arc<TaskContext>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl Job {
+    async fn run(self) -> Result<usize> {
+        let store = self.context.runtime_env().object_store(self.target.url.object_store())?;
+        let Some(staging) = Staging::begin(store, self.target.clone()).await? else {
+            return Ok(0);
+        };
+        let staging = Arc::new(staging);
+        let written = match self.target.single_file {
+            true => self.write_one(&staging).await,
+            false => self.write_blocks(&staging).await,
+        };
+        let written = match written {
+            Ok(written) => written,
+            Err(e) => {
+                // The first error is the one to tell; what stays staged is hidden.
+                let _aborted = staging.abort().await;
+                return Err(e);
+            }
+        };
+        let rows: usize = written.iter().map(|(_, rows)| rows).sum();
+        MetricBuilder::new(&self.metrics).output_rows(0).add(rows);
+        MetricBuilder::new(&self.metrics).global_counter("files").add(written.len());
+        staging.commit(written.into_iter().map(|(id, _)| id).collect()).await?;
+        Ok(rows)
+    }
+
+    async fn write_one(&self, staging: &Arc<Staging>) -> Result<Vec<(TaskId, usize)>> {
+        let batches = gather(&self.input, Arc::clone(&self.context), &Arc::default())?;
+        let id = TaskId::root(0);
+        let path = staging.path_of(&id);
+        let rows = self.writer.write(Arc::clone(staging.store()), path, self.input.schema(), batches).await?;
+        Ok(vec![(id, rows)])
+    }
+
+    async fn write_blocks(&self, staging: &Arc<Staging>) -> Result<Vec<(TaskId, usize)>> {
+        let target_bytes = BlockyardOptions::from_task(&self.context).target_max_block_size.bound();
+        let mut drivers = Vec::new();
+        for partition in 0..self.input.output_partitioning().partition_count() {
+            let mut blocks = block_stream(&self.input, partition, Arc::clone(&self.context), target_bytes)?;
+            let (writer, staging) = (self.writer.clone(), Arc::clone(staging));
+            drivers.push(async move {
+                let mut written = Vec::new();
+                while let Some((id, block)) = blocks.try_next().await? {
+                    let schema = Arc::clone(block.schema());
+                    let batches = stream::iter(block.into_batches()).map(Ok);
+                    let rows = writer
+                        .write(Arc::clone(staging.store()), staging.path_of(&id), schema, batches)
+                        .await
+                        .while_doing(|| format!("writing block {id}"))?;
+                    written.push((id, rows));
+                }
+                Ok(written)
+            });
+        }
+        Ok(Drivers::start(drivers).finish().await?.into_iter().flatten().collect())
+    }
+}

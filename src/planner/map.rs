@@ -1,0 +1,43 @@
+//! `MapNode` -> `MapExec` with one step; fusion puts steps together later.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::execution::config::SessionConfig;
+use datafusion::logical_expr::UserDefinedLogicalNode;
+use datafusion::physical_plan::ExecutionPlan;
+
+use super::NodePlanner;
+use crate::config::BlockyardOptions;
+use crate::logical::{BatchSize, MapNode, MapOperator};
+use crate::physical::{FunctionStep, MapExec, MapStep, SampleStep};
+
+#[derive(Debug)]
+pub(super) struct PlanMap;
+
+impl NodePlanner for PlanMap {
+    fn plan(
+        &self,
+        node: &dyn UserDefinedLogicalNode,
+        inputs: &[Arc<dyn ExecutionPlan>],
+        config: &SessionConfig,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let Some(map) = node.as_any().downcast_ref::<MapNode>() else {
+            return Ok(None);
+        };
+        let input = Arc::clone(&inputs[0]);
+        let target = BlockyardOptions::from_config(config.options()).target_max_block_size.bound();
+        let call = |function: &crate::functions::FunctionRef, batch_size| {
+            let schema = Arc::new(node.schema().as_arrow().clone());
+            let name = map.operator().name();
+            Arc::new(FunctionStep::new(name, function.clone(), batch_size, target, input.schema(), schema))
+                as Arc<dyn MapStep>
+        };
+        let step = match map.operator() {
+            MapOperator::Batches(function, batch_size) => call(function, *batch_size),
+            MapOperator::Rows(f) | MapOperator::FlatMap(f) | MapOperator::Filter(f) => call(f, BatchSize::AsTheyCome),
+            MapOperator::Sample { fraction, seed } => Arc::new(SampleStep::new(*fraction, *seed, input.schema())),
+        };
+        Ok(Some(Arc::new(MapExec::new(input, vec![step], map.compute().clone()))))
+    }
+}

@@ -1,0 +1,42 @@
+//! From logical to physical: one small planner per node. The only place that knows both.
+
+mod map;
+mod query_planner;
+mod random_shuffle;
+mod randomize_blocks;
+mod repartition;
+mod write;
+mod zip;
+
+pub(crate) use query_planner::BlockyardQueryPlanner;
+pub(crate) use write::block_formats;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::execution::config::SessionConfig;
+use datafusion::logical_expr::UserDefinedLogicalNode;
+use datafusion::physical_plan::ExecutionPlan;
+
+/// Plans one kind of node.
+trait NodePlanner: Debug + Send + Sync {
+    /// The operator for `node` over its planned inputs; `None` for other nodes.
+    fn plan(
+        &self,
+        node: &dyn UserDefinedLogicalNode,
+        inputs: &[Arc<dyn ExecutionPlan>],
+        config: &SessionConfig,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>>;
+}
+
+/// One planner per node of `logical`.
+fn node_planners() -> Vec<Arc<dyn NodePlanner>> {
+    vec![
+        Arc::new(map::PlanMap),
+        Arc::new(random_shuffle::PlanRandomShuffle),
+        Arc::new(repartition::PlanRepartition),
+        Arc::new(randomize_blocks::PlanRandomizeBlocks),
+        Arc::new(zip::PlanZip),
+    ]
+}

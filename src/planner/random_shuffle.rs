@@ -1,0 +1,30 @@
+//! `RandomShuffleNode` -> `ExchangeExec`.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::execution::config::SessionConfig;
+use datafusion::logical_expr::UserDefinedLogicalNode;
+use datafusion::physical_plan::ExecutionPlan;
+
+use super::NodePlanner;
+use crate::logical::RandomShuffleNode;
+use crate::physical::{ExchangeExec, ExchangeScheme};
+
+#[derive(Debug)]
+pub(super) struct PlanRandomShuffle;
+
+impl NodePlanner for PlanRandomShuffle {
+    fn plan(
+        &self,
+        node: &dyn UserDefinedLogicalNode,
+        inputs: &[Arc<dyn ExecutionPlan>],
+        config: &SessionConfig,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let Some(shuffle) = node.as_any().downcast_ref::<RandomShuffleNode>() else {
+            return Ok(None);
+        };
+        let scheme = ExchangeScheme::Random { seed: shuffle.seed(), num_blocks: shuffle.num_blocks() };
+        Ok(Some(Arc::new(ExchangeExec::new(Arc::clone(&inputs[0]), scheme, config.target_partitions()))))
+    }
+}

@@ -1,0 +1,30 @@
+//! `RandomizeBlocksNode` -> `ExchangeExec`.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::execution::config::SessionConfig;
+use datafusion::logical_expr::UserDefinedLogicalNode;
+use datafusion::physical_plan::ExecutionPlan;
+
+use super::NodePlanner;
+use crate::logical::RandomizeBlocksNode;
+use crate::physical::{ExchangeExec, ExchangeScheme};
+
+#[derive(Debug)]
+pub(super) struct PlanRandomizeBlocks;
+
+impl NodePlanner for PlanRandomizeBlocks {
+    fn plan(
+        &self,
+        node: &dyn UserDefinedLogicalNode,
+        inputs: &[Arc<dyn ExecutionPlan>],
+        config: &SessionConfig,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let Some(randomize) = node.as_any().downcast_ref::<RandomizeBlocksNode>() else {
+            return Ok(None);
+        };
+        let scheme = ExchangeScheme::BlockOrder { seed: randomize.seed() };
+        Ok(Some(Arc::new(ExchangeExec::new(Arc::clone(&inputs[0]), scheme, config.target_partitions()))))
+    }
+}

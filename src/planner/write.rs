@@ -1,0 +1,138 @@
+//! COPY and INSERT through our block writer: formats that wrap DataFusion's and plan a `WriteExec`.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::Session;
+use datafusion::common::{GetExt, Result, Statistics, not_impl_err};
+use datafusion::datasource::file_format::csv::CsvFormatFactory;
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+use datafusion::datasource::file_format::json::JsonFormatFactory;
+use datafusion::datasource::file_format::parquet::ParquetFormatFactory;
+use datafusion::datasource::file_format::{FileFormat, FileFormatFactory};
+use datafusion::datasource::physical_plan::{FileOutputMode, FileScanConfig, FileSinkConfig, FileSource};
+use datafusion::datasource::table_schema::TableSchema;
+use datafusion::logical_expr::dml::InsertOp;
+use datafusion::physical_expr::LexRequirement;
+use datafusion::physical_plan::ExecutionPlan;
+use object_store::{ObjectMeta, ObjectStore};
+
+use crate::physical::WriteExec;
+use crate::sinks::{FileWriter, SaveMode, Target};
+
+/// DataFusion's formats, with their writers replaced by ours.
+pub(crate) fn block_formats() -> Vec<Arc<dyn FileFormatFactory>> {
+    let inner: [Arc<dyn FileFormatFactory>; 3] =
+        [Arc::new(ParquetFormatFactory::new()), Arc::new(CsvFormatFactory::new()), Arc::new(JsonFormatFactory::new())];
+    inner.map(|inner| Arc::new(BlockFormatFactory { inner }) as _).to_vec()
+}
+
+struct BlockFormatFactory {
+    inner: Arc<dyn FileFormatFactory>,
+}
+
+impl fmt::Debug for BlockFormatFactory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BlockFormatFactory({})", self.get_ext())
+    }
+}
+
+impl GetExt for BlockFormatFactory {
+    fn get_ext(&self) -> String {
+        self.inner.get_ext()
+    }
+}
+
+impl FileFormatFactory for BlockFormatFactory {
+    fn create(&self, state: &dyn Session, options: &HashMap<String, String>) -> Result<Arc<dyn FileFormat>> {
+        let mut options = options.clone();
+        let mode = options.remove("format.mode").map(|mode| mode.parse()).transpose()?;
+        let inner = self.inner.create(state, &options)?;
+        Ok(Arc::new(BlockFormat { inner, mode }))
+    }
+
+    fn default(&self) -> Arc<dyn FileFormat> {
+        Arc::new(BlockFormat { inner: self.inner.default(), mode: None })
+    }
+}
+
+#[derive(Debug)]
+struct BlockFormat {
+    inner: Arc<dyn FileFormat>,
+    mode: Option<SaveMode>,
+}
+
+#[async_trait]
+impl FileFormat for BlockFormat {
+    fn get_ext(&self) -> String {
+        self.inner.get_ext()
+    }
+
+    fn get_ext_with_compression(&self, compression: &FileCompressionType) -> Result<String> {
+        self.inner.get_ext_with_compression(compression)
+    }
+
+    fn compression_type(&self) -> Option<FileCompressionType> {
+        self.inner.compression_type()
+    }
+
+    async fn infer_schema(
+        &self,
+        state: &dyn Session,
+        store: &Arc<dyn ObjectStore>,
+        objects: &[ObjectMeta],
+    ) -> Result<SchemaRef> {
+        self.inner.infer_schema(state, store, objects).await
+    }
+
+    async fn infer_stats(
+        &self,
+        state: &dyn Session,
+        store: &Arc<dyn ObjectStore>,
+        table_schema: SchemaRef,
+        object: &ObjectMeta,
+    ) -> Result<Statistics> {
+        self.inner.infer_stats(state, store, table_schema, object).await
+    }
+
+    async fn create_physical_plan(&self, state: &dyn Session, conf: FileScanConfig) -> Result<Arc<dyn ExecutionPlan>> {
+        self.inner.create_physical_plan(state, conf).await
+    }
+
+    async fn create_writer_physical_plan(
+        &self,
+        input: Arc<dyn ExecutionPlan>,
+        state: &dyn Session,
+        conf: FileSinkConfig,
+        order: Option<LexRequirement>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        // Files by partition value are DataFusion's own business.
+        let ours = FileWriter::of(self.inner.as_ref()).filter(|_| conf.table_partition_cols.is_empty());
+        let Some(writer) = ours else {
+            if self.mode.is_some() {
+                return not_impl_err!("the option mode together with PARTITIONED BY");
+            }
+            return self.inner.create_writer_physical_plan(input, state, conf, order).await;
+        };
+        let url = conf.table_paths[0].clone();
+        let single_file = match conf.file_output_mode {
+            FileOutputMode::SingleFile => true,
+            FileOutputMode::Directory => false,
+            FileOutputMode::Automatic => !url.is_collection() && url.file_extension().is_some(),
+        };
+        let default = match (single_file, conf.insert_op) {
+            (_, InsertOp::Overwrite) | (true, _) => SaveMode::Overwrite,
+            (false, _) => SaveMode::Append,
+        };
+        let mode = self.mode.unwrap_or(default);
+        let target = Target { url, extension: conf.file_extension, single_file, mode };
+        Ok(Arc::new(WriteExec::new(input, writer, target)))
+    }
+
+    fn file_source(&self, table_schema: TableSchema) -> Arc<dyn FileSource> {
+        self.inner.file_source(table_schema)
+    }
+}

@@ -1,0 +1,8 @@
+//! What most programs use.
+
+pub use datafusion::prelude::{JoinType, col, lit};
+
+pub use crate::{
+    BatchSize, Blockyard, DataContext, Dataset, IterOptions, MapOptions, ReadOptions, SaveMode, SessionStateBuilderExt,
+    WriteOptions,
+};

@@ -1,0 +1,43 @@
+//! Concurrent drivers of the partitions of a plan.
+
+use std::future::Future;
+
+use datafusion::common::runtime::JoinSet;
+use datafusion::common::{Result, exec_datafusion_err};
+
+use crate::error::panic_text;
+
+/// Futures that run at once on the session's threads. Dropping this cancels them.
+#[derive(Debug)]
+pub(crate) struct Drivers<T>(JoinSet<Result<T>>);
+
+impl<T: Send + 'static> Drivers<T> {
+    pub(crate) fn start<F>(futures: impl IntoIterator<Item = F>) -> Self
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let mut set = JoinSet::new();
+        for future in futures {
+            set.spawn(future);
+        }
+        Self(set)
+    }
+
+    /// The result of the next driver that ends; `None` when all have. A panic is an error.
+    pub(crate) async fn next(&mut self) -> Option<Result<T>> {
+        let joined = self.0.join_next().await?;
+        Some(joined.unwrap_or_else(|e| match e.try_into_panic() {
+            Ok(payload) => Err(exec_datafusion_err!("a task panicked: {}", panic_text(payload.as_ref()))),
+            Err(_) => Err(exec_datafusion_err!("a task was cancelled")),
+        }))
+    }
+
+    /// The results of all drivers; on the first error the others are cancelled.
+    pub(crate) async fn finish(mut self) -> Result<Vec<T>> {
+        let mut results = Vec::new();
+        while let Some(result) = self.next().await {
+            results.push(result?);
+        }
+        Ok(results)
+    }
+}

@@ -1,0 +1,28 @@
+//! Waiting for IO in code that cannot be async, such as SQL planning.
+
+use std::future::Future;
+use std::sync::OnceLock;
+use std::sync::mpsc::channel;
+
+use datafusion::common::{Result, exec_datafusion_err};
+use tokio::runtime::{Builder, Runtime};
+
+/// Runs a future on a runtime of its own and waits for it. Listings and footers are read this way while a statement is
+/// planned; it works from inside and outside any other runtime. The runtime lives as long as the process, so that
+/// connections opened by an object store stay usable.
+pub(crate) fn block_on_io<T: Send + 'static>(future: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    static IO: OnceLock<Option<Runtime>> = OnceLock::new();
+    let runtime = IO
+        .get_or_init(|| {
+            Builder::new_multi_thread().worker_threads(1).thread_name("blockyard-io").enable_all().build().ok()
+        })
+        .as_ref()
+        .ok_or_else(|| exec_datafusion_err!("cannot start a thread for IO"))?;
+    let (send, receive) = channel();
+    #[expect(clippy::disallowed_methods, reason = "this is the runtime")]
+    runtime.spawn(async move {
+        // The receiver waits below, so nobody can have gone.
+        let _sent = send.send(future.await);
+    });
+    receive.recv().map_err(|_| exec_datafusion_err!("planning panicked while it waited for IO"))?
+}

@@ -1,0 +1,134 @@
+//! Writes the batches of a block to one file.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::json::LineDelimitedWriter;
+use datafusion::common::config::{CsvOptions, JsonOptions, TableParquetOptions};
+use datafusion::common::file_options::csv_writer::CsvWriterOptions;
+use datafusion::common::parsers::CompressionTypeVariant;
+use datafusion::common::{DataFusionError, Result};
+use datafusion::datasource::file_format::FileFormat;
+use datafusion::datasource::file_format::csv::CsvFormat;
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+use datafusion::datasource::file_format::json::JsonFormat;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::parquet::arrow::AsyncArrowWriter;
+use datafusion::parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
+use futures::{Stream, TryStreamExt};
+use object_store::ObjectStore;
+use object_store::buffered::BufWriter;
+use object_store::path::Path;
+use tokio::io::AsyncWriteExt;
+
+/// A format with its options.
+#[derive(Debug, Clone)]
+pub(crate) enum FileWriter {
+    Parquet(TableParquetOptions),
+    Csv(CsvOptions),
+    Json(JsonOptions),
+}
+
+impl FileWriter {
+    /// The writer for one of DataFusion's formats, if it is one that blocks can be written in.
+    pub(crate) fn of(format: &dyn FileFormat) -> Option<Self> {
+        let format: &dyn std::any::Any = format;
+        if let Some(parquet) = format.downcast_ref::<ParquetFormat>() {
+            Some(Self::Parquet(parquet.options().clone()))
+        } else if let Some(csv) = format.downcast_ref::<CsvFormat>() {
+            Some(Self::Csv(csv.options().clone()))
+        } else {
+            format.downcast_ref::<JsonFormat>().map(|json| Self::Json(json.options().clone()))
+        }
+    }
+
+    /// Name of the format.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Parquet(_) => "Parquet",
+            Self::Csv(_) => "CSV",
+            Self::Json(_) => "JSON",
+        }
+    }
+
+    /// Writes all batches to a new file; returns the number of rows.
+    pub(crate) async fn write(
+        &self,
+        store: Arc<dyn ObjectStore>,
+        path: Path,
+        schema: SchemaRef,
+        batches: impl Stream<Item = Result<RecordBatch>> + Send,
+    ) -> Result<usize> {
+        match self {
+            Self::Parquet(options) => write_parquet(options, store, path, schema, batches).await,
+            Self::Csv(options) => {
+                let options = CsvWriterOptions::try_from(options)?;
+                let encode = |batch: &RecordBatch, first: bool| {
+                    let header = options.writer_options.header() && first;
+                    let mut text = Vec::new();
+                    options.writer_options.clone().with_header(header).build(&mut text).write(batch)?;
+                    Ok(text)
+                };
+                write_text(options.compression, store, path, schema, batches, encode).await
+            }
+            Self::Json(options) => {
+                let encode = |batch: &RecordBatch, _first: bool| {
+                    let mut text = Vec::new();
+                    let mut writer = LineDelimitedWriter::new(&mut text);
+                    writer.write(batch)?;
+                    writer.finish()?;
+                    Ok(text)
+                };
+                write_text(options.compression, store, path, schema, batches, encode).await
+            }
+        }
+    }
+}
+
+async fn write_parquet(
+    options: &TableParquetOptions,
+    store: Arc<dyn ObjectStore>,
+    path: Path,
+    schema: SchemaRef,
+    batches: impl Stream<Item = Result<RecordBatch>> + Send,
+) -> Result<usize> {
+    let mut options = options.clone();
+    options.arrow_schema(&schema);
+    let properties: WriterProperties = WriterPropertiesBuilder::try_from(&options)?.build();
+    let mut writer = AsyncArrowWriter::try_new(BufWriter::new(store, path), schema, Some(properties))?;
+    let mut rows = 0;
+    let mut batches = std::pin::pin!(batches);
+    while let Some(batch) = batches.try_next().await? {
+        rows += batch.num_rows();
+        writer.write(&batch).await?;
+    }
+    writer.close().await?;
+    Ok(rows)
+}
+
+async fn write_text(
+    compression: CompressionTypeVariant,
+    store: Arc<dyn ObjectStore>,
+    path: Path,
+    schema: SchemaRef,
+    batches: impl Stream<Item = Result<RecordBatch>> + Send,
+    encode: impl Fn(&RecordBatch, bool) -> Result<Vec<u8>>,
+) -> Result<usize> {
+    let file = BufWriter::new(store, path);
+    let mut writer = FileCompressionType::from(compression).convert_async_writer(file)?;
+    let mut rows = 0;
+    let mut first = true;
+    let mut batches = std::pin::pin!(batches);
+    while let Some(batch) = batches.try_next().await? {
+        rows += batch.num_rows();
+        writer.write_all(&encode(&batch, first)?).await.map_err(DataFusionError::IoError)?;
+        first = false;
+    }
+    if first {
+        // A block without rows still says which columns there are, where the format can.
+        writer.write_all(&encode(&RecordBatch::new_empty(schema), true)?).await.map_err(DataFusionError::IoError)?;
+    }
+    writer.shutdown().await.map_err(DataFusionError::IoError)?;
+    Ok(rows)
+}

@@ -1,0 +1,9 @@
+//! Writing datasets: one file per block, staged and then committed, so that a failure leaves nothing behind.
+
+mod file_writer;
+mod save_mode;
+mod staging;
+
+pub(crate) use file_writer::FileWriter;
+pub use save_mode::SaveMode;
+pub(crate) use staging::{Staging, Target, is_visible};

@@ -1,0 +1,90 @@
+//! Blocks of the store as a source: materialized datasets, `CREATE TABLE AS`, and rows given from code.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::PartitionStream;
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::Datasource;
+use crate::block::Block;
+use crate::store::BlockHandle;
+
+/// Blocks in order. They live as long as this does.
+#[derive(Debug)]
+pub(crate) struct StoredBlocks {
+    name: &'static str,
+    schema: SchemaRef,
+    blocks: Vec<BlockHandle>,
+}
+
+impl StoredBlocks {
+    /// Blocks of `schema`; `name` is what plans show.
+    pub(crate) fn new(name: &'static str, schema: SchemaRef, blocks: Vec<BlockHandle>) -> Self {
+        Self { name, schema, blocks }
+    }
+
+    /// The blocks.
+    pub(crate) fn blocks(&self) -> &[BlockHandle] {
+        &self.blocks
+    }
+}
+
+impl Datasource for StoredBlocks {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn estimated_bytes(&self) -> Option<usize> {
+        Some(self.blocks.iter().map(|b| b.metadata().size_bytes).sum())
+    }
+
+    fn num_rows(&self) -> Option<usize> {
+        Some(self.blocks.iter().map(|b| b.metadata().num_rows).sum())
+    }
+
+    /// One task per block, whatever the parallelism: a block is a task.
+    fn read_tasks(&self, _parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>> {
+        let task = |block: Option<&BlockHandle>| {
+            Arc::new(BlockTask { schema: self.schema(), block: block.cloned() }) as Arc<dyn PartitionStream>
+        };
+        match self.blocks.is_empty() {
+            true => Ok(vec![task(None)]),
+            false => Ok(self.blocks.iter().map(|block| task(Some(block))).collect()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct BlockTask {
+    schema: SchemaRef,
+    block: Option<BlockHandle>,
+}
+
+impl PartitionStream for BlockTask {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, context: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let block = self.block.clone();
+        let batch_size = context.session_config().batch_size();
+        let batches = stream::once(async move { block.map_or(Ok(Vec::new()), |b| b.get().map(Block::into_batches)) })
+            .map_ok(move |batches| {
+                stream::iter(batches).flat_map(move |batch| {
+                    // Operators expect batches of at most this many rows.
+                    let starts = (0..batch.num_rows()).step_by(batch_size);
+                    stream::iter(starts.map(move |at| Ok(batch.slice(at, batch_size.min(batch.num_rows() - at)))))
+                })
+            })
+            .try_flatten();
+        Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), batches))
+    }
+}

@@ -1,0 +1,88 @@
+//! The trait for sources of your own, and the table that any of them makes.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::stats::Precision;
+use datafusion::common::{Result, Statistics};
+use datafusion::datasource::TableType;
+use datafusion::logical_expr::Expr;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
+
+use super::file_tasks::detect_parallelism;
+use crate::config::BlockyardOptions;
+use crate::physical::ReadExec;
+
+/// A source of rows in independent read tasks.
+pub trait Datasource: Debug + Send + Sync + 'static {
+    /// What plans show, like `ReadRange`.
+    fn name(&self) -> &str;
+
+    /// Columns of the rows.
+    fn schema(&self) -> SchemaRef;
+
+    /// Bytes that all rows take in memory, as far as that is known.
+    fn estimated_bytes(&self) -> Option<usize>;
+
+    /// Exact number of rows, if it is known without reading them.
+    fn num_rows(&self) -> Option<usize>;
+
+    /// About `parallelism` tasks, in the order of the rows; at least one. Each may be run several times, and gives the
+    /// same rows each time.
+    fn read_tasks(&self, parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>>;
+}
+
+/// A [`Datasource`] as a table.
+#[derive(Debug)]
+pub struct DatasourceTable {
+    source: Arc<dyn Datasource>,
+    num_blocks: Option<usize>,
+}
+
+impl DatasourceTable {
+    /// The table of `source`, read in `num_blocks` tasks or as many as its size asks for.
+    pub fn new(source: Arc<dyn Datasource>, num_blocks: Option<usize>) -> Self {
+        Self { source, num_blocks }
+    }
+
+    /// Exact number of rows, if it is known without reading them.
+    pub(crate) fn num_rows(&self) -> Option<usize> {
+        self.source.num_rows()
+    }
+}
+
+#[async_trait]
+impl TableProvider for DatasourceTable {
+    fn schema(&self) -> SchemaRef {
+        self.source.schema()
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        _filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = BlockyardOptions::from_config(state.config_options());
+        let bytes = self.source.estimated_bytes().unwrap_or(0);
+        let parallelism = self.num_blocks.unwrap_or_else(|| detect_parallelism(bytes, &options));
+        let tasks = self.source.read_tasks(parallelism)?;
+        let scan = StreamingTableExec::try_new(self.source.schema(), tasks, projection, None, false, limit)?;
+        Ok(Arc::new(ReadExec::new(self.source.name(), Arc::new(scan), state.config().target_partitions())))
+    }
+
+    fn statistics(&self) -> Option<Statistics> {
+        let mut statistics = Statistics::new_unknown(&self.source.schema());
+        statistics.num_rows = self.source.num_rows().map_or(Precision::Absent, Precision::Exact);
+        Some(statistics)
+    }
+}

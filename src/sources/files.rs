@@ -1,0 +1,341 @@
+//! Ray's `read_parquet`, `read_csv`, `read_json`: files as a table with read tasks.
+//!
+//! The schema comes from the first file; other footers are opened only when the table is scanned.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::stats::Precision;
+use datafusion::common::{Result, ScalarValue, Statistics, plan_err};
+use datafusion::config::CsvOptions;
+use datafusion::datasource::TableType;
+use datafusion::datasource::file_format::FileFormat;
+use datafusion::datasource::file_format::csv::CsvFormat;
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+use datafusion::datasource::file_format::json::JsonFormat;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::listing::{ListingTableUrl, PartitionedFile};
+use datafusion::datasource::physical_plan::FileScanConfigBuilder;
+use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
+use datafusion::datasource::table_schema::TableSchema;
+use datafusion::logical_expr::Expr;
+use datafusion::physical_expr::Partitioning;
+use datafusion::physical_plan::ExecutionPlan;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::ObjectStore;
+
+use super::file_tasks::{Unit, detect_parallelism, pack};
+use super::listing::{ListedFile, list_files};
+use crate::config::BlockyardOptions;
+use crate::error::{ErrorContext, unknown_name};
+use crate::physical::ReadExec;
+
+/// Footers that are read at once.
+const CONCURRENT_FOOTERS: usize = 32;
+
+/// A format that can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    /// Apache Parquet.
+    Parquet,
+    /// Comma-separated values, with a header line unless said otherwise.
+    Csv,
+    /// One JSON object per line.
+    Json,
+}
+
+impl FileKind {
+    /// Ray's name of the read.
+    fn read_name(self) -> &'static str {
+        match self {
+            Self::Parquet => "ReadParquet",
+            Self::Csv => "ReadCSV",
+            Self::Json => "ReadJSON",
+        }
+    }
+
+    fn extension(self) -> &'static str {
+        match self {
+            Self::Parquet => "parquet",
+            Self::Csv => "csv",
+            Self::Json => "json",
+        }
+    }
+
+    fn format(
+        self,
+        session: &dyn Session,
+        options: &ReadOptions,
+        compression: FileCompressionType,
+    ) -> Arc<dyn FileFormat> {
+        match self {
+            Self::Parquet => Arc::new(ParquetFormat::default().with_options(session.default_table_options().parquet)),
+            Self::Csv => {
+                let defaults: CsvOptions = session.default_table_options().csv;
+                let format = CsvFormat::default().with_options(defaults).with_file_compression_type(compression);
+                let format = format.with_has_header(options.has_header.unwrap_or(true));
+                Arc::new(match options.delimiter {
+                    Some(delimiter) => format.with_delimiter(delimiter),
+                    None => format,
+                })
+            }
+            Self::Json => Arc::new(JsonFormat::default().with_file_compression_type(compression)),
+        }
+    }
+}
+
+/// How files are read. Start from the default and set what differs.
+#[derive(Debug, Clone, Default)]
+pub struct ReadOptions {
+    /// Only these columns, in this order. Others are not read.
+    pub columns: Option<Vec<String>>,
+    /// This many read tasks, as far as files and row groups allow, instead of as many as the size asks for.
+    pub override_num_blocks: Option<usize>,
+    /// Adds a column `path` with the path of each row's file.
+    pub include_paths: bool,
+    /// CSV: whether the first line has the names of the columns. Default: true.
+    pub has_header: Option<bool>,
+    /// CSV: what separates values. Default: a comma.
+    pub delimiter: Option<u8>,
+}
+
+/// Files as a table.
+pub(crate) struct FileTable {
+    kind: FileKind,
+    format: Arc<dyn FileFormat>,
+    url: ListingTableUrl,
+    store: Arc<dyn ObjectStore>,
+    files: Vec<PartitionedFile>,
+    table_schema: TableSchema,
+    columns: Option<Vec<usize>>,
+    schema: SchemaRef,
+    splittable: bool,
+    override_num_blocks: Option<usize>,
+}
+
+impl fmt::Debug for FileTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({} files)", self.kind.read_name(), self.files.len())
+    }
+}
+
+impl FileTable {
+    /// Lists the files and opens the first one.
+    pub(crate) async fn open(
+        session: &dyn Session,
+        kind: FileKind,
+        paths: &[String],
+        options: &ReadOptions,
+    ) -> Result<Self> {
+        if options.override_num_blocks == Some(0) {
+            return plan_err!("override_num_blocks must be at least 1, got 0");
+        }
+        let (url, store, listed) = list_files(session.runtime_env(), paths, kind.extension()).await?;
+        let compression = compression_of(&listed[0]);
+        let splittable = kind == FileKind::Parquet || compression == FileCompressionType::UNCOMPRESSED;
+        let format = kind.format(session, options, compression);
+        // A file without bytes has no columns to tell, except that every Parquet file must have some.
+        let telling = listed.iter().find(|f| f.meta.size > 0 || kind == FileKind::Parquet).unwrap_or(&listed[0]);
+        let file_schema = format
+            .infer_schema(session, &store, std::slice::from_ref(&telling.meta))
+            .await
+            .while_doing(|| format!("reading the columns of '{}'", telling.meta.location))?;
+        let (hive, files) = partition_columns(&listed, options.include_paths)?;
+        for field in &hive {
+            if file_schema.field_with_name(field.name()).is_ok() {
+                return plan_err!("column '{}' is both in the files and in their paths", field.name());
+            }
+        }
+        let table_schema = TableSchema::builder(file_schema).with_table_partition_cols(hive).build();
+        let full = Arc::clone(table_schema.table_schema());
+        let columns = options.columns.as_ref().map(|names| resolve_columns(&full, names, kind)).transpose()?;
+        let schema = match &columns {
+            Some(columns) => Arc::new(full.project(columns)?),
+            None => full,
+        };
+        let override_num_blocks = options.override_num_blocks;
+        Ok(Self { kind, format, url, store, files, table_schema, columns, schema, splittable, override_num_blocks })
+    }
+
+    /// Ray's name of the read.
+    pub(crate) fn read_name(&self) -> &'static str {
+        self.kind.read_name()
+    }
+
+    /// Paths of the files.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.files.iter().map(|f| f.object_meta.location.to_string()).collect()
+    }
+
+    /// Rows by the footers, where the format has footers.
+    pub(crate) async fn count_by_metadata(&self, session: &dyn Session) -> Result<Option<usize>> {
+        match self.kind {
+            FileKind::Parquet => Ok(Some(self.parquet_units(session).await?.1)),
+            FileKind::Csv | FileKind::Json => Ok(None),
+        }
+    }
+
+    /// Row groups of all files, and the number of rows.
+    async fn parquet_units(&self, session: &dyn Session) -> Result<(Vec<Unit>, usize)> {
+        let cache = session.runtime_env().cache_manager.get_file_metadata_cache();
+        let footers = stream::iter(self.files.iter().cloned().enumerate()).map(|(index, file)| {
+            let (store, cache) = (Arc::clone(&self.store), Arc::clone(&cache));
+            async move {
+                let meta = &file.object_meta;
+                let footer = DFParquetMetadata::new(store.as_ref(), meta)
+                    .with_file_metadata_cache(Some(cache))
+                    .fetch_metadata()
+                    .await
+                    .while_doing(|| format!("reading the footer of '{}'", meta.location))?;
+                let rows = footer.file_metadata().num_rows() as usize;
+                let mut begin = 0;
+                let mut units = Vec::new();
+                for (i, group) in footer.row_groups().iter().enumerate() {
+                    // A reader takes the row groups whose first byte is in its range.
+                    let next = footer.row_groups().get(i + 1).map_or(meta.size, |next| first_byte(next));
+                    units.push(Unit {
+                        file: index,
+                        range: (begin, next),
+                        bytes: group.total_byte_size().max(0) as usize,
+                    });
+                    begin = next;
+                }
+                if units.is_empty() {
+                    units.push(Unit { file: index, range: (0, meta.size), bytes: 0 });
+                }
+                Ok((units, rows)) as Result<_>
+            }
+        });
+        let footers: Vec<_> = footers.buffered(CONCURRENT_FOOTERS).try_collect().await?;
+        let rows = footers.iter().map(|(_, rows)| rows).sum();
+        Ok((footers.into_iter().flat_map(|(units, _)| units).collect(), rows))
+    }
+
+    /// Byte ranges of text files.
+    fn text_units(&self, options: &BlockyardOptions) -> Vec<Unit> {
+        let total: u64 = self.files.iter().map(|f| f.object_meta.size).sum();
+        let tasks = self.override_num_blocks.unwrap_or_else(|| detect_parallelism(total as usize, options));
+        let smallest =
+            if self.override_num_blocks.is_some() { 1 } else { options.target_min_block_size.0.max(1) as u64 };
+        let piece = total.div_ceil(tasks as u64).max(smallest);
+        let mut units = Vec::new();
+        for (file, meta) in self.files.iter().map(|f| &f.object_meta).enumerate() {
+            let pieces = if self.splittable { meta.size.div_ceil(piece).max(1) } else { 1 };
+            let cut = |k: u64| k * meta.size / pieces;
+            let unit = |k| Unit { file, range: (cut(k), cut(k + 1)), bytes: (cut(k + 1) - cut(k)) as usize };
+            units.extend((0..pieces).map(unit));
+        }
+        units
+    }
+}
+
+fn first_byte(group: &datafusion::parquet::file::metadata::RowGroupMetaData) -> u64 {
+    let column = group.columns().first();
+    column.map_or(0, |c| c.dictionary_page_offset().unwrap_or_else(|| c.data_page_offset()) as u64)
+}
+
+fn compression_of(file: &ListedFile) -> FileCompressionType {
+    match file.meta.location.extension() {
+        Some("gz") => FileCompressionType::GZIP,
+        Some("bz2") => FileCompressionType::BZIP2,
+        Some("xz") => FileCompressionType::XZ,
+        Some("zst") => FileCompressionType::ZSTD,
+        _ => FileCompressionType::UNCOMPRESSED,
+    }
+}
+
+/// The columns that paths give, and the files with their values. Integers where all values are, else strings.
+fn partition_columns(listed: &[ListedFile], include_paths: bool) -> Result<(Vec<FieldRef>, Vec<PartitionedFile>)> {
+    let names: Vec<&String> = listed[0].hive.iter().map(|(name, _)| name).collect();
+    let distinct: BTreeSet<Vec<&String>> = listed.iter().map(|f| f.hive.iter().map(|(n, _)| n).collect()).collect();
+    if distinct.len() > 1 {
+        return plan_err!("files have different partition directories: {distinct:?}");
+    }
+    let integers = |i: usize| listed.iter().all(|f| f.hive[i].1.parse::<i64>().is_ok());
+    let mut fields: Vec<FieldRef> = Vec::new();
+    for (i, name) in names.iter().enumerate() {
+        let kind = if integers(i) { DataType::Int64 } else { DataType::Utf8 };
+        fields.push(Arc::new(Field::new(name.as_str(), kind, true)));
+    }
+    if include_paths {
+        fields.push(Arc::new(Field::new("path", DataType::Utf8, false)));
+    }
+    let file = |listed: &ListedFile| {
+        let mut values: Vec<ScalarValue> = Vec::new();
+        for (field, (_, value)) in fields.iter().zip(&listed.hive) {
+            values.push(match field.data_type() {
+                DataType::Int64 => ScalarValue::Int64(value.parse().ok()),
+                _ => ScalarValue::Utf8(Some(value.clone())),
+            });
+        }
+        if include_paths {
+            values.push(ScalarValue::Utf8(Some(listed.meta.location.to_string())));
+        }
+        PartitionedFile::new_from_meta(listed.meta.clone()).with_partition_values(values)
+    };
+    let files = listed.iter().map(file).collect();
+    Ok((fields, files))
+}
+
+fn resolve_columns(schema: &Schema, names: &[String], kind: FileKind) -> Result<Vec<usize>> {
+    let known: Vec<&str> = schema.fields().iter().map(|f| f.name().as_str()).collect();
+    let find = |name: &String| {
+        let index = known.iter().position(|k| k == name);
+        index.ok_or_else(|| unknown_name("column", name, kind.read_name(), &known))
+    };
+    names.iter().map(find).collect()
+}
+
+#[async_trait]
+impl TableProvider for FileTable {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    async fn scan(
+        &self,
+        session: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        _filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = BlockyardOptions::from_config(session.config_options());
+        let mut statistics = Statistics::new_unknown(self.table_schema.table_schema());
+        let units = match self.kind {
+            FileKind::Parquet => {
+                let (units, rows) = self.parquet_units(session).await?;
+                statistics.num_rows = Precision::Exact(rows);
+                statistics.total_byte_size = Precision::Inexact(units.iter().map(|u| u.bytes).sum());
+                units
+            }
+            FileKind::Csv | FileKind::Json => self.text_units(&options),
+        };
+        let bytes = units.iter().map(|u| u.bytes).sum();
+        let tasks = self.override_num_blocks.unwrap_or_else(|| detect_parallelism(bytes, &options));
+        let groups = pack(&self.files, units, tasks);
+        let columns: Option<Vec<usize>> = match (&self.columns, projection) {
+            (Some(columns), Some(projection)) => Some(projection.iter().map(|i| columns[*i]).collect()),
+            (columns, projection) => columns.as_ref().or(projection).cloned(),
+        };
+        // Declaring the partitioning keeps DataFusion from splitting the groups again and from stealing between them.
+        let pinned = Partitioning::UnknownPartitioning(groups.len());
+        let source = self.format.file_source(self.table_schema.clone());
+        let config = FileScanConfigBuilder::new(self.url.object_store(), source)
+            .with_file_groups(groups)
+            .with_statistics(statistics)
+            .with_projection_indices(columns)?
+            .with_limit(limit)
+            .with_output_partitioning(Some(pinned))
+            .build();
+        let scan = self.format.create_physical_plan(session, config).await?;
+        Ok(Arc::new(ReadExec::new(self.kind.read_name(), scan, session.config().target_partitions())))
+    }
+}

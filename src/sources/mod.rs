@@ -1,0 +1,19 @@
+//! Where rows come from. A source is a `TableProvider` whose scan is a `ReadExec`: n read tasks behind
+//! `target_partitions` streams.
+
+mod blocks;
+mod datasource;
+mod file_tasks;
+mod files;
+mod listing;
+mod range;
+#[cfg(feature = "tpch")]
+mod tpch;
+
+pub(crate) use blocks::StoredBlocks;
+pub use datasource::{Datasource, DatasourceTable};
+pub(crate) use files::FileTable;
+pub use files::{FileKind, ReadOptions};
+pub(crate) use range::Range;
+#[cfg(feature = "tpch")]
+pub(crate) use tpch::Tpch;

@@ -1,0 +1,15 @@
+//! Front door 2: SQL. Text becomes the same nodes as the Dataset API: statements are normalised, relations that are ours
+//! are planned here, and everything else is DataFusion's.
+
+mod arguments;
+mod normalise;
+mod relations;
+mod sample;
+mod signatures;
+mod statements;
+mod unparse;
+
+pub(crate) use relations::BlockyardRelationPlanner;
+pub use statements::SqlStatement;
+pub(crate) use statements::run_statements;
+pub(crate) use unparse::plan_to_sql;

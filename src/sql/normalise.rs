@@ -1,0 +1,151 @@
+//! What is rewritten before DataFusion plans a statement.
+//!
+//! * A table in the place of an argument, `f(t)`, `f(TABLE(t))` or `f(g(..))`, becomes `f((SELECT * FROM t))`: DataFusion
+//!   looks up only the tables that stand in FROM.
+//! * `FROM t` without SELECT becomes `SELECT * FROM t`: DataFusion would select no columns.
+
+use std::ops::ControlFlow;
+
+use datafusion::common::{Result, not_impl_err};
+use datafusion::sql::parser::{CopyToSource, Statement as DFStatement};
+use datafusion::sql::sqlparser::ast::{
+    Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName, Query, Select, SelectFlavor, SelectItem,
+    SetExpr, Statement, TableFactor, TableFunctionArgs, VisitMut, VisitorMut, WildcardAdditionalOptions,
+};
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::parser::Parser;
+
+use super::signatures::Signature;
+
+/// Rewrites a statement in place.
+pub(super) fn normalise(statement: &mut DFStatement) -> Result<()> {
+    match statement {
+        DFStatement::Statement(statement) => visit(statement.as_mut()),
+        DFStatement::CopyTo(copy) => match &mut copy.source {
+            CopyToSource::Query(query) => visit(query.as_mut()),
+            CopyToSource::Relation(_) => Ok(()),
+        },
+        DFStatement::Explain(explain) => normalise(&mut explain.statement),
+        DFStatement::CreateExternalTable(_) | DFStatement::Reset(_) => Ok(()),
+    }
+}
+
+fn visit(node: &mut impl VisitMut) -> Result<()> {
+    match node.visit(&mut Normaliser) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(what) => not_impl_err!("{what}"),
+    }
+}
+
+struct Normaliser;
+
+impl VisitorMut for Normaliser {
+    type Break = String;
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<String> {
+        if let SetExpr::Select(select) = query.body.as_mut() {
+            if select.flavor == SelectFlavor::FromFirstNoSelect {
+                select.flavor = SelectFlavor::Standard;
+                select.projection = vec![SelectItem::Wildcard(WildcardAdditionalOptions::default())];
+            }
+            if let Some(what) = unhandled(select) {
+                return ControlFlow::Break(what.to_owned());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<String> {
+        if let TableFactor::Table { name, args: Some(TableFunctionArgs { args, .. }), .. } = factor
+            && let Some(signature) = signature_of(name)
+        {
+            let tables = args.iter_mut().filter_map(|arg| match arg {
+                FunctionArg::Unnamed(FunctionArgExpr::Expr(expression)) => Some(expression),
+                _ => None,
+            });
+            for expression in tables.take(signature.tables) {
+                if let Some(query) = table_of(expression).and_then(select_all) {
+                    *expression = Expr::Subquery(Box::new(query));
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Clauses that DataFusion would plan and then fail on, or ignore.
+fn unhandled(select: &Select) -> Option<&'static str> {
+    if !select.distribute_by.is_empty() {
+        Some("DISTRIBUTE BY; use repartition(t, num_blocks => n)")
+    } else if !select.cluster_by.is_empty() {
+        Some("CLUSTER BY; use repartition(t, num_blocks => n) and ORDER BY")
+    } else if !select.sort_by.is_empty() {
+        Some("SORT BY; use ORDER BY")
+    } else {
+        None
+    }
+}
+
+/// The signature of one of our table functions.
+pub(super) fn signature_of(name: &ObjectName) -> Option<&'static Signature> {
+    match name.0.as_slice() {
+        [part] => Signature::find(&part.as_ident()?.value),
+        _ => None,
+    }
+}
+
+/// The relation that an argument names, if it is not a subquery already.
+fn table_of(expression: &Expr) -> Option<TableFactor> {
+    match expression {
+        Expr::Identifier(ident) => Some(named(ObjectName::from(vec![ident.clone()]), None)),
+        Expr::CompoundIdentifier(idents) => Some(named(ObjectName::from(idents.clone()), None)),
+        Expr::Nested(inner) => table_of(inner),
+        Expr::Value(value) => {
+            // 'dir/*.parquet' as a table of its own.
+            let text = value.value.clone().into_string()?;
+            Some(named(ObjectName::from(vec![Ident::with_quote('\'', text)]), None))
+        }
+        Expr::Function(function) => {
+            let FunctionArguments::List(list) = &function.args else {
+                return None;
+            };
+            let is_table = function.name.to_string().eq_ignore_ascii_case("table");
+            match (is_table, list.args.as_slice()) {
+                (true, [FunctionArg::Unnamed(FunctionArgExpr::Expr(inner))]) => table_of(inner),
+                (true, _) => None,
+                (false, _) => {
+                    let args = TableFunctionArgs { args: list.args.clone(), settings: None };
+                    Some(named(function.name.clone(), Some(args)))
+                }
+            }
+        }
+        _ => None,
+    }
+}
+
+/// `SELECT * FROM factor`.
+fn select_all(factor: TableFactor) -> Option<Query> {
+    let mut parsed = Parser::parse_sql(&GenericDialect {}, "SELECT * FROM t").ok()?;
+    let Some(Statement::Query(mut query)) = parsed.pop() else {
+        return None;
+    };
+    if let SetExpr::Select(select) = query.body.as_mut() {
+        select.from.first_mut()?.relation = factor;
+    }
+    Some(*query)
+}
+
+fn named(name: ObjectName, args: Option<TableFunctionArgs>) -> TableFactor {
+    TableFactor::Table {
+        name,
+        alias: None,
+        args,
+        with_hints: Vec::new(),
+        version: None,
+        with_ordinality: false,
+        partitions: Vec::new(),
+        json_path: None,
+        sample: None,
+        index_hints: Vec::new(),
+    }
+}

@@ -1,0 +1,220 @@
+//! Plans the relations that are ours: table functions and samples; and refuses modifiers that nobody would act on.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::{Result, TableReference, not_impl_err, plan_err};
+use datafusion::datasource::provider_as_source;
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::logical_expr::planner::{PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning};
+use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
+use datafusion::prelude::SessionConfig;
+use datafusion::sql::sqlparser::ast::{Expr, TableAlias, TableFactor};
+
+use super::arguments::Arguments;
+use super::normalise::signature_of;
+use super::sample::sample_of;
+use super::signatures::Signature;
+use crate::functions::FunctionRegistry;
+use crate::logical::{
+    Compute, MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode, extension,
+};
+use crate::runtime::block_on_io;
+use crate::seed::fresh_seed;
+use crate::sources::{Datasource, DatasourceTable, FileKind, FileTable, Range, ReadOptions};
+
+/// Plans our relations. DataFusion asks it first for every item of FROM.
+pub(crate) struct BlockyardRelationPlanner {
+    functions: Arc<FunctionRegistry>,
+    runtime: Arc<RuntimeEnv>,
+}
+
+impl BlockyardRelationPlanner {
+    /// A planner that finds functions in `functions`, and files through `runtime`.
+    pub(crate) fn new(functions: Arc<FunctionRegistry>, runtime: Arc<RuntimeEnv>) -> Self {
+        Self { functions, runtime }
+    }
+}
+
+impl fmt::Debug for BlockyardRelationPlanner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BlockyardRelationPlanner")
+    }
+}
+
+impl RelationPlanner for BlockyardRelationPlanner {
+    fn plan_relation(
+        &self,
+        mut relation: TableFactor,
+        context: &mut dyn RelationPlannerContext,
+    ) -> Result<RelationPlanning> {
+        refuse_modifiers(&relation)?;
+        if let Some(sample) = take_sample(&mut relation) {
+            let (fraction, seed) = sample_of(&sample)?;
+            let alias = take_alias(&mut relation);
+            let input = context.plan(relation)?;
+            let operator = MapOperator::Sample { fraction, seed: seed.unwrap_or_else(fresh_seed) };
+            return planned(extension(MapNode::try_new(input, operator, Compute::default())?), alias);
+        }
+        let TableFactor::Table { name, alias, args: Some(args), .. } = &relation else {
+            return Ok(RelationPlanning::Original(Box::new(relation)));
+        };
+        let Some(signature) = signature_of(name) else {
+            return Ok(RelationPlanning::Original(Box::new(relation)));
+        };
+        // DataFusion's own range(start, end, step) stays.
+        if signature.name == "range" && args.args.len() > 1 && args.args.iter().all(is_positional) {
+            return Ok(RelationPlanning::Original(Box::new(relation)));
+        }
+        let arguments = Arguments::parse(signature, args.args.clone())?;
+        let plan = self.plan_function(signature, &arguments, context)?;
+        planned(plan, alias.clone())
+    }
+}
+
+fn planned(plan: LogicalPlan, alias: Option<TableAlias>) -> Result<RelationPlanning> {
+    Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(plan, alias))))
+}
+
+fn is_positional(arg: &datafusion::sql::sqlparser::ast::FunctionArg) -> bool {
+    matches!(arg, datafusion::sql::sqlparser::ast::FunctionArg::Unnamed(_))
+}
+
+impl BlockyardRelationPlanner {
+    fn plan_function(
+        &self,
+        signature: &Signature,
+        arguments: &Arguments,
+        context: &mut dyn RelationPlannerContext,
+    ) -> Result<LogicalPlan> {
+        let mut table = |index: usize| plan_table(&arguments.tables[index], signature.name, context);
+        let num_blocks = arguments.size("num_blocks");
+        let seed = || arguments.count("seed").unwrap_or_else(fresh_seed);
+        match signature.name {
+            "map_batches" => {
+                let function = self.functions.get(arguments.text("function").unwrap_or_default())?;
+                let operator = MapOperator::Batches(function, arguments.batch_size("batch_size"));
+                let compute = Compute {
+                    concurrency: arguments.size("concurrency"),
+                    milli_cpus: arguments.number("num_cpus").map(|cpus| (cpus * 1000.0).round() as u32),
+                    memory: arguments.bytes("memory")?,
+                };
+                Ok(extension(MapNode::try_new(table(0)?, operator, compute)?))
+            }
+            "random_shuffle" => Ok(extension(RandomShuffleNode::try_new(table(0)?, seed(), num_blocks)?)),
+            "repartition" => {
+                let shuffle = arguments.flag("shuffle").unwrap_or(false);
+                Ok(extension(RepartitionNode::try_new(table(0)?, num_blocks.unwrap_or_default(), shuffle)?))
+            }
+            "randomize_block_order" => Ok(extension(RandomizeBlocksNode::new(table(0)?, seed()))),
+            "zip" => Ok(extension(ZipNode::try_new(table(0)?, table(1)?)?)),
+            "range" => source(Arc::new(Range::new(arguments.count("n").unwrap_or_default())), arguments),
+            #[cfg(feature = "tpch")]
+            "tpch" => {
+                let (table, scale) = (arguments.text("table").unwrap_or_default(), arguments.number("scale"));
+                source(Arc::new(crate::sources::Tpch::try_new(table, scale.unwrap_or_default())?), arguments)
+            }
+            "read_parquet" => self.read(FileKind::Parquet, arguments, context),
+            "read_csv" => self.read(FileKind::Csv, arguments, context),
+            "read_json" => self.read(FileKind::Json, arguments, context),
+            other => plan_err!("unknown table function '{other}'"),
+        }
+    }
+
+    fn read(
+        &self,
+        kind: FileKind,
+        arguments: &Arguments,
+        context: &mut dyn RelationPlannerContext,
+    ) -> Result<LogicalPlan> {
+        let delimiter = match arguments.text("delimiter").map(str::as_bytes) {
+            None => None,
+            Some([byte]) => Some(*byte),
+            Some(_) => return plan_err!("argument 'delimiter' must be one ASCII character"),
+        };
+        let options = ReadOptions {
+            columns: arguments.texts("columns"),
+            override_num_blocks: arguments.size("override_num_blocks"),
+            include_paths: arguments.flag("include_paths").unwrap_or(false),
+            has_header: arguments.flag("has_header"),
+            delimiter,
+        };
+        let paths = arguments.texts("paths").unwrap_or_default();
+        let session = self.session(context);
+        let table = block_on_io(async move { FileTable::open(&session, kind, &paths, &options).await })?;
+        scan(table.read_name(), Arc::new(table))
+    }
+
+    /// A session to list and open files with: planning does not see the one that it is part of.
+    fn session(&self, context: &dyn RelationPlannerContext) -> SessionState {
+        let config = SessionConfig::from(context.context_provider().options().clone());
+        SessionStateBuilder::new().with_config(config).with_runtime_env(Arc::clone(&self.runtime)).build()
+    }
+}
+
+fn source(source: Arc<dyn Datasource>, arguments: &Arguments) -> Result<LogicalPlan> {
+    let num_blocks = arguments.size("override_num_blocks");
+    if num_blocks == Some(0) {
+        return plan_err!("argument 'override_num_blocks' must be at least 1, got 0");
+    }
+    let name = source.name().to_owned();
+    scan(&name, Arc::new(DatasourceTable::new(source, num_blocks)))
+}
+
+fn scan(name: &str, table: Arc<dyn datafusion::catalog::TableProvider>) -> Result<LogicalPlan> {
+    LogicalPlanBuilder::scan(TableReference::bare(name.to_lowercase()), provider_as_source(table), None)?.build()
+}
+
+fn plan_table(expression: &Expr, function: &str, context: &mut dyn RelationPlannerContext) -> Result<LogicalPlan> {
+    let Expr::Subquery(query) = expression else {
+        return plan_err!(
+            "{function} needs a table, TABLE(t) or a subquery in the place of {expression}; sessions other than \
+             DataContext take subqueries only"
+        );
+    };
+    context.plan(TableFactor::Derived { lateral: false, subquery: query.clone(), alias: None, sample: None })
+}
+
+fn take_sample(relation: &mut TableFactor) -> Option<datafusion::sql::sqlparser::ast::TableSample> {
+    use datafusion::sql::sqlparser::ast::TableSampleKind::{AfterTableAlias, BeforeTableAlias};
+    let (TableFactor::Table { sample, .. } | TableFactor::Derived { sample, .. }) = relation else {
+        return None;
+    };
+    sample.take().map(|kind| match kind {
+        AfterTableAlias(sample) | BeforeTableAlias(sample) => *sample,
+    })
+}
+
+fn take_alias(relation: &mut TableFactor) -> Option<TableAlias> {
+    match relation {
+        // The name of a plain table stays its qualifier.
+        TableFactor::Table { alias, .. } | TableFactor::Derived { alias, .. } => alias.take(),
+        _ => None,
+    }
+}
+
+/// Modifiers that DataFusion would drop without a word.
+fn refuse_modifiers(relation: &TableFactor) -> Result<()> {
+    let TableFactor::Table { name, with_hints, version, with_ordinality, partitions, json_path, index_hints, .. } =
+        relation
+    else {
+        return Ok(());
+    };
+    let modifier = if !with_hints.is_empty() {
+        "WITH hints"
+    } else if version.is_some() {
+        "a version (time travel)"
+    } else if *with_ordinality {
+        "WITH ORDINALITY"
+    } else if !partitions.is_empty() {
+        "PARTITION"
+    } else if json_path.is_some() {
+        "a JSON path"
+    } else if !index_hints.is_empty() {
+        "index hints"
+    } else {
+        return Ok(());
+    };
+    not_impl_err!("{modifier} on table {name}; a table may have an alias and TABLESAMPLE")
+}

@@ -1,0 +1,132 @@
+//! The table functions that SQL gets, with their arguments.
+
+/// What an argument takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A whole number, not negative.
+    Count,
+    /// A number.
+    Number,
+    /// A string.
+    Text,
+    /// `true` or `false`.
+    Flag,
+    /// A string or a list of strings.
+    Texts,
+    /// A number of bytes, or a string with a unit.
+    Size,
+    /// A whole number, or the string `block`.
+    BatchSize,
+}
+
+impl Kind {
+    pub(super) fn describe(self) -> &'static str {
+        match self {
+            Self::Count => "a whole number that is not negative",
+            Self::Number => "a number",
+            Self::Text => "a string",
+            Self::Flag => "true or false",
+            Self::Texts => "a string or a list of strings",
+            Self::Size => "a size like '64MiB'",
+            Self::BatchSize => "a whole number above 0, or 'block'",
+        }
+    }
+}
+
+/// A table function: first its tables, then its arguments, by position or by name.
+#[derive(Debug)]
+pub(super) struct Signature {
+    pub(super) name: &'static str,
+    pub(super) tables: usize,
+    pub(super) required: usize,
+    pub(super) arguments: &'static [(&'static str, Kind)],
+}
+
+impl Signature {
+    /// The function of this name.
+    pub(super) fn find(name: &str) -> Option<&'static Self> {
+        SIGNATURES.iter().find(|s| s.name.eq_ignore_ascii_case(name))
+    }
+
+    /// Names of the arguments.
+    pub(super) fn names(&self) -> Vec<&'static str> {
+        self.arguments.iter().map(|(name, _)| *name).collect()
+    }
+}
+
+const SIGNATURES: &[Signature] = &[
+    Signature {
+        name: "range",
+        tables: 0,
+        required: 1,
+        arguments: &[("n", Kind::Count), ("override_num_blocks", Kind::Count)],
+    },
+    #[cfg(feature = "tpch")]
+    Signature {
+        name: "tpch",
+        tables: 0,
+        required: 2,
+        arguments: &[("table", Kind::Text), ("scale", Kind::Number), ("override_num_blocks", Kind::Count)],
+    },
+    Signature {
+        name: "read_parquet",
+        tables: 0,
+        required: 1,
+        arguments: &[
+            ("paths", Kind::Texts),
+            ("columns", Kind::Texts),
+            ("override_num_blocks", Kind::Count),
+            ("include_paths", Kind::Flag),
+        ],
+    },
+    Signature {
+        name: "read_csv",
+        tables: 0,
+        required: 1,
+        arguments: &[
+            ("paths", Kind::Texts),
+            ("columns", Kind::Texts),
+            ("override_num_blocks", Kind::Count),
+            ("include_paths", Kind::Flag),
+            ("has_header", Kind::Flag),
+            ("delimiter", Kind::Text),
+        ],
+    },
+    Signature {
+        name: "read_json",
+        tables: 0,
+        required: 1,
+        arguments: &[
+            ("paths", Kind::Texts),
+            ("columns", Kind::Texts),
+            ("override_num_blocks", Kind::Count),
+            ("include_paths", Kind::Flag),
+        ],
+    },
+    Signature {
+        name: "map_batches",
+        tables: 1,
+        required: 1,
+        arguments: &[
+            ("function", Kind::Text),
+            ("batch_size", Kind::BatchSize),
+            ("concurrency", Kind::Count),
+            ("num_cpus", Kind::Number),
+            ("memory", Kind::Size),
+        ],
+    },
+    Signature {
+        name: "random_shuffle",
+        tables: 1,
+        required: 0,
+        arguments: &[("seed", Kind::Count), ("num_blocks", Kind::Count)],
+    },
+    Signature {
+        name: "repartition",
+        tables: 1,
+        required: 1,
+        arguments: &[("num_blocks", Kind::Count), ("shuffle", Kind::Flag)],
+    },
+    Signature { name: "randomize_block_order", tables: 1, required: 0, arguments: &[("seed", Kind::Count)] },
+    Signature { name: "zip", tables: 2, required: 0, arguments: &[] },
+];

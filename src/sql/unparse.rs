@@ -1,0 +1,128 @@
+//! Plans back to SQL: our nodes as the table functions that make them.
+
+use std::sync::Arc;
+
+use datafusion::common::{Result, not_impl_err};
+use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
+use datafusion::sql::sqlparser::ast::Statement;
+use datafusion::sql::unparser::Unparser;
+use datafusion::sql::unparser::ast::{QueryBuilder, RelationBuilder, SelectBuilder};
+use datafusion::sql::unparser::extension_unparser::{
+    UnparseToStatementResult, UnparseWithinStatementResult, UserDefinedLogicalNodeUnparser,
+};
+
+use crate::logical::{
+    BatchSize, MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode,
+};
+
+/// SQL text for a plan.
+pub(crate) fn plan_to_sql(plan: &LogicalPlan) -> Result<String> {
+    let unparser = Unparser::default().with_extension_unparsers(vec![Arc::new(NodeUnparser)]);
+    Ok(unparser.plan_to_sql(plan)?.to_string())
+}
+
+struct NodeUnparser;
+
+impl UserDefinedLogicalNodeUnparser for NodeUnparser {
+    fn unparse(
+        &self,
+        node: &dyn UserDefinedLogicalNode,
+        unparser: &Unparser,
+        _query: &mut Option<&mut QueryBuilder>,
+        _select: &mut Option<&mut SelectBuilder>,
+        relation: &mut Option<&mut RelationBuilder>,
+    ) -> Result<UnparseWithinStatementResult> {
+        let Some(relation) = relation else {
+            return Ok(UnparseWithinStatementResult::Unmodified);
+        };
+        let Some(factor) = relation_of(node, unparser)? else {
+            return Ok(UnparseWithinStatementResult::Unmodified);
+        };
+        relation.table(factor);
+        Ok(UnparseWithinStatementResult::Modified)
+    }
+
+    fn unparse_to_statement(
+        &self,
+        node: &dyn UserDefinedLogicalNode,
+        unparser: &Unparser,
+    ) -> Result<UnparseToStatementResult> {
+        match call_of(node, unparser)? {
+            Some(call) => Ok(UnparseToStatementResult::Modified(parse(&format!("SELECT * FROM {call}"))?)),
+            None => Ok(UnparseToStatementResult::Unmodified),
+        }
+    }
+}
+
+/// The call of a table function, as text.
+fn call_of(node: &dyn UserDefinedLogicalNode, unparser: &Unparser) -> Result<Option<String>> {
+    let inputs = node.inputs();
+    let table = |index: usize| Ok(format!("({})", unparser.plan_to_sql(inputs[index])?)) as Result<String>;
+    let node = node.as_any();
+    let call = if let Some(map) = node.downcast_ref::<MapNode>() {
+        let MapOperator::Batches(function, size) = map.operator() else {
+            return not_impl_err!(
+                "SQL for {}: only map_batches with a registered function has a form",
+                map.operator().name()
+            );
+        };
+        let size = match size {
+            BatchSize::AsTheyCome => String::new(),
+            BatchSize::Rows(n) => format!(", batch_size => {n}"),
+            BatchSize::WholeBlock => ", batch_size => 'block'".to_owned(),
+        };
+        let compute = map.compute();
+        let concurrency = compute.concurrency.map_or(String::new(), |n| format!(", concurrency => {n}"));
+        let cpus = compute.milli_cpus.map_or(String::new(), |c| format!(", num_cpus => {}", f64::from(c) / 1000.0));
+        let memory = compute.memory.map_or(String::new(), |m| format!(", memory => {}", m.0));
+        let name = function.name().replace('\'', "''");
+        format!("map_batches({}, '{name}'{size}{concurrency}{cpus}{memory})", table(0)?)
+    } else if let Some(shuffle) = node.downcast_ref::<RandomShuffleNode>() {
+        let blocks = shuffle.num_blocks().map_or(String::new(), |n| format!(", num_blocks => {n}"));
+        format!("random_shuffle({}, seed => {}{blocks})", table(0)?, shuffle.seed())
+    } else if let Some(repartition) = node.downcast_ref::<RepartitionNode>() {
+        let (n, shuffle) = (repartition.num_blocks(), repartition.shuffle());
+        format!("repartition({}, num_blocks => {n}, shuffle => {shuffle})", table(0)?)
+    } else if let Some(randomize) = node.downcast_ref::<RandomizeBlocksNode>() {
+        format!("randomize_block_order({}, seed => {})", table(0)?, randomize.seed())
+    } else if node.is::<ZipNode>() {
+        format!("zip({}, {})", table(0)?, table(1)?)
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(call))
+}
+
+fn relation_of(
+    node: &dyn UserDefinedLogicalNode,
+    unparser: &Unparser,
+) -> Result<Option<datafusion::sql::unparser::ast::TableRelationBuilder>> {
+    use datafusion::sql::sqlparser::ast::{SetExpr, TableFactor};
+    let Some(call) = call_of(node, unparser)? else {
+        return Ok(None);
+    };
+    let Statement::Query(query) = parse(&format!("SELECT * FROM {call}"))? else {
+        return Ok(None);
+    };
+    let SetExpr::Select(select) = *query.body else {
+        return Ok(None);
+    };
+    let Some(TableFactor::Table { name, args: Some(args), .. }) = select.from.into_iter().next().map(|t| t.relation)
+    else {
+        return Ok(None);
+    };
+    let mut builder = datafusion::sql::unparser::ast::TableRelationBuilder::default();
+    builder.name(name).args(Some(args.args));
+    Ok(Some(builder))
+}
+
+fn parse(sql: &str) -> Result<Statement> {
+    use datafusion::sql::sqlparser::dialect::GenericDialect;
+    use datafusion::sql::sqlparser::parser::Parser;
+    let mut statements = Parser::parse_sql(&GenericDialect {}, sql)
+        .map_err(|e| datafusion::common::internal_datafusion_err!("unparsed SQL does not parse: {e}"))?;
+    match statements.pop() {
+        Some(statement) => Ok(statement),
+        None => datafusion::common::internal_err!("unparsed SQL is empty"),
+    }
+}
