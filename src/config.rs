@@ -1,14 +1,66 @@
 //! The `blockyard.*` options: one typed struct, set by SQL (`SET blockyard.x = ..`), by code
 //! ([`BlockyardOptions`]) or by the environment (`BLOCKYARD_X`, read in one place: [`BlockyardOptions::from_env`]).
 
+use std::any::Any;
 use std::fmt;
 use std::str::FromStr;
 
-use datafusion::common::config::{ConfigExtension, ConfigField, ConfigOptions, ExtensionOptions, Visit};
-use datafusion::common::{DataFusionError, Result, config_err, extensions_options};
+use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigField, ConfigOptions, ExtensionOptions, Visit};
+use datafusion::common::{DataFusionError, Result, config_err};
 use datafusion::execution::TaskContext;
 
-extensions_options! {
+/// Makes the struct of options. DataFusion's own macro lists options without their prefix, by which `SHOW` looks for them.
+macro_rules! options {
+    (
+        $(#[doc = $about:literal])*
+        pub struct $name:ident {
+            $( $(#[doc = $doc:literal])* pub $field:ident : $type:ty, default = $default:expr )*
+        }
+    ) => {
+        $(#[doc = $about])*
+        #[derive(Debug, Clone)]
+        pub struct $name {
+            $( $(#[doc = $doc])* pub $field: $type, )*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $( $field: $default, )* }
+            }
+        }
+
+        impl ExtensionOptions for $name {
+            fn as_any(&self) -> &dyn Any {
+                self
+            }
+
+            fn as_any_mut(&mut self) -> &mut dyn Any {
+                self
+            }
+
+            fn cloned(&self) -> Box<dyn ExtensionOptions> {
+                Box::new(self.clone())
+            }
+
+            fn set(&mut self, key: &str, value: &str) -> Result<()> {
+                match key {
+                    $( stringify!($field) => ConfigField::set(&mut self.$field, "", value), )*
+                    _ => Err(crate::error::unknown_name("option", key, Self::PREFIX, &[$( stringify!($field) ),*])),
+                }
+            }
+
+            fn entries(&self) -> Vec<ConfigEntry> {
+                vec![$( ConfigEntry {
+                    key: format!("{}.{}", Self::PREFIX, stringify!($field)),
+                    value: Some(self.$field.to_string()),
+                    description: concat!($( $doc ),*).trim(),
+                } ),*]
+            }
+        }
+    };
+}
+
+options! {
     /// Options of the engine. They are fixed for a Dataset when it is created: later changes of the session do not
     /// reach it.
     pub struct BlockyardOptions {
@@ -82,7 +134,7 @@ impl BlockyardOptions {
         Ok(options)
     }
 
-    /// Names of all options, without the prefix.
+    /// Names of all options, with the prefix.
     pub fn keys() -> Vec<String> {
         Self::default().entries().into_iter().map(|e| e.key).collect()
     }

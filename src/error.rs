@@ -31,14 +31,21 @@ pub(crate) trait ErrorContext<T> {
 
 impl<T> ErrorContext<T> for Result<T> {
     fn while_doing<D: Display>(self, what: impl FnOnce() -> D) -> Result<T> {
-        self.map_err(|e| DataFusionError::Execution(format!("{}\n  while {}", one_message(&e), what())))
+        self.map_err(|e| {
+            let text = format!("{}\n  while {}", one_message(&e), what());
+            // Callers tell a lack of memory or disk from other failures.
+            match e.find_root() {
+                DataFusionError::ResourcesExhausted(_) => DataFusionError::ResourcesExhausted(text),
+                _ => DataFusionError::Execution(text),
+            }
+        })
     }
 }
 
 /// The message of an error without the prefixes that each wrapping adds.
 pub(crate) fn one_message(error: &DataFusionError) -> String {
     match error.find_root() {
-        DataFusionError::Execution(text) => text.clone(),
+        DataFusionError::Execution(text) | DataFusionError::ResourcesExhausted(text) => text.clone(),
         root => root.strip_backtrace(),
     }
 }

@@ -75,7 +75,7 @@ impl Block {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use datafusion::common::record_batch;
+    use arrow::array::record_batch;
 
     #[test]
     fn slices_across_batches() {

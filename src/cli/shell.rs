@@ -103,7 +103,7 @@ fn words(session: &Session) -> Vec<String> {
     words.extend(state.scalar_functions().keys().cloned());
     words.extend(state.aggregate_functions().keys().cloned());
     words.extend(session.context().functions().names());
-    words.extend(crate::BlockyardOptions::keys().into_iter().map(|key| format!("blockyard.{key}")));
+    words.extend(crate::BlockyardOptions::keys());
     for catalog in session.context().session().catalog_names() {
         let Some(catalog) = session.context().session().catalog(&catalog) else { continue };
         let schemas = catalog.schema_names().into_iter().filter(|s| s != "information_schema");

@@ -138,7 +138,8 @@ impl Dataset {
         let mut dataset = self.context.read_datasource(Arc::clone(&blocks) as _, None)?;
         dataset.state = self.state.clone();
         dataset.materialized = Some(blocks);
-        dataset.last = Arc::clone(&self.last);
+        // A copy: what is run on the blocks later must not keep them alive through this dataset.
+        *dataset.last.lock() = self.last.lock().clone();
         Ok(dataset)
     }
 

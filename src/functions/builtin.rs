@@ -76,7 +76,8 @@ fn append(batch: &RecordBatch, field: Field, column: ArrayRef) -> Result<RecordB
 #[cfg(test)]
 mod tests {
     use super::*;
-    use datafusion::common::{assert_batches_eq, record_batch};
+    use arrow::array::record_batch;
+    use datafusion::common::assert_batches_eq;
 
     #[test]
     fn null_rows_leave_and_lengths_become_one() {

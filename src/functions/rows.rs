@@ -89,7 +89,8 @@ fn from_rows<U: Row>(fields: &[FieldRef], rows: &[U]) -> Result<RecordBatch> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use datafusion::common::{assert_batches_eq, record_batch};
+    use arrow::array::record_batch;
+    use datafusion::common::assert_batches_eq;
     use serde::Deserialize;
 
     #[derive(Serialize, Deserialize)]

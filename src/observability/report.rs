@@ -17,7 +17,7 @@ use datafusion::physical_plan::metrics::MetricValue;
 
 use super::Execution;
 use crate::config::ByteSize;
-use crate::physical::{ExchangeExec, StageMetrics, TaskRecord, as_task_plan};
+use crate::physical::{ExchangeExec, ReadExec, StageMetrics, TaskRecord, as_task_plan};
 use crate::store::StoreUsage;
 
 /// The report of an execution, up to now.
@@ -67,7 +67,8 @@ enum Entry<'a> {
 
 /// Entries in the order of the data: inputs first.
 fn collect<'a>(plan: &'a dyn ExecutionPlan, entries: &mut Vec<Entry<'a>>) {
-    for child in plan.children() {
+    // What a read scans is part of its stage.
+    for child in plan.children().into_iter().filter(|_| !plan.is::<ReadExec>()) {
         collect(child.as_ref(), entries);
     }
     if let Some(exchange) = plan.downcast_ref::<ExchangeExec>() {

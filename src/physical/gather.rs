@@ -28,6 +28,7 @@ use futures::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 
 use super::StageMetrics;
+use super::map::limited;
 use super::tasks::{Task, TaskPlan, TaskStream, block_stream, execute_tasks, is_ordered, properties, stream_of};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
@@ -135,18 +136,7 @@ impl TaskPlan for GatherExec {
     fn tasks(&self, _partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
         let mut batches = gather(&self.input, context, self.stage.usage())?;
         if let Some(fetch) = self.fetch {
-            let schema = self.schema();
-            let limited = stream::try_unfold((batches, fetch), |(mut batches, left)| async move {
-                if left == 0 {
-                    return Ok(None);
-                }
-                let Some(batch) = batches.try_next().await? else {
-                    return Ok(None);
-                };
-                let rows = batch.num_rows().min(left);
-                Ok(Some((batch.slice(0, rows), (batches, left - rows))))
-            });
-            batches = stream_of(schema, limited.boxed());
+            batches = limited(batches, fetch);
         }
         Ok(stream::iter([Ok(Task { id: TaskId::root(0), batches })]).boxed())
     }

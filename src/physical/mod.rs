@@ -12,6 +12,7 @@
 
 mod exchange;
 mod gather;
+mod input_order;
 mod map;
 mod queue;
 mod read;
@@ -22,7 +23,7 @@ mod zip;
 
 pub(crate) use exchange::{ExchangeExec, ExchangeScheme, collect_blocks};
 pub(crate) use gather::{GatherExec, gather};
-pub(crate) use map::{FilterStep, FunctionStep, MapExec, MapStep, ProjectStep, SampleStep};
+pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, ProjectStep, SampleStep};
 pub(crate) use queue::QueueExec;
 pub(crate) use read::ReadExec;
 pub(crate) use stage::{StageMetrics, TaskRecord};

@@ -7,15 +7,18 @@ use datafusion::common::Result;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, ReplaceChildrenOptions,
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
+    PlanProperties, ReplaceChildrenOptions,
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::mpsc;
 
 use super::StageMetrics;
+use super::input_order::InputOrder;
 use super::tasks::{TaskPlan, TaskStream, block_stream, execute_tasks, is_ordered, properties, task_of_block};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
@@ -29,6 +32,7 @@ const QUEUED_BLOCKS: usize = 2;
 #[derive(Debug)]
 pub(crate) struct QueueExec {
     input: Arc<dyn ExecutionPlan>,
+    input_order: InputOrder,
     properties: Arc<PlanProperties>,
     stage: StageMetrics,
 }
@@ -38,7 +42,8 @@ impl QueueExec {
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>) -> Self {
         let partitions = input.output_partitioning().partition_count();
         let properties = properties(input.schema(), partitions, EmissionType::Incremental);
-        Self { input, properties, stage: StageMetrics::default() }
+        let input_order = InputOrder::of(input.as_ref());
+        Self { input, input_order, properties, stage: StageMetrics::default() }
     }
 }
 
@@ -60,8 +65,12 @@ impl ExecutionPlan for QueueExec {
         &self.properties
     }
 
-    fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
+    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
+        self.input_order.ordering()
+    }
+
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        self.input_order.distribution()
     }
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
@@ -77,7 +86,8 @@ impl ExecutionPlan for QueueExec {
         mut children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(children.swap_remove(0))))
+        let input_order = self.input_order.clone();
+        Ok(Arc::new(Self { input_order, ..Self::new(children.swap_remove(0)) }))
     }
 
     fn apply_expressions(

@@ -2,6 +2,7 @@
 //!
 //! The input is a scan with one partition per read task, pinned so that DataFusion neither re-splits nor steals.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -9,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, Statistics};
+use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
@@ -21,8 +24,9 @@ use datafusion::physical_plan::{
 use futures::{StreamExt, stream};
 
 use super::StageMetrics;
-use super::tasks::{Task, TaskPlan, TaskStream, execute_tasks, properties};
+use super::tasks::{Task, TaskPlan, TaskStream, execute_tasks, properties, stream_of};
 use crate::block::TaskId;
+use crate::error::ErrorContext;
 
 /// Reads the partitions of its input as tasks.
 #[derive(Debug)]
@@ -130,11 +134,15 @@ impl ExecutionPlan for ReadExec {
 impl TaskPlan for ReadExec {
     fn tasks(&self, _partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
         let (input, next_task, total) = (Arc::clone(&self.input), Arc::clone(&self.next_task), self.num_tasks());
+        let name = self.name.clone();
         let tasks = stream::iter(std::iter::from_fn(move || {
             let index = next_task.fetch_add(1, Relaxed);
             (index < total).then(|| {
                 let batches = input.execute(index, Arc::clone(&context))?;
-                Ok(Task { id: TaskId::root(index), batches })
+                let (schema, input, name) = (batches.schema(), Arc::clone(&input), name.clone());
+                let named = batches
+                    .map(move |b| b.while_doing(|| format!("running {name} task {index}{}", files(&input, index))));
+                Ok(Task { id: TaskId::root(index), batches: stream_of(schema, named.boxed()) })
             })
         }));
         Ok(tasks.boxed())
@@ -147,4 +155,18 @@ impl TaskPlan for ReadExec {
     fn stage(&self) -> &StageMetrics {
         &self.stage
     }
+}
+
+/// The files that a task of a scan reads, for messages; nothing for scans of other things.
+fn files(scan: &Arc<dyn ExecutionPlan>, task: usize) -> String {
+    let config = scan.downcast_ref::<DataSourceExec>().and_then(|exec| {
+        let source: &dyn Any = exec.data_source().as_ref();
+        source.downcast_ref::<FileScanConfig>()
+    });
+    let Some(group) = config.and_then(|config| config.file_groups.get(task)) else {
+        return String::new();
+    };
+    let paths: Vec<String> = group.iter().take(3).map(|file| file.object_meta.location.to_string()).collect();
+    let more = if group.len() > paths.len() { ", .." } else { "" };
+    format!(" over {}{more}", paths.join(", "))
 }

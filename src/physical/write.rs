@@ -9,14 +9,17 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, ReplaceChildrenOptions,
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
+    PlanProperties, ReplaceChildrenOptions,
 };
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::gather::gather;
+use super::input_order::InputOrder;
 use super::tasks::{block_stream, properties, stream_of};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
@@ -28,6 +31,7 @@ use crate::sinks::{FileWriter, Staging, Target};
 #[derive(Debug)]
 pub(crate) struct WriteExec {
     input: Arc<dyn ExecutionPlan>,
+    input_order: InputOrder,
     writer: FileWriter,
     target: Target,
     properties: Arc<PlanProperties>,
@@ -39,7 +43,8 @@ impl WriteExec {
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>, writer: FileWriter, target: Target) -> Self {
         let schema = Arc::new(Schema::new(vec![Field::new("count", DataType::UInt64, false)]));
         let properties = properties(schema, 1, EmissionType::Final);
-        Self { input, writer, target, properties, metrics: ExecutionPlanMetricsSet::new() }
+        let input_order = InputOrder::of(input.as_ref());
+        Self { input, input_order, writer, target, properties, metrics: ExecutionPlanMetricsSet::new() }
     }
 }
 
@@ -65,8 +70,12 @@ impl ExecutionPlan for WriteExec {
         &self.properties
     }
 
-    fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
+    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
+        self.input_order.ordering()
+    }
+
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        self.input_order.distribution()
     }
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
@@ -82,7 +91,8 @@ impl ExecutionPlan for WriteExec {
         mut children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(children.swap_remove(0), self.writer.clone(), self.target.clone())))
+        let plan = Self::new(children.swap_remove(0), self.writer.clone(), self.target.clone());
+        Ok(Arc::new(Self { input_order: self.input_order.clone(), ..plan }))
     }
 
     fn apply_expressions(

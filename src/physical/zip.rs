@@ -4,19 +4,23 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, exec_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::metrics::MetricsSet;
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, ReplaceChildrenOptions};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements, PlanProperties, ReplaceChildrenOptions,
+};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::StageMetrics;
 use super::gather::gather;
+use super::input_order::InputOrder;
 use super::tasks::{Task, TaskPlan, TaskStream, execute_tasks, properties, stream_of};
 use crate::block::TaskId;
 
@@ -24,6 +28,7 @@ use crate::block::TaskId;
 #[derive(Debug)]
 pub(crate) struct ZipExec {
     inputs: [Arc<dyn ExecutionPlan>; 2],
+    input_orders: [InputOrder; 2],
     properties: Arc<PlanProperties>,
     stage: StageMetrics,
 }
@@ -32,7 +37,8 @@ impl ZipExec {
     /// The columns of `left` and then of `right` are those of `schema`.
     pub(crate) fn new(left: Arc<dyn ExecutionPlan>, right: Arc<dyn ExecutionPlan>, schema: SchemaRef) -> Self {
         let properties = properties(schema, 1, EmissionType::Incremental);
-        Self { inputs: [left, right], properties, stage: StageMetrics::default() }
+        let input_orders = [InputOrder::of(left.as_ref()), InputOrder::of(right.as_ref())];
+        Self { inputs: [left, right], input_orders, properties, stage: StageMetrics::default() }
     }
 }
 
@@ -54,8 +60,13 @@ impl ExecutionPlan for ZipExec {
         &self.properties
     }
 
-    fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true, true]
+    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
+        self.input_orders.iter().flat_map(InputOrder::ordering).collect()
+    }
+
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        let of = |order: &InputOrder| order.distribution().into_per_child().swap_remove(0);
+        InputDistributionRequirements::new(self.input_orders.iter().map(of).collect())
     }
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
@@ -72,7 +83,8 @@ impl ExecutionPlan for ZipExec {
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let right = children.swap_remove(1);
-        Ok(Arc::new(Self::new(children.swap_remove(0), right, self.schema())))
+        let input_orders = self.input_orders.clone();
+        Ok(Arc::new(Self { input_orders, ..Self::new(children.swap_remove(0), right, self.schema()) }))
     }
 
     fn apply_expressions(
@@ -115,7 +127,8 @@ impl TaskPlan for ZipExec {
             }
             let (left, right) = (left.take(rows), right.take(rows));
             let columns = left.columns().iter().chain(right.columns()).cloned().collect();
-            let batch = RecordBatch::try_new(Arc::clone(&schema), columns)?;
+            let options = RecordBatchOptions::new().with_row_count(Some(rows));
+            let batch = RecordBatch::try_new_with_options(Arc::clone(&schema), columns, &options)?;
             Ok(Some((batch, (sides, schema))))
         });
         let task = Task { id: TaskId::root(0), batches: stream_of(schema, zipped.boxed()) };

@@ -31,6 +31,11 @@ pub trait Datasource: Debug + Send + Sync + 'static {
     /// Exact number of rows, if it is known without reading them.
     fn num_rows(&self) -> Option<usize>;
 
+    /// The table function that makes this source in SQL, if there is one.
+    fn sql_call(&self) -> Option<String> {
+        None
+    }
+
     /// About `parallelism` tasks, in the order of the rows; at least one. Each may be run several times, and gives the
     /// same rows each time.
     fn read_tasks(&self, parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>>;
@@ -47,6 +52,15 @@ impl DatasourceTable {
     /// The table of `source`, read in `num_blocks` tasks or as many as its size asks for.
     pub fn new(source: Arc<dyn Datasource>, num_blocks: Option<usize>) -> Self {
         Self { source, num_blocks }
+    }
+
+    /// The table function that makes this table in SQL, if there is one.
+    pub(crate) fn sql_call(&self) -> Option<String> {
+        let call = self.source.sql_call()?;
+        Some(match self.num_blocks {
+            Some(n) => format!("{}, override_num_blocks => {n})", call.strip_suffix(')')?),
+            None => call,
+        })
     }
 
     /// Exact number of rows, if it is known without reading them.

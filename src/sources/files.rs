@@ -114,7 +114,8 @@ pub(crate) struct FileTable {
     columns: Option<Vec<usize>>,
     schema: SchemaRef,
     splittable: bool,
-    override_num_blocks: Option<usize>,
+    paths: Vec<String>,
+    options: ReadOptions,
 }
 
 impl fmt::Debug for FileTable {
@@ -144,6 +145,8 @@ impl FileTable {
             .infer_schema(session, &store, std::slice::from_ref(&telling.meta))
             .await
             .while_doing(|| format!("reading the columns of '{}'", telling.meta.location))?;
+        // Another file may lack a column, or have nulls where the first has none.
+        let file_schema = if listed.len() > 1 { Arc::new(nullable(&file_schema)) } else { file_schema };
         let (hive, files) = partition_columns(&listed, options.include_paths)?;
         for field in &hive {
             if file_schema.field_with_name(field.name()).is_ok() {
@@ -157,13 +160,29 @@ impl FileTable {
             Some(columns) => Arc::new(full.project(columns)?),
             None => full,
         };
-        let override_num_blocks = options.override_num_blocks;
-        Ok(Self { kind, format, url, store, files, table_schema, columns, schema, splittable, override_num_blocks })
+        let (paths, options) = (paths.to_vec(), options.clone());
+        Ok(Self { kind, format, url, store, files, table_schema, columns, schema, splittable, paths, options })
     }
 
     /// Ray's name of the read.
     pub(crate) fn read_name(&self) -> &'static str {
         self.kind.read_name()
+    }
+
+    /// The table function that makes this table in SQL.
+    pub(crate) fn sql_call(&self) -> String {
+        let list = |texts: &[String]| {
+            let quoted: Vec<String> = texts.iter().map(|t| format!("'{}'", t.replace('\'', "''"))).collect();
+            format!("[{}]", quoted.join(", "))
+        };
+        let ReadOptions { columns, override_num_blocks, include_paths, has_header, delimiter } = &self.options;
+        let mut call = format!("read_{}({}", self.kind.extension(), list(&self.paths));
+        call.extend(columns.as_ref().map(|c| format!(", columns => {}", list(c))));
+        call.extend(override_num_blocks.map(|n| format!(", override_num_blocks => {n}")));
+        call.extend(include_paths.then(|| ", include_paths => true".to_owned()));
+        call.extend(has_header.map(|h| format!(", has_header => {h}")));
+        call.extend(delimiter.map(|d| format!(", delimiter => '{}'", char::from(d))));
+        call + ")"
     }
 
     /// Paths of the files.
@@ -218,9 +237,9 @@ impl FileTable {
     /// Byte ranges of text files.
     fn text_units(&self, options: &BlockyardOptions) -> Vec<Unit> {
         let total: u64 = self.files.iter().map(|f| f.object_meta.size).sum();
-        let tasks = self.override_num_blocks.unwrap_or_else(|| detect_parallelism(total as usize, options));
+        let tasks = self.options.override_num_blocks.unwrap_or_else(|| detect_parallelism(total as usize, options));
         let smallest =
-            if self.override_num_blocks.is_some() { 1 } else { options.target_min_block_size.0.max(1) as u64 };
+            if self.options.override_num_blocks.is_some() { 1 } else { options.target_min_block_size.0.max(1) as u64 };
         let piece = total.div_ceil(tasks as u64).max(smallest);
         let mut units = Vec::new();
         for (file, meta) in self.files.iter().map(|f| &f.object_meta).enumerate() {
@@ -231,6 +250,11 @@ impl FileTable {
         }
         units
     }
+}
+
+fn nullable(schema: &Schema) -> Schema {
+    let fields: Vec<Field> = schema.fields().iter().map(|f| f.as_ref().clone().with_nullable(true)).collect();
+    Schema::new_with_metadata(fields, schema.metadata().clone())
 }
 
 fn first_byte(group: &datafusion::parquet::file::metadata::RowGroupMetaData) -> u64 {
@@ -319,7 +343,7 @@ impl TableProvider for FileTable {
             FileKind::Csv | FileKind::Json => self.text_units(&options),
         };
         let bytes = units.iter().map(|u| u.bytes).sum();
-        let tasks = self.override_num_blocks.unwrap_or_else(|| detect_parallelism(bytes, &options));
+        let tasks = self.options.override_num_blocks.unwrap_or_else(|| detect_parallelism(bytes, &options));
         let groups = pack(&self.files, units, tasks);
         let columns: Option<Vec<usize>> = match (&self.columns, projection) {
             (Some(columns), Some(projection)) => Some(projection.iter().map(|i| columns[*i]).collect()),

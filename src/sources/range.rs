@@ -43,6 +43,10 @@ impl Datasource for Range {
         Some(self.n as usize)
     }
 
+    fn sql_call(&self) -> Option<String> {
+        Some(format!("range({})", self.n))
+    }
+
     fn read_tasks(&self, parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>> {
         // More tasks than rows would be empty.
         let tasks = (parallelism as u64).min(self.n).max(1);

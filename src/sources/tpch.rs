@@ -92,6 +92,10 @@ impl Datasource for Tpch {
         None
     }
 
+    fn sql_call(&self) -> Option<String> {
+        Some(format!("tpch('{}', {})", self.table, self.scale))
+    }
+
     fn read_tasks(&self, parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>> {
         let parts = match self.table {
             "nation" | "region" => 1,

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use datafusion::common::{Result, config_err, exec_err};
-use datafusion::config::ConfigField;
+use datafusion::config::ExtensionOptions;
 use datafusion::logical_expr::{CreateMemoryTable, DdlStatement, LogicalPlan, Statement};
 use datafusion::sql::parser::{DFParserBuilder, Statement as DFStatement};
 use datafusion::sql::sqlparser::dialect::GenericDialect;
@@ -15,7 +15,6 @@ use super::normalise::normalise;
 use crate::config::{BlockyardOptions, MemoryLimit};
 use crate::context::DataContext;
 use crate::dataset::Dataset;
-use crate::error::unknown_name;
 
 /// One parsed statement.
 #[derive(Debug, Clone)]
@@ -69,12 +68,11 @@ impl DataContext {
     async fn set_option(&self, name: &str, value: &str) -> Result<()> {
         let value = value.trim_matches('\'');
         if let Some(key) = name.strip_prefix("blockyard.") {
-            check_key(key)?;
             if key == "spill_directory" {
                 return config_err!("blockyard.spill_directory is fixed when a session starts");
             }
             let mut options = self.config();
-            ConfigField::set(&mut options, key, value)?;
+            ExtensionOptions::set(&mut options, key, value)?;
             self.configure(|current| *current = options);
             return Ok(());
         }
@@ -104,14 +102,9 @@ impl DataContext {
 
     async fn reset_option(&self, name: &str) -> Result<()> {
         let defaults = BlockyardOptions::default();
-        if let Some(key) = name.strip_prefix("blockyard.") {
-            check_key(key)?;
-            let default = datafusion::config::ExtensionOptions::entries(&defaults)
-                .into_iter()
-                .find(|entry| entry.key == key)
-                .and_then(|entry| entry.value)
-                .unwrap_or_default();
-            return self.set_option(name, &default).await;
+        if name.starts_with("blockyard.") {
+            let default = defaults.entries().into_iter().find(|entry| entry.key == name).and_then(|entry| entry.value);
+            return self.set_option(name, &default.unwrap_or_default()).await;
         }
         match name.strip_prefix("datafusion.runtime.") {
             Some("memory_limit") => {
@@ -162,17 +155,6 @@ pub(crate) async fn run_statements(context: &DataContext, text: &str) -> Result<
         context.run(statement).await?.take_all().await?;
     }
     context.run(last).await
-}
-
-fn check_key(key: &str) -> Result<()> {
-    let keys = BlockyardOptions::keys();
-    match keys.iter().any(|k| k == key) {
-        true => Ok(()),
-        false => {
-            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-            Err(unknown_name("option", key, "blockyard", &keys))
-        }
-    }
 }
 
 /// A table without a query is DataFusion's own, which can be inserted into.

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{Result, not_impl_err};
-use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{DFSchemaRef, Result, not_impl_err};
+use datafusion::datasource::source_as_provider;
+use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode, UserDefinedLogicalNodeCore};
 use datafusion::sql::sqlparser::ast::Statement;
 use datafusion::sql::unparser::Unparser;
 use datafusion::sql::unparser::ast::{QueryBuilder, RelationBuilder, SelectBuilder};
@@ -12,13 +14,68 @@ use datafusion::sql::unparser::extension_unparser::{
 };
 
 use crate::logical::{
-    BatchSize, MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode,
+    BatchSize, MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode, extension,
 };
+use crate::sources::{DatasourceTable, FileTable};
 
 /// SQL text for a plan.
 pub(crate) fn plan_to_sql(plan: &LogicalPlan) -> Result<String> {
+    let plan = plan.clone().transform_up(|node| {
+        Ok(match scan_call(&node)? {
+            Some(call) => Transformed::yes(extension(call)),
+            None => Transformed::no(node),
+        })
+    });
     let unparser = Unparser::default().with_extension_unparsers(vec![Arc::new(NodeUnparser)]);
-    Ok(unparser.plan_to_sql(plan)?.to_string())
+    Ok(unparser.plan_to_sql(&plan.data()?)?.to_string())
+}
+
+/// Stands for the scan of a source that a table function makes.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Hash)]
+struct ScanCall {
+    scan: LogicalPlan,
+    call: String,
+}
+
+fn scan_call(plan: &LogicalPlan) -> Result<Option<ScanCall>> {
+    let LogicalPlan::TableScan(scan) = plan else {
+        return Ok(None);
+    };
+    let Ok(provider) = source_as_provider(&scan.source) else {
+        return Ok(None);
+    };
+    let call = match (provider.downcast_ref::<FileTable>(), provider.downcast_ref::<DatasourceTable>()) {
+        (Some(files), _) => Some(files.sql_call()),
+        (_, Some(table)) => table.sql_call(),
+        _ => None,
+    };
+    Ok(call.map(|call| ScanCall { scan: plan.clone(), call }))
+}
+
+impl UserDefinedLogicalNodeCore for ScanCall {
+    fn name(&self) -> &str {
+        "ScanCall"
+    }
+
+    fn inputs(&self) -> Vec<&LogicalPlan> {
+        Vec::new()
+    }
+
+    fn schema(&self) -> &DFSchemaRef {
+        self.scan.schema()
+    }
+
+    fn expressions(&self) -> Vec<Expr> {
+        Vec::new()
+    }
+
+    fn fmt_for_explain(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.call)
+    }
+
+    fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, _inputs: Vec<LogicalPlan>) -> Result<Self> {
+        Ok(Self { scan: self.scan.clone(), call: self.call.clone() })
+    }
 }
 
 struct NodeUnparser;
@@ -85,6 +142,8 @@ fn call_of(node: &dyn UserDefinedLogicalNode, unparser: &Unparser) -> Result<Opt
         format!("repartition({}, num_blocks => {n}, shuffle => {shuffle})", table(0)?)
     } else if let Some(randomize) = node.downcast_ref::<RandomizeBlocksNode>() {
         format!("randomize_block_order({}, seed => {})", table(0)?, randomize.seed())
+    } else if let Some(scan) = node.downcast_ref::<ScanCall>() {
+        scan.call.clone()
     } else if node.is::<ZipNode>() {
         format!("zip({}, {})", table(0)?, table(1)?)
     } else {

@@ -196,7 +196,7 @@ impl fmt::Debug for BlockHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use datafusion::arrow::array::{Array, ArrayRef, DictionaryArray, Int64Array, StringArray};
+    use datafusion::arrow::array::{ArrayRef, DictionaryArray, Int64Array, StringArray};
     use datafusion::arrow::datatypes::Int32Type;
 
     fn store(limit: usize) -> Arc<BlockStore> {

@@ -40,25 +40,40 @@ impl OptimizerRule for GuardFilterPushdown {
     }
 
     fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        let filter = match plan {
-            LogicalPlan::Filter(filter) if is_ours(&filter.input) => filter,
-            other => return self.0.rewrite(other, config),
+        let Some(filter) = over_ours(&plan) else {
+            return self.0.rewrite(plan, config);
         };
-        let (stay, go): (Vec<_>, Vec<_>) = split_conjunction_owned(filter.predicate.clone())
+        let (stay, go): (Vec<_>, Vec<_>) = split_conjunction_owned(filter.predicate)
             .into_iter()
             .partition(|p| p.is_volatile() || p.column_refs().is_empty());
-        let Some(stay) = conjunction(stay) else {
-            return self.0.rewrite(LogicalPlan::Filter(filter), config);
+        let (Some(stay), Some(go)) = (conjunction(stay.clone()), conjunction(go.clone())) else {
+            // All of one kind: nothing may move, or everything may.
+            return match stay.is_empty() {
+                true => self.0.rewrite(plan, config),
+                false => Ok(Transformed::no(plan)),
+            };
         };
-        let Some(go) = conjunction(go) else {
-            return Ok(Transformed::no(LogicalPlan::Filter(filter)));
+        let below = self.0.rewrite(LogicalPlan::Filter(Filter::try_new(go, filter.input)?), config)?;
+        // What could not move stands beside what must not: two filters would be put together again, and pushed.
+        let (stay, below) = match below {
+            Transformed { transformed: false, .. } => return Ok(Transformed::no(plan)),
+            Transformed { data: LogicalPlan::Filter(left), .. } => (stay.and(left.predicate), left.input),
+            Transformed { data, .. } => (stay, Arc::new(data)),
         };
-        let below = LogicalPlan::Filter(Filter::try_new(go, filter.input)?);
-        let below = self.0.rewrite(below, config)?;
-        Ok(below.update_data(|p| p)).and_then(|below| {
-            let changed = below.transformed;
-            let plan = LogicalPlan::Filter(Filter::try_new(stay, Arc::new(below.data))?);
-            Ok(if changed { Transformed::yes(plan) } else { Transformed::no(plan) })
-        })
+        Ok(Transformed::yes(LogicalPlan::Filter(Filter::try_new(stay, below)?)))
     }
+}
+
+/// The filters above one of our nodes as one, if the plan is such filters.
+fn over_ours(plan: &LogicalPlan) -> Option<Filter> {
+    let mut predicates = Vec::new();
+    let mut input = plan;
+    while let LogicalPlan::Filter(filter) = input {
+        predicates.push(filter.predicate.clone());
+        input = &filter.input;
+    }
+    if !is_ours(input) {
+        return None;
+    }
+    Filter::try_new(conjunction(predicates)?, Arc::new(input.clone())).ok()
 }

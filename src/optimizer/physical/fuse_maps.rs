@@ -1,7 +1,7 @@
 //! Puts map operators that may run in one task into one stage, and a queue between those that may not.
 //!
-//! Two neighbours fuse when their compute is equal ([`Compute::canonical`]); filters and projections of DataFusion above
-//! one of our stages become steps of it. Correct because steps work on the rows of one task, in order.
+//! Two neighbours fuse when their compute is equal ([`Compute::canonical`]); filters, projections and local limits of DataFusion
+//! above one of our stages become steps of it. Correct because steps work on the rows of one task, in order.
 //!
 //! ```text
 //! FilterExec: v > 1                       MapExec: ReadParquet->MapBatches(f)->Filter(v > 1)
@@ -23,11 +23,14 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::limit::LocalLimitExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 
 use crate::config::BlockyardOptions;
 use crate::logical::Compute;
-use crate::physical::{ExchangeExec, FilterStep, MapExec, MapStep, ProjectStep, QueueExec, ReadExec, as_task_plan};
+use crate::physical::{
+    ExchangeExec, FilterStep, LimitStep, MapExec, MapStep, ProjectStep, QueueExec, ReadExec, as_task_plan,
+};
 
 #[derive(Debug)]
 pub(super) struct FuseMaps {
@@ -111,6 +114,11 @@ fn steps_of(plan: &Arc<dyn ExecutionPlan>) -> Option<(Arc<dyn ExecutionPlan>, Ve
         }
         return Some((input, steps));
     }
+    if let Some(limit) = plan.downcast_ref::<LocalLimitExec>() {
+        let input = Arc::clone(limit.input());
+        let step = Arc::new(LimitStep::new(limit.fetch(), input.schema()));
+        return Some((input, vec![step]));
+    }
     let projection = plan.downcast_ref::<ProjectionExec>()?;
     let expressions = projection.expr().iter().map(|e| Arc::clone(&e.expr)).collect();
     let step = Arc::new(ProjectStep::new(expressions, plan.schema()));
@@ -165,5 +173,6 @@ fn fuse_exchange(exchange: &ExchangeExec, options: &BlockyardOptions) -> Option<
         let fused = ExchangeExec::new(Arc::clone(input), exchange.scheme().clone(), exchange.partitions()).fused();
         return Some(Arc::new(fused));
     }
-    None
+    let queue = Arc::new(QueueExec::new(Arc::clone(input)));
+    Some(Arc::new(ExchangeExec::new(queue, exchange.scheme().clone(), exchange.partitions())))
 }

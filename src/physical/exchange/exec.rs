@@ -7,10 +7,13 @@ use std::sync::{Arc, Weak};
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::{Distribution, PhysicalExpr};
+use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::metrics::MetricsSet;
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, ReplaceChildrenOptions};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements, PlanProperties, ReplaceChildrenOptions,
+};
 use futures::future::{BoxFuture, Shared};
 use futures::{FutureExt, StreamExt, stream};
 use parking_lot::Mutex;
@@ -20,6 +23,7 @@ use super::slices::{self, Slice};
 use super::{ExchangeScheme, collect_blocks};
 use crate::block::TaskId;
 use crate::physical::StageMetrics;
+use crate::physical::input_order::InputOrder;
 use crate::physical::tasks::{Task, TaskPlan, TaskStream, as_task_plan, execute_tasks, properties, stream_of};
 use crate::runtime::Drivers;
 
@@ -28,6 +32,7 @@ use crate::runtime::Drivers;
 pub(crate) struct ExchangeExec {
     input: Arc<dyn ExecutionPlan>,
     scheme: ExchangeScheme,
+    input_order: Option<InputOrder>,
     /// Whether the stage below belongs to the map side.
     fused: bool,
     run: Arc<Mutex<Run>>,
@@ -66,9 +71,13 @@ impl ExchangeExec {
     /// An exchange of the rows of `input`, with `partitions` streams.
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>, scheme: ExchangeScheme, partitions: usize) -> Self {
         let properties = properties(input.schema(), partitions, EmissionType::Final);
+        // A random shuffle does not care for the order, so a sort below it may go.
+        let ordered = !matches!(scheme, ExchangeScheme::Random { .. });
+        let input_order = ordered.then(|| InputOrder::of(input.as_ref()));
         Self {
             input,
             scheme,
+            input_order,
             fused: false,
             run: Arc::new(Mutex::new(Run::NotStarted)),
             properties,
@@ -176,8 +185,13 @@ impl ExecutionPlan for ExchangeExec {
         &self.properties
     }
 
-    fn maintains_input_order(&self) -> Vec<bool> {
-        vec![matches!(self.scheme, ExchangeScheme::Slices { .. })]
+    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
+        self.input_order.as_ref().map_or_else(|| vec![None], InputOrder::ordering)
+    }
+
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        let any = || InputDistributionRequirements::new(vec![Distribution::UnspecifiedDistribution]);
+        self.input_order.as_ref().map_or_else(any, InputOrder::distribution)
     }
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
@@ -194,6 +208,7 @@ impl ExecutionPlan for ExchangeExec {
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let mut plan = Self::new(children.swap_remove(0), self.scheme.clone(), self.partitions());
+        plan.input_order = self.input_order.clone();
         plan.fused = self.fused && as_task_plan(plan.input.as_ref()).is_some();
         Ok(Arc::new(plan))
     }

@@ -7,10 +7,12 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, ReplaceChildrenOptions,
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
+    PlanProperties, ReplaceChildrenOptions,
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
@@ -18,6 +20,7 @@ use tokio::sync::Semaphore;
 use super::MapStep;
 use crate::logical::Compute;
 use crate::physical::StageMetrics;
+use crate::physical::input_order::InputOrder;
 use crate::physical::tasks::{
     Task, TaskPlan, TaskStream, as_task_plan, execute_tasks, is_ordered, properties, stream_of, task_stream,
 };
@@ -28,6 +31,7 @@ pub(crate) struct MapExec {
     input: Arc<dyn ExecutionPlan>,
     steps: Vec<Arc<dyn MapStep>>,
     compute: Compute,
+    input_order: InputOrder,
     /// Whether the input belongs to the same stage.
     fused: bool,
     slots: Option<Arc<Semaphore>>,
@@ -52,7 +56,8 @@ impl MapExec {
         properties: Arc<PlanProperties>,
     ) -> Self {
         let slots = compute.concurrency.map(|n| Arc::new(Semaphore::new(n)));
-        Self { input, steps, compute, fused: false, slots, properties, stage: StageMetrics::default() }
+        let input_order = InputOrder::of(input.as_ref());
+        Self { input, steps, compute, input_order, fused: false, slots, properties, stage: StageMetrics::default() }
     }
 
     /// The same stage with its input in it.
@@ -100,8 +105,12 @@ impl ExecutionPlan for MapExec {
         &self.properties
     }
 
-    fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
+    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
+        self.input_order.ordering()
+    }
+
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        self.input_order.distribution()
     }
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
@@ -124,6 +133,7 @@ impl ExecutionPlan for MapExec {
             true => Self::with_properties(input, steps, compute, Arc::clone(&self.properties)),
             false => Self::new(input, steps, compute),
         };
+        plan.input_order = self.input_order.clone();
         plan.fused = self.fused && as_task_plan(plan.input.as_ref()).is_some();
         Ok(Arc::new(plan))
     }

@@ -172,7 +172,7 @@ fn join(schema: &SchemaRef, mut pieces: Vec<RecordBatch>) -> Result<RecordBatch>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use datafusion::common::record_batch;
+    use arrow::array::record_batch;
 
     fn sizes(size: BatchSize, input: &[usize]) -> Vec<usize> {
         let one = record_batch!(("x", Int32, [1, 2, 3, 4, 5, 6, 7, 8, 9])).unwrap();

@@ -4,6 +4,7 @@
 mod exec;
 mod filter;
 mod function;
+mod limit;
 mod project;
 mod push;
 mod sample;
@@ -11,6 +12,7 @@ mod sample;
 pub(crate) use exec::MapExec;
 pub(crate) use filter::FilterStep;
 pub(crate) use function::FunctionStep;
+pub(crate) use limit::{LimitStep, limited};
 pub(crate) use project::ProjectStep;
 pub(crate) use sample::SampleStep;
 

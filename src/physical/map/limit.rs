@@ -1,0 +1,56 @@
+//! A limit inside a stage: no task has to give more rows than all of them together.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::Result;
+use datafusion::execution::SendableRecordBatchStream;
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::MapStep;
+use crate::block::TaskId;
+use crate::physical::tasks::stream_of;
+
+/// Ends each task after a number of rows, so that what is below stops early. The exact limit is taken above.
+#[derive(Debug)]
+pub(crate) struct LimitStep {
+    fetch: usize,
+    schema: SchemaRef,
+}
+
+impl LimitStep {
+    /// At most `fetch` rows of `schema` per task.
+    pub(crate) fn new(fetch: usize, schema: SchemaRef) -> Self {
+        Self { fetch, schema }
+    }
+}
+
+impl MapStep for LimitStep {
+    fn name(&self) -> String {
+        format!("Limit({})", self.fetch)
+    }
+
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn run(&self, batches: SendableRecordBatchStream, _id: &TaskId) -> Result<SendableRecordBatchStream> {
+        Ok(limited(batches, self.fetch))
+    }
+}
+
+/// The first `fetch` rows of a stream. It ends without polling for more.
+pub(crate) fn limited(batches: SendableRecordBatchStream, fetch: usize) -> SendableRecordBatchStream {
+    let schema = batches.schema();
+    let rows = stream::try_unfold((batches, fetch), |(mut batches, left)| async move {
+        if left == 0 {
+            return Ok(None);
+        }
+        let Some(batch) = batches.try_next().await? else {
+            return Ok(None);
+        };
+        let rows = batch.num_rows().min(left);
+        Ok(Some((batch.slice(0, rows), (batches, left - rows))))
+    });
+    stream_of(Arc::clone(&schema), rows.boxed())
+}

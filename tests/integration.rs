@@ -1,0 +1,39 @@
+//! One binary with all integration tests, so that they link once.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+
+/// Wrong calls and wrong data: every message that a user can get.
+#[path = "integration/bad_input.rs"]
+mod bad_input;
+/// The command-line tool as a process.
+#[path = "integration/cli.rs"]
+mod cli;
+/// The Dataset API, call by call.
+#[path = "integration/dataset.rs"]
+mod dataset;
+/// Documents against the code.
+#[path = "integration/docs.rs"]
+mod docs;
+/// Sessions, datasets and directories that tests share.
+#[path = "integration/fixtures.rs"]
+mod fixtures;
+/// Which operators become one stage.
+#[path = "integration/fusion.rs"]
+mod fusion;
+/// Random plans against plain DataFusion.
+#[path = "integration/oracle.rs"]
+mod oracle;
+/// Shuffles and repartitions: rows, order, uniformity, files.
+#[path = "integration/shuffle.rs"]
+mod shuffle;
+/// The `.slt` files under every engine mode.
+#[path = "integration/slt.rs"]
+mod slt;
+/// Sources: which file may import which.
+#[path = "integration/tidy.rs"]
+mod tidy;
+/// The TPC-H queries.
+#[path = "integration/tpch.rs"]
+mod tpch;
+/// Traps of DataFusion and the guards against them.
+#[path = "integration/traps.rs"]
+mod traps;

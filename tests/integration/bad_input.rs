@@ -1,0 +1,198 @@
+use std::sync::Arc;
+
+use blockyard::prelude::*;
+use blockyard::{BlockyardOptions, ByteSize, MemoryLimit};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use datafusion::error::DataFusionError;
+use datafusion::prelude::SessionConfig;
+
+use crate::fixtures::{context, entries, inc, sql_error};
+
+fn contains(error: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(error.contains(part), "'{part}' is not in: {error}");
+    }
+}
+
+async fn failure(dataset: datafusion::error::Result<Dataset>) -> String {
+    let error: DataFusionError = match dataset {
+        Ok(dataset) => dataset.take_all().await.map(drop).unwrap_err(),
+        Err(e) => e,
+    };
+    error.strip_backtrace()
+}
+
+#[tokio::test]
+async fn a_missing_path_suggests_its_neighbour() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("orders.csv"), "a\n1\n").unwrap();
+    let path = directory.path().join("order.csv");
+    let error = sql_error(&context(), &format!("SELECT * FROM read_csv('{}')", path.display())).await;
+    contains(&error, &["does not exist", "Did you mean", "orders.csv"]);
+}
+
+#[tokio::test]
+async fn an_empty_directory_says_what_it_lacks() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().display();
+    contains(&sql_error(&context(), &format!("SELECT * FROM read_parquet('{path}')")).await, &["no .parquet files in"]);
+}
+
+#[tokio::test]
+async fn a_corrupt_parquet_file_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("bad.parquet");
+    std::fs::write(&path, "this is not parquet at all").unwrap();
+    let error = sql_error(&context(), &format!("SELECT * FROM read_parquet('{}')", path.display())).await;
+    contains(&error, &["bad.parquet", "Parquet"]);
+    std::fs::write(&path, "").unwrap();
+    let error = sql_error(&context(), &format!("SELECT * FROM read_parquet('{}')", path.display())).await;
+    contains(&error, &["bad.parquet"]);
+}
+
+#[tokio::test]
+async fn files_with_other_types_are_an_error_and_missing_columns_are_null() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().display();
+    let context = context();
+    let copy = |select: &str, name: &str| format!("COPY ({select}) TO '{path}/{name}.parquet' STORED AS PARQUET");
+    context.sql(&copy("SELECT 1 AS a, 2 AS b", "1")).await.unwrap().take_all().await.unwrap();
+    context.sql(&copy("SELECT 3 AS a", "2")).await.unwrap().take_all().await.unwrap();
+    let query = format!("SELECT * FROM read_parquet('{path}')");
+    assert_eq!(crate::fixtures::rows(&context, &query).await, ["1|2", "3|NULL"]);
+    context.sql(&copy("SELECT 'text' AS a", "3")).await.unwrap().take_all().await.unwrap();
+    contains(&sql_error(&context, &query).await, &["3.parquet", "a", "text"]);
+}
+
+#[tokio::test]
+async fn a_panicking_function_is_named_with_its_rows() {
+    let ds = context().range_in_blocks(100, 1).unwrap();
+    let f = |batch: datafusion::arrow::array::RecordBatch| {
+        assert!(batch.num_rows() == 0, "boom");
+        Ok(batch)
+    };
+    let options = MapOptions { name: Some("explode".into()), batch_size: BatchSize::Rows(10), ..Default::default() };
+    let error = failure(ds.map_batches(f, options)).await;
+    contains(&error, &["function 'explode' panicked: boom", "running MapBatches(explode) on rows 0..10 of task 0"]);
+}
+
+#[tokio::test]
+async fn other_columns_than_declared_are_an_error() {
+    let schema = Arc::new(Schema::new(vec![Field::new("score", DataType::Float64, true)]));
+    let options = MapOptions { schema: Some(schema), ..Default::default() };
+    let error = failure(context().range(5).unwrap().map_batches(inc, options)).await;
+    contains(&error, &["function 'inc' returned columns [id Int64]", "was planned to return [score Float64]"]);
+}
+
+#[tokio::test]
+async fn zip_of_unequal_lengths_says_both() {
+    let context = context();
+    let error = failure(context.range(10).unwrap().zip(&context.range(7).unwrap())).await;
+    contains(&error, &["zip needs equally many rows on both sides, got 10 and 7"]);
+}
+
+#[tokio::test]
+async fn unknown_columns_are_suggested() {
+    let ds = context().range(3).unwrap();
+    contains(&ds.select_columns(&["idd"]).unwrap_err().to_string(), &["unknown column 'idd'", "Did you mean 'id'?"]);
+    contains(&ds.sort(&["x"], false).unwrap_err().to_string(), &["unknown column 'x' of sort", "Accepted: id"]);
+    let error = sql_error(&context(), "SELECT idd FROM range(3)").await;
+    contains(&error, &["idd", "id"]);
+}
+
+#[tokio::test]
+async fn a_memory_limit_that_holds_nothing_is_refused() {
+    let mut options = BlockyardOptions::default();
+    options.memory_limit = MemoryLimit::Bytes(ByteSize(1000));
+    let config = SessionConfig::new().with_target_partitions(2);
+    let error = DataContext::with_config(Blockyard { options, ..Default::default() }, config).unwrap_err().to_string();
+    contains(&error, &["memory_limit 1000B is too small", "2 threads need at least 2MiB"]);
+}
+
+#[tokio::test]
+async fn an_unusable_spill_directory_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let mut options = BlockyardOptions::default();
+    options.spill_directory = file.join("below").display().to_string();
+    let error =
+        DataContext::with_config(Blockyard { options, ..Default::default() }, SessionConfig::new()).unwrap_err();
+    contains(&error.to_string(), &["cannot spill to", "file/below"]);
+}
+
+#[tokio::test]
+async fn existing_output_with_mode_error_fails_and_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().display();
+    let context = context();
+    let copy = format!("COPY (SELECT * FROM range(5)) TO '{path}/out/' STORED AS PARQUET OPTIONS ('mode' 'error')");
+    context.sql(&copy).await.unwrap().take_all().await.unwrap();
+    let before = entries(&directory.path().join("out"));
+    contains(&sql_error(&context, &copy).await, &["already exists", "mode is error"]);
+    assert_eq!(entries(&directory.path().join("out")), before);
+    let wrong = copy.replace("'error'", "'eror'");
+    contains(&sql_error(&context, &wrong).await, &["unknown value 'eror' of mode", "Did you mean 'error'?"]);
+}
+
+#[tokio::test]
+async fn a_failing_write_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out");
+    let f = |batch: datafusion::arrow::array::RecordBatch| match crate::fixtures::ints(&[batch.clone()], "id")
+        .contains(&90)
+    {
+        true => Err(DataFusionError::Execution("row 90 is cursed".into())),
+        false => Ok(batch),
+    };
+    let ds = context().range_in_blocks(100, 10).unwrap().map_batches(f, MapOptions::default()).unwrap();
+    let error = ds.write_parquet(out.to_str().unwrap(), WriteOptions::default()).await.unwrap_err().to_string();
+    contains(&error, &["row 90 is cursed", "MapBatches(closure)"]);
+    assert!(!out.exists() || entries(&out).is_empty(), "{:?}", entries(&out));
+}
+
+#[tokio::test]
+async fn arguments_of_table_functions_are_checked() {
+    let context = context();
+    for (sql, parts) in [
+        (
+            "SELECT * FROM map_batches(range(3), 'identity', bath_size => 3)",
+            vec!["unknown argument 'bath_size'", "Did you mean 'batch_size'?"],
+        ),
+        (
+            "SELECT * FROM map_batches(range(3), 'identiti')",
+            vec!["unknown function 'identiti'", "Did you mean 'identity'?"],
+        ),
+        ("SELECT * FROM map_batches(range(3), 3)", vec!["argument 'function' of map_batches must be a string, got 3"]),
+        ("SELECT * FROM map_batches(range(3), 'identity', batch_size => 0)", vec!["argument 'batch_size'", "above 0"]),
+        ("SELECT * FROM repartition(range(3))", vec!["repartition needs the argument 'num_blocks'"]),
+        ("SELECT * FROM repartition(range(3), num_blocks => 0)", vec!["num_blocks must be at least 1"]),
+        ("SELECT * FROM random_shuffle()", vec!["random_shuffle needs 1 table argument(s), got 0"]),
+        (
+            "SELECT * FROM tpch('lineitems', 0.01)",
+            vec!["unknown table 'lineitems' of tpch", "Did you mean 'lineitem'?"],
+        ),
+        ("SELECT * FROM range(n => 3, n => 4)", vec!["'n' of range is given twice"]),
+        ("SELECT * FROM zip(range(3))", vec!["zip needs 2 table argument(s), got 1"]),
+        ("SELECT * FROM range(3) TABLESAMPLE SYSTEM (10)", vec!["SYSTEM", "BERNOULLI"]),
+        ("SELECT * FROM range(3) TABLESAMPLE BERNOULLI (101)", vec!["from 0 to 100"]),
+        ("SELECT * FROM range(3) DISTRIBUTE BY id", vec!["DISTRIBUTE BY", "repartition"]),
+        (
+            "SET blockyard.target_max_block_sice = '1MiB'",
+            vec!["unknown option 'target_max_block_sice'", "target_max_block_size"],
+        ),
+        ("SET blockyard.target_max_block_size = '1 furlong'", vec!["unknown unit 'furlong'"]),
+    ] {
+        contains(&sql_error(&context, sql).await, &parts);
+    }
+}
+
+#[tokio::test]
+async fn rows_of_another_shape_are_an_error() {
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Point {
+        x: f64,
+    }
+    let error = failure(context().range(3).unwrap().map(|p: Point| p)).await;
+    contains(&error, &["rows do not have the shape of", "Point", "Map(closure)"]);
+}

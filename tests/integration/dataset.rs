@@ -1,0 +1,322 @@
+use blockyard::prelude::*;
+use datafusion::functions_aggregate::expr_fn::{count, sum};
+use futures::{StreamExt, TryStreamExt};
+use serde::{Deserialize, Serialize};
+
+use crate::fixtures::{context, files, inc, ints, lines};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct City {
+    name: String,
+    people: i64,
+    river: Option<String>,
+}
+
+fn cities() -> Vec<City> {
+    let city =
+        |name: &str, people, river: Option<&str>| City { name: name.into(), people, river: river.map(Into::into) };
+    vec![city("Bonn", 330, Some("Rhein")), city("Ulm", 128, Some("Donau")), city("Münster", 320, None)]
+}
+
+#[tokio::test]
+async fn items_come_back_as_they_were() {
+    let ds = context().from_items(cities()).unwrap();
+    assert_eq!(ds.take::<City>(10).await.unwrap(), cities());
+    assert_eq!(ds.columns(), ["name", "people", "river"]);
+    assert_eq!(ds.count().await.unwrap(), 3);
+    assert_eq!(ds.take::<City>(1).await.unwrap(), cities()[..1]);
+    let rows: Vec<City> = ds.iter_rows().await.unwrap().try_collect().await.unwrap();
+    assert_eq!(rows, cities());
+}
+
+#[tokio::test]
+async fn typed_rows_are_mapped_flattened_and_filtered() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Letter {
+        letter: String,
+    }
+    let ds = context().from_items(cities()).unwrap().filter_rows(|c: &City| c.river.is_some()).unwrap();
+    let ds = ds.map(|c: City| City { people: c.people * 2, ..c }).unwrap();
+    assert_eq!(ds.take::<City>(1).await.unwrap()[0].people, 660);
+    let ds =
+        ds.flat_map(|c: City| c.name.chars().map(|l| Letter { letter: l.to_string() }).collect::<Vec<_>>()).unwrap();
+    let letters: Vec<String> = ds.take::<Letter>(100).await.unwrap().into_iter().map(|l| l.letter).collect();
+    assert_eq!(letters.concat(), "BonnUlm");
+}
+
+#[tokio::test]
+async fn columns_are_selected_dropped_renamed_and_computed() {
+    let ds = context().from_items(cities()).unwrap();
+    assert_eq!(ds.select_columns(&["people", "name"]).unwrap().columns(), ["people", "name"]);
+    assert_eq!(ds.drop_columns(&["river"]).unwrap().columns(), ["name", "people"]);
+    assert_eq!(ds.rename_columns(&[("people", "k")]).unwrap().columns(), ["name", "k", "river"]);
+    let ds = ds.with_column("twice", col("people") * lit(2)).unwrap();
+    let ds = ds.with_columns(vec![("people", lit(0i64)), ("half", col("people") / lit(2))]).unwrap();
+    assert_eq!(ds.columns(), ["name", "people", "river", "twice", "half"]);
+    assert_eq!(lines(&ds.take_all().await.unwrap())[0], "Bonn|0|Rhein|660|165");
+}
+
+#[tokio::test]
+async fn limit_takes_the_first_rows() {
+    let ds = context().range(100_000).unwrap();
+    assert_eq!(ints(&ds.limit(3).unwrap().take_all().await.unwrap(), "id"), [0, 1, 2]);
+    let mapped = ds.map_batches(inc, MapOptions::default()).unwrap().filter("id % 10 = 0").unwrap();
+    assert_eq!(ints(&[mapped.take_batch(3).await.unwrap()], "id"), [10, 20, 30]);
+    assert!(ds.show(2).await.unwrap().contains("| 1  |"));
+}
+
+#[tokio::test]
+async fn union_zip_sort_unique_and_join() {
+    let context = context();
+    let (a, b) = (context.range(3).unwrap(), context.range(2).unwrap());
+    assert_eq!(a.union(&b).unwrap().count().await.unwrap(), 5);
+    let zipped = a.zip(&a.map_batches(inc, MapOptions::default()).unwrap()).unwrap();
+    assert_eq!(zipped.columns(), ["id", "id_1"]);
+    assert_eq!(lines(&zipped.take_all().await.unwrap()), ["0|1", "1|2", "2|3"]);
+    assert_eq!(lines(&zipped.select_columns(&["id_1"]).unwrap().take_all().await.unwrap()), ["1", "2", "3"]);
+    assert_eq!(ints(&a.sort(&["id"], true).unwrap().take_all().await.unwrap(), "id"), [2, 1, 0]);
+    let joined = a.join(&b, JoinType::Left, &["id"], &["id"]).unwrap();
+    assert_eq!(joined.count().await.unwrap(), 3);
+    let unique = a.with_column("k", col("id") % lit(2)).unwrap().unique("k").unwrap();
+    assert_eq!(unique.count().await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn zip_aligns_rows_whatever_the_blocks() {
+    let context = context();
+    let a = context.range_in_blocks(10_000, 7).unwrap();
+    let b = context.range_in_blocks(10_000, 3).unwrap().filter("id >= 0").unwrap();
+    let zipped = a.zip(&b).unwrap();
+    assert_eq!(zipped.filter("id <> id_1").unwrap().count().await.unwrap(), 0);
+    assert_eq!(zipped.count().await.unwrap(), 10_000);
+}
+
+#[tokio::test]
+async fn groups_are_aggregated() {
+    let ds = context().range(100).unwrap().with_column("k", col("id") % lit(3)).unwrap();
+    let groups = ds.group_by(&["k"]).unwrap();
+    let of = async |ds: Dataset| lines(&ds.sort(&["k"], false).unwrap().take_all().await.unwrap());
+    assert_eq!(of(groups.count().unwrap()).await, ["0|34", "1|33", "2|33"]);
+    assert_eq!(of(groups.sum(&["id"]).unwrap()).await, ["0|1683", "1|1617", "2|1650"]);
+    assert_eq!(of(groups.min(&["id"]).unwrap()).await, ["0|0", "1|1", "2|2"]);
+    assert_eq!(of(groups.max(&["id"]).unwrap()).await, ["0|99", "1|97", "2|98"]);
+    assert_eq!(of(groups.mean(&["id"]).unwrap()).await, ["0|49.5", "1|49.0", "2|50.0"]);
+    let std = of(groups.std(&["id"]).unwrap()).await;
+    assert!(std[0].starts_with("0|29.87"), "{std:?}");
+    let both = groups.aggregate(vec![count(lit(1)), sum(col("id"))]).unwrap();
+    assert_eq!(both.columns().len(), 3);
+}
+
+#[tokio::test]
+async fn a_sort_survives_the_maps_above_it() {
+    let ds = context().range(10_000).unwrap().random_shuffle(Some(3)).unwrap().sort(&["id"], true).unwrap();
+    let ds = ds.map_batches(inc, MapOptions::default()).unwrap().filter("id > 10").unwrap();
+    let ds = ds.map_batches("identity", MapOptions { num_cpus: Some(0.5), ..Default::default() }).unwrap();
+    let ids = ints(&ds.take_all().await.unwrap(), "id");
+    assert_eq!(ids, (11..=10_000).rev().collect::<Vec<i64>>());
+}
+
+#[tokio::test]
+async fn a_sample_has_about_the_fraction_and_repeats() {
+    let ds = context().range(100_000).unwrap();
+    let sample = async |seed| ints(&ds.random_sample(0.1, seed).unwrap().take_all().await.unwrap(), "id");
+    let first = sample(1).await;
+    assert!((9_500..10_500).contains(&first.len()), "{}", first.len());
+    assert_eq!(first, sample(1).await);
+    assert_ne!(first, sample(2).await);
+    assert!(ds.random_sample(1.5, 0).unwrap_err().to_string().contains("between 0 and 1, got 1.5"));
+}
+
+#[tokio::test]
+async fn batches_have_the_size_asked_for() {
+    let ds = context().range(1000).unwrap();
+    let sizes = async |options| {
+        let batches: Vec<_> = ds.iter_batches(options).await.unwrap().map(|b| b.unwrap().num_rows()).collect().await;
+        batches
+    };
+    assert_eq!(sizes(IterOptions::default()).await, [256, 256, 256, 232]);
+    assert_eq!(sizes(IterOptions { batch_size: Some(300), drop_last: true }).await, [300, 300, 300]);
+    assert_eq!(sizes(IterOptions { batch_size: None, drop_last: false }).await.iter().sum::<usize>(), 1000);
+}
+
+#[tokio::test]
+async fn functions_get_the_batches_asked_for() {
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let record = {
+        let seen = std::sync::Arc::clone(&seen);
+        move |batch: datafusion::arrow::array::RecordBatch| {
+            seen.lock().unwrap().push(batch.num_rows());
+            Ok(batch)
+        }
+    };
+    let ds = context().range_in_blocks(1000, 2).unwrap();
+    for (size, expected) in
+        [(BatchSize::Rows(300), vec![0, 200, 200, 300, 300]), (BatchSize::WholeBlock, vec![0, 500, 500])]
+    {
+        let options = MapOptions { batch_size: size, ..Default::default() };
+        ds.map_batches(record.clone(), options).unwrap().take_all().await.unwrap();
+        let mut sizes = std::mem::take(&mut *seen.lock().unwrap());
+        sizes.sort();
+        assert_eq!(sizes, expected, "one call on an empty batch tells the columns");
+    }
+}
+
+#[tokio::test]
+async fn concurrency_bounds_the_calls_at_once() {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    let (now, most) = (std::sync::Arc::new(AtomicUsize::new(0)), std::sync::Arc::new(AtomicUsize::new(0)));
+    let f = {
+        let (now, most) = (std::sync::Arc::clone(&now), std::sync::Arc::clone(&most));
+        move |batch| {
+            most.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
+            std::thread::yield_now();
+            now.fetch_sub(1, SeqCst);
+            Ok(batch)
+        }
+    };
+    let ds = crate::fixtures::context_with(4, |_| {}).range_in_blocks(10_000, 40).unwrap();
+    let ds = ds.map_batches(f, MapOptions { concurrency: Some(1), ..Default::default() }).unwrap();
+    assert_eq!(ds.count().await.unwrap(), 10_000);
+    assert_eq!(most.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn files_come_back_in_every_format() {
+    let directory = tempfile::tempdir().unwrap();
+    let context = context();
+    let ds = context.from_items(cities()).unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    ds.write_parquet(&path("p"), WriteOptions::default()).await.unwrap();
+    ds.write_csv(&path("c"), WriteOptions::default()).await.unwrap();
+    ds.write_json(&path("j"), WriteOptions::default()).await.unwrap();
+    for read in [
+        context.read_parquet(path("p"), ReadOptions::default()).await.unwrap(),
+        context.read_csv(path("c"), ReadOptions::default()).await.unwrap(),
+        context.read_json(path("j"), ReadOptions::default()).await.unwrap(),
+    ] {
+        let mut names = read.columns();
+        names.sort();
+        assert_eq!(names, ["name", "people", "river"]);
+        assert_eq!(read.take::<City>(10).await.unwrap(), cities());
+        assert_eq!(read.input_files().unwrap().len(), 1);
+    }
+    let options = ReadOptions { columns: Some(vec!["people".into()]), include_paths: false, ..Default::default() };
+    assert_eq!(context.read_parquet(path("p"), options).await.unwrap().columns(), ["people"]);
+    let options = ReadOptions { include_paths: true, ..Default::default() };
+    let with_paths = context.read_parquet(vec![path("p"), path("p")], options).await.unwrap();
+    assert_eq!(with_paths.count().await.unwrap(), 6);
+    assert!(lines(&with_paths.take_all().await.unwrap())[0].contains("part-000000.parquet"));
+}
+
+#[tokio::test]
+async fn write_modes_do_what_they_say() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("out");
+    let ds = context().range_in_blocks(10, 2).unwrap();
+    let write = async |mode| {
+        let options = WriteOptions { mode: Some(mode), ..Default::default() };
+        ds.write_parquet(path.to_str().unwrap(), options).await
+    };
+    assert_eq!(write(SaveMode::Error).await.unwrap(), 10);
+    assert_eq!(write(SaveMode::Ignore).await.unwrap(), 0);
+    assert!(write(SaveMode::Error).await.is_err());
+    assert_eq!(files(&path).len(), 2);
+    assert_eq!(write(SaveMode::Append).await.unwrap(), 10);
+    assert_eq!(files(&path)[2..], ["part-000002.parquet", "part-000003.parquet"]);
+    assert_eq!(write(SaveMode::Overwrite).await.unwrap(), 10);
+    assert_eq!(files(&path), ["part-000000.parquet", "part-000001.parquet"]);
+}
+
+#[tokio::test]
+async fn a_materialized_dataset_is_read_without_running_again() {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    let calls = std::sync::Arc::new(AtomicUsize::new(0));
+    let counted = {
+        let calls = std::sync::Arc::clone(&calls);
+        move |batch| {
+            calls.fetch_add(1, SeqCst);
+            Ok(batch)
+        }
+    };
+    let context = context();
+    let ds = context.range_in_blocks(1000, 4).unwrap().map_batches(counted, MapOptions::default()).unwrap();
+    let blocks = ds.materialize().await.unwrap();
+    let after = calls.load(SeqCst);
+    assert_eq!(blocks.num_blocks().await.unwrap(), Some(4));
+    assert_eq!(blocks.count().await.unwrap(), 1000);
+    assert_eq!(blocks.size_bytes().await.unwrap(), 8000);
+    assert_eq!(ints(&blocks.take_all().await.unwrap(), "id"), (0..1000).collect::<Vec<i64>>());
+    assert_eq!(calls.load(SeqCst), after);
+    assert!(context.store().budget().blocks() > 0);
+    drop(blocks);
+    assert_eq!(context.store().budget().blocks(), 0, "blocks go with the last handle");
+}
+
+#[tokio::test]
+async fn settings_are_fixed_when_a_dataset_is_created() {
+    let context = context();
+    let before = context.range(10).unwrap().random_shuffle(Some(1)).unwrap();
+    context.sql("SET blockyard.optimize_fuse_stages = false").await.unwrap();
+    let after = context.range(10).unwrap().random_shuffle(Some(1)).unwrap();
+    assert!(!before.execution_plan().await.unwrap().contains("QueueExec"));
+    assert!(after.execution_plan().await.unwrap().contains("QueueExec"));
+    context.configure(|options| options.optimize_fuse_stages = true);
+    assert!(context.config().optimize_fuse_stages);
+}
+
+#[tokio::test]
+async fn counts_come_from_metadata() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("out").to_str().unwrap().to_owned();
+    let context = context();
+    context.range(1000).unwrap().write_parquet(&path, WriteOptions::default()).await.unwrap();
+    let ds = context.read_parquet(path, ReadOptions::default()).await.unwrap();
+    assert_eq!(ds.count().await.unwrap(), 1000);
+    assert_eq!(ds.stats(), "", "nothing ran");
+    assert_eq!(context.range(77).unwrap().count().await.unwrap(), 77);
+}
+
+#[tokio::test]
+async fn stats_tell_stages_by_their_fused_names() {
+    let ds = context().range_in_blocks(1000, 4).unwrap().map_batches(inc, MapOptions::default()).unwrap();
+    let ds = ds.random_shuffle(Some(1)).unwrap().materialize().await.unwrap();
+    let stats = ds.stats();
+    for part in [
+        "ReadRange->MapBatches(inc)->RandomShuffleMap: 4/4 blocks executed in",
+        "RandomShuffleReduce",
+        "* Wall time: ",
+        "* CPU time: ",
+        "* Output num rows per block: 250 min, 250 max, 250 mean, 1000 total",
+        "* Output size per block: ",
+        "spilled 0B, restored 0B",
+        "peak of",
+    ] {
+        assert!(stats.contains(part), "'{part}' is not in\n{stats}");
+    }
+}
+
+#[tokio::test]
+async fn explain_shows_all_plans_and_sql_comes_back() {
+    let context = context();
+    let ds = context.range(10).unwrap().map_batches("identity", MapOptions::default()).unwrap();
+    let ds = ds.random_shuffle(Some(4)).unwrap().filter("id > 3").unwrap();
+    let text = ds.explain().await.unwrap();
+    for part in ["-- Logical plan --", "RandomShuffle: seed=4", "-- Execution plan --", "ExchangeExec"] {
+        assert!(text.contains(part), "{text}");
+    }
+    context.register_dataset("t", &context.range(10).unwrap()).unwrap();
+    let query = "SELECT * FROM random_shuffle(map_batches(t, 'identity', batch_size => 4), seed => 4) WHERE id > 3";
+    let sql = context.sql(query).await.unwrap().to_sql().unwrap();
+    let again = context.sql(&sql).await.unwrap_or_else(|e| panic!("{sql}: {e}"));
+    let of = async |ds: Dataset| ints(&ds.take_all().await.unwrap(), "id");
+    assert_eq!(of(again).await, of(context.sql(query).await.unwrap()).await, "{sql}");
+}
+
+#[tokio::test]
+async fn dataframes_go_in_and_out() {
+    let context = context();
+    let frame = context.session().sql("SELECT 1 AS a UNION ALL SELECT 2").await.unwrap();
+    let ds = context.from_dataframe(frame).map_batches("identity", MapOptions::default()).unwrap();
+    assert_eq!(ds.clone().into_dataframe().count().await.unwrap(), 2);
+    assert_eq!(ds.count().await.unwrap(), 2);
+}

@@ -1,0 +1,107 @@
+use std::fmt::Write;
+use std::path::Path;
+
+use blockyard::{BlockyardOptions, RuleRegistry};
+use datafusion::config::ExtensionOptions;
+
+/// Compares a reference page with what the code says. `UPDATE_DOCS=1` writes the page instead.
+fn pin(page: &str, expected: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference").join(page);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, expected).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == expected, "{} differs from the code; run the tests with UPDATE_DOCS=1", path.display());
+}
+
+#[test]
+fn the_options_page_lists_every_option() {
+    let mut page = String::from(
+        "# Options\n\nSet by `SET blockyard.<option> = '<value>'`, by `DataContext::configure`, by `--set` of the tool, or by an \
+         environment\nvariable `BLOCKYARD_<OPTION>`. `SHOW` shows them, `RESET` brings the default back.\n\n\
+         | option | default | meaning |\n|---|---|---|\n",
+    );
+    for entry in BlockyardOptions::default().entries() {
+        let default = match entry.key.as_str() {
+            "blockyard.num_cpus" => "the CPUs of the machine".to_owned(),
+            _ => entry.value.filter(|v| !v.is_empty()).map_or("empty".to_owned(), |v| format!("`{v}`")),
+        };
+        let meaning = entry.description.split_whitespace().collect::<Vec<_>>().join(" ");
+        writeln!(page, "| `{}` | {default} | {meaning} |", entry.key).unwrap();
+    }
+    pin("config.md", &page);
+}
+
+#[test]
+fn the_rules_page_lists_every_rule_in_order() {
+    let registry = RuleRegistry::default();
+    let ours: Vec<String> = registry.list().into_iter().map(|(name, _)| name).collect();
+    let mut page = String::from(
+        "# Rules\n\nAll rules of a session in the order in which they run; those in bold are this project's own, or replace one of\n\
+         DataFusion's. `RuleRegistry` adds, removes and lists them.\n",
+    );
+    let mut list = |title: &str, names: Vec<String>| {
+        writeln!(page, "\n## {title}\n").unwrap();
+        for (i, name) in names.iter().enumerate() {
+            let name = if ours.contains(name) { format!("**{name}**") } else { name.clone() };
+            writeln!(page, "{}. {name}", i + 1).unwrap();
+        }
+    };
+    list("Logical", registry.logical_rules().unwrap().iter().map(|r| r.name().to_owned()).collect());
+    list("Physical", registry.physical_rules().unwrap().iter().map(|r| r.name().to_owned()).collect());
+    pin("rules.md", &page);
+}
+
+#[test]
+fn the_functions_page_lists_every_function() {
+    let registry = blockyard::FunctionRegistry::default();
+    let mut page = String::from(
+        "# Functions for `map_batches`\n\nBuilt in; `DataContext::register_batches` and `register_function` add more.\n\n",
+    );
+    for name in registry.names() {
+        let keeps = registry.get(&name).unwrap().preserves_row_count();
+        writeln!(page, "- `{name}`{}", if keeps { ": keeps the number of rows" } else { "" }).unwrap();
+    }
+    pin("functions.md", &page);
+}
+
+#[test]
+fn the_tests_that_the_parity_table_names_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let table = std::fs::read_to_string(root.join("docs/ray_parity.md")).unwrap();
+    let mut named = 0;
+    let mut missing = Vec::new();
+    for row in table.lines().filter(|l| l.starts_with('|')) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
+        assert!(cells.len() >= 5, "{row}");
+        for name in cells[cells.len() - 1].split('`').skip(1).step_by(2) {
+            named += 1;
+            let exists = match name.split_once("::") {
+                Some((file, function)) => {
+                    std::fs::read_to_string(root.join(file)).is_ok_and(|text| text.contains(&format!("fn {function}(")))
+                }
+                None => name.ends_with(".slt") && root.join(name).exists(),
+            };
+            if !exists {
+                missing.push(name.to_owned());
+            }
+        }
+    }
+    assert!(missing.is_empty(), "named in docs/ray_parity.md but not there: {missing:?}");
+    assert!(named >= 40, "only {named} tests are named");
+}
+
+#[test]
+fn readme_commands_are_those_that_ci_runs() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let blocks: Vec<&str> = readme.split("```").skip(1).step_by(2).take(2).collect();
+    let ci = std::fs::read_to_string(root.join(".ci/run")).unwrap();
+    let commands: Vec<&str> = blocks.iter().map(|b| b.trim_start_matches("sh").trim()).collect();
+    assert_eq!(commands.len(), 2);
+    for command in commands {
+        assert!(command.starts_with("cargo "), "{command}");
+        assert!(ci.contains(command.lines().next().unwrap()), "CI does not run: {command}");
+    }
+}

@@ -1,0 +1,95 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use blockyard::prelude::*;
+use blockyard::{BlockyardOptions, ByteSize, MemoryLimit};
+use datafusion::arrow::array::{AsArray, RecordBatch};
+use datafusion::arrow::datatypes::Int64Type;
+use datafusion::prelude::SessionConfig;
+
+/// A session with two threads, whatever the machine and the environment.
+pub(crate) fn context() -> DataContext {
+    context_with(2, |_| {})
+}
+
+/// A session with some threads and changed options.
+pub(crate) fn context_with(threads: usize, change: impl FnOnce(&mut BlockyardOptions)) -> DataContext {
+    let mut options = BlockyardOptions::default();
+    options.num_cpus = 2;
+    change(&mut options);
+    let config = SessionConfig::new().with_target_partitions(threads);
+    DataContext::with_config(Blockyard { options, ..Default::default() }, config).unwrap()
+}
+
+/// A limit in MiB.
+pub(crate) fn mib(n: usize) -> MemoryLimit {
+    MemoryLimit::Bytes(ByteSize::mib(n))
+}
+
+/// The values of an Int64 column over all batches.
+pub(crate) fn ints(batches: &[RecordBatch], column: &str) -> Vec<i64> {
+    let of = |b: &RecordBatch| b.column_by_name(column).unwrap().as_primitive::<Int64Type>().values().to_vec();
+    batches.iter().flat_map(of).collect()
+}
+
+/// Names of the files in a directory that are not hidden, sorted.
+pub(crate) fn files(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(directory)
+        .map(|entries| entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())
+        .unwrap_or_default();
+    names.retain(|n| !n.starts_with('.'));
+    names.sort();
+    names
+}
+
+/// All entries of a directory, hidden ones too.
+pub(crate) fn entries(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        std::fs::read_dir(directory).unwrap().flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// The message of a failed SQL text.
+pub(crate) async fn sql_error(context: &DataContext, sql: &str) -> String {
+    let result = match context.sql(sql).await {
+        Ok(dataset) => dataset.take_all().await.map(drop),
+        Err(e) => Err(e),
+    };
+    result.expect_err(&format!("{sql} did not fail")).strip_backtrace()
+}
+
+/// The rows of a query as text.
+pub(crate) async fn rows(context: &DataContext, sql: &str) -> Vec<String> {
+    let batches = context.sql(sql).await.unwrap().take_all().await.unwrap();
+    lines(&batches)
+}
+
+/// Rows as text, columns joined by a bar.
+pub(crate) fn lines(batches: &[RecordBatch]) -> Vec<String> {
+    use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
+    let options = FormatOptions::default().with_null("NULL");
+    let mut lines = Vec::new();
+    for batch in batches {
+        let columns: Vec<_> =
+            batch.columns().iter().map(|c| ArrayFormatter::try_new(c.as_ref(), &options).unwrap()).collect();
+        for row in 0..batch.num_rows() {
+            lines.push(columns.iter().map(|c| c.value(row).to_string()).collect::<Vec<_>>().join("|"));
+        }
+    }
+    lines
+}
+
+/// A function that adds 1 to every integer column; it has a name to show in plans.
+pub(crate) fn inc(batch: RecordBatch) -> datafusion::error::Result<RecordBatch> {
+    use datafusion::arrow::array::Int64Array;
+    let columns = batch
+        .columns()
+        .iter()
+        .map(|c| match c.as_primitive_opt::<Int64Type>() {
+            Some(ints) => Arc::new(ints.iter().map(|v| v.map(|v| v + 1)).collect::<Int64Array>()) as _,
+            None => Arc::clone(c),
+        })
+        .collect();
+    Ok(RecordBatch::try_new(batch.schema(), columns)?)
+}

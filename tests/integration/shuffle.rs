@@ -1,0 +1,149 @@
+use blockyard::prelude::*;
+
+use crate::fixtures::{context, context_with, files, ints, mib};
+
+#[tokio::test]
+async fn repartition_then_filter_then_write_gives_exactly_64_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out");
+    let ds = context().range(10_000).unwrap().repartition(64, false).unwrap().filter("id % 3 = 0").unwrap();
+    assert_eq!(ds.write_parquet(out.to_str().unwrap(), WriteOptions::default()).await.unwrap(), 3334);
+    let names = files(&out);
+    assert_eq!(names.len(), 64);
+    assert_eq!(names[0], "part-000000.parquet");
+    let back = context().read_parquet(out.to_str().unwrap(), ReadOptions::default()).await.unwrap();
+    let read = ints(&back.take_all().await.unwrap(), "id");
+    assert_eq!(read, (0..10_000).filter(|i| i % 3 == 0).collect::<Vec<i64>>(), "files keep the order of the rows");
+}
+
+#[tokio::test]
+async fn repartition_gives_its_blocks_even_when_a_function_stands_between() {
+    let ds = context().range(1000).unwrap().repartition(7, false).unwrap();
+    let ds = ds.map_batches(crate::fixtures::inc, MapOptions::default()).unwrap();
+    assert_eq!(ds.num_blocks().await.unwrap(), Some(7));
+    let blocks = ds.materialize().await.unwrap();
+    assert_eq!(blocks.num_blocks().await.unwrap(), Some(7));
+}
+
+#[tokio::test]
+async fn repartition_without_shuffle_keeps_order_and_equalizes() {
+    let ds = context().range_in_blocks(1003, 5).unwrap().repartition(4, false).unwrap().materialize().await.unwrap();
+    assert_eq!(ints(&ds.take_all().await.unwrap(), "id"), (0..1003).collect::<Vec<i64>>());
+    let directory = tempfile::tempdir().unwrap();
+    ds.write_csv(directory.path().to_str().unwrap(), WriteOptions::default()).await.unwrap();
+    let lines = |name: &String| std::fs::read_to_string(directory.path().join(name)).unwrap().lines().count() - 1;
+    assert_eq!(files(directory.path()).iter().map(lines).collect::<Vec<_>>(), [250, 251, 251, 251]);
+}
+
+#[tokio::test]
+async fn repartition_with_shuffle_keeps_the_rows() {
+    let ds = context().range(1000).unwrap().repartition(3, true).unwrap();
+    let mut ids = ints(&ds.take_all().await.unwrap(), "id");
+    assert_ne!(ids, (0..1000).collect::<Vec<i64>>());
+    ids.sort();
+    assert_eq!(ids, (0..1000).collect::<Vec<i64>>());
+}
+
+#[tokio::test]
+async fn a_shuffle_is_the_same_for_a_seed_at_any_thread_count_and_memory_limit() {
+    let mut orders = Vec::new();
+    for (threads, limit) in [(1, 1024), (2, 1024), (4, 1024), (2, 4), (1, 4)] {
+        let context = context_with(threads, |o| o.memory_limit = mib(limit));
+        let ds = context.range(300_000).unwrap().random_shuffle(Some(7)).unwrap();
+        let order = ints(&ds.take_all().await.unwrap(), "id");
+        if limit == 4 {
+            assert!(context.store().totals().spilled_bytes() > 0, "4 MiB must be too little for {}", ds.stats());
+        }
+        orders.push(order);
+    }
+    assert!(orders.windows(2).all(|pair| pair[0] == pair[1]));
+    let mut sorted = orders.remove(0);
+    assert_ne!(sorted, (0..300_000).collect::<Vec<i64>>());
+    sorted.sort();
+    assert_eq!(sorted, (0..300_000).collect::<Vec<i64>>());
+}
+
+#[tokio::test]
+async fn another_seed_is_another_order_and_num_blocks_does_not_matter() {
+    let range = context().range(5000).unwrap();
+    let order = async |seed, blocks| {
+        let ds = range.random_shuffle_into(Some(seed), blocks).unwrap();
+        ints(&ds.take_all().await.unwrap(), "id")
+    };
+    assert_ne!(order(1, None).await, order(2, None).await);
+    assert_eq!(order(1, None).await, order(1, Some(13)).await);
+    let blocks = range.random_shuffle_into(Some(1), Some(13)).unwrap().materialize().await.unwrap();
+    assert_eq!(blocks.num_blocks().await.unwrap(), Some(13));
+}
+
+/// Chi-squared test on where each of 6 rows lands over 6,000 seeds, and on the 720 permutations.
+#[tokio::test]
+async fn a_shuffle_is_uniform_over_permutations() {
+    let context = context_with(1, |_| {});
+    let range = context.range_in_blocks(6, 3).unwrap();
+    let trials = 3600;
+    let mut seen = std::collections::HashMap::<Vec<i64>, usize>::new();
+    let mut places = [[0usize; 6]; 6];
+    for seed in 0..trials {
+        let order = ints(&range.random_shuffle(Some(seed)).unwrap().take_all().await.unwrap(), "id");
+        for (place, row) in order.iter().enumerate() {
+            places[*row as usize][place] += 1;
+        }
+        *seen.entry(order).or_default() += 1;
+    }
+    let expected = trials as f64 / 6.0;
+    let chi: f64 = places.iter().flatten().map(|n| (*n as f64 - expected).powi(2) / expected).sum();
+    // 25 degrees of freedom: the 99.99 % quantile is 61.
+    assert!(chi < 61.0, "places are not uniform: chi squared {chi}");
+    let expected = trials as f64 / 720.0;
+    let hit: f64 = seen.values().map(|n| (*n as f64 - expected).powi(2) / expected).sum();
+    let missed = (720 - seen.len()) as f64 * expected;
+    // 719 degrees of freedom: mean 719, standard deviation 38; four of them above.
+    assert!(hit + missed < 719.0 + 4.0 * 38.0, "permutations are not uniform: chi squared {}", hit + missed);
+}
+
+#[tokio::test]
+async fn randomize_block_order_keeps_blocks_whole() {
+    let context = context();
+    let ds = context.range_in_blocks(100, 10).unwrap().randomize_block_order(Some(3)).unwrap();
+    let ids = ints(&ds.take_all().await.unwrap(), "id");
+    assert_ne!(ids, (0..100).collect::<Vec<i64>>());
+    for block in ids.chunks(10) {
+        assert!(block.windows(2).all(|pair| pair[1] == pair[0] + 1), "{block:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_shuffle_over_many_types_keeps_every_value() {
+    let context = context_with(2, |o| o.memory_limit = mib(8));
+    let columns = "id, CAST(id AS VARCHAR) AS s, CASE WHEN id % 3 = 0 THEN NULL ELSE id * 1.5 END AS f, \
+         CAST(id AS DECIMAL(20, 3)) AS d, [id, id + 1] AS l, {a: id, b: CAST(id AS VARCHAR)} AS st, \
+         arrow_cast(CAST(id % 10 AS VARCHAR), 'Dictionary(Int32, Utf8)') AS dict, \
+         arrow_cast(CAST(id AS VARCHAR), 'Utf8View') AS v, to_timestamp_seconds(id) AS t";
+    let sql = |from: &str| format!("SELECT {columns} FROM {from}");
+    let plain = sql("range(20000)");
+    let shuffled = format!("SELECT * FROM random_shuffle(({plain}), seed => 5) ORDER BY id");
+    let (left, right) =
+        (crate::fixtures::rows(&context, &plain).await, crate::fixtures::rows(&context, &shuffled).await);
+    assert!(context.store().totals().spilled_bytes() > 0);
+    assert_eq!(left, right);
+}
+
+#[tokio::test]
+async fn dropping_a_stream_frees_what_it_held() {
+    use futures::StreamExt;
+    let context = context();
+    let ds = context.range(200_000).unwrap().random_shuffle(Some(1)).unwrap();
+    let mut stream = ds.stream().await.unwrap();
+    stream.next().await.unwrap().unwrap();
+    assert!(context.store().budget().blocks() > 0);
+    drop(stream);
+    // Drivers end at their next await; yielding lets them.
+    for _ in 0..1000 {
+        if context.store().budget().blocks() == 0 {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("{:?} is still held", context.store());
+}

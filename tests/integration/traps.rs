@@ -1,0 +1,176 @@
+use blockyard::prelude::*;
+use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::prelude::SessionContext;
+
+use crate::fixtures::{context, context_with, ints, mib, rows, sql_error};
+
+/// Repartition of DataFusion vanishes from plans; ours stays.
+#[tokio::test]
+async fn a_repartition_stays_in_the_plan() {
+    let plan = context().range(10).unwrap().repartition(7, false).unwrap().execution_plan().await.unwrap();
+    assert!(plan.contains("scheme=slices(num_blocks=7)"), "{plan}");
+}
+
+/// DataFusion parses TABLESAMPLE and ignores it.
+#[tokio::test]
+async fn tablesample_samples() {
+    let context = context();
+    let count = "SELECT count(*) FROM range(300000) TABLESAMPLE BERNOULLI (1) REPEATABLE (7)";
+    let n: usize = rows(&context, count).await[0].parse().unwrap();
+    assert!((2_700..3_300).contains(&n), "{n}");
+    let derived = "SELECT count(*) FROM (SELECT * FROM range(1000)) AS r TABLESAMPLE (0)";
+    assert_eq!(rows(&context, derived).await, ["0"]);
+    context.sql("CREATE TABLE t AS SELECT * FROM range(1000)").await.unwrap();
+    assert_eq!(rows(&context, "SELECT count(x.id) FROM t AS x TABLESAMPLE BERNOULLI (100)").await, ["1000"]);
+}
+
+/// DataFusion pushes predicates without columns below any node, and into every input.
+#[tokio::test]
+async fn volatile_predicates_stay_above_our_nodes() {
+    let context = context();
+    let query = "SELECT * FROM zip(range(100), range(100)) WHERE random() < 0.5 AND id >= 0";
+    let plan = context.sql(query).await.unwrap().explain().await.unwrap();
+    let optimized = plan.split("-- Optimized plan --").nth(1).unwrap();
+    let zip = optimized.find("Zip").unwrap();
+    assert!(optimized.find("random()").unwrap() < zip, "{plan}");
+    assert!(context.sql(query).await.unwrap().take_all().await.is_ok());
+    let shuffled = "SELECT * FROM random_shuffle(range(100), seed => 1) WHERE random() < 2 AND id > 90";
+    let plan = context.sql(shuffled).await.unwrap().explain().await.unwrap();
+    let optimized = plan.split("-- Optimized plan --").nth(1).unwrap();
+    let shuffle = optimized.find("RandomShuffle").unwrap();
+    assert!(optimized.find("random()").unwrap() < shuffle && optimized.find("90").unwrap() > shuffle, "{plan}");
+}
+
+/// DataFusion strips ORDER BY from subqueries, through our nodes too.
+#[tokio::test]
+async fn the_order_of_a_subquery_reaches_the_function() {
+    let sql = "SELECT * FROM map_batches((SELECT * FROM range(100) ORDER BY id DESC), 'identity')";
+    let ids = ints(&context().sql(sql).await.unwrap().take_all().await.unwrap(), "id");
+    assert_eq!(ids, (0..100).rev().collect::<Vec<i64>>());
+}
+
+/// DataFusion loses or refuses named arguments, and does not look up tables in arguments.
+#[tokio::test]
+async fn tables_and_names_work_as_arguments() {
+    let context = context();
+    context.sql("CREATE TABLE t AS SELECT * FROM range(10)").await.unwrap();
+    for table in ["t", "TABLE(t)", "(SELECT * FROM t)", "map_batches(t, 'identity')"] {
+        let sql = format!("SELECT count(*) FROM repartition({table}, shuffle => true, num_blocks => 3)");
+        assert_eq!(rows(&context, &sql).await, ["10"], "{table}");
+    }
+    let cte = "WITH c AS (SELECT * FROM range(4)) SELECT count(*) FROM random_shuffle(c, seed => 1)";
+    assert_eq!(rows(&context, cte).await, ["4"]);
+}
+
+/// Bare FROM gives no columns in DataFusion.
+#[tokio::test]
+async fn bare_from_selects_everything() {
+    assert_eq!(rows(&context(), "FROM range(2)").await, ["0", "1"]);
+}
+
+/// Clauses that plan and then fail, or are ignored, are refused by name.
+#[tokio::test]
+async fn unhandled_modifiers_are_refused() {
+    let context = context();
+    for (sql, word) in [
+        ("SELECT * FROM range(3) DISTRIBUTE BY id", "DISTRIBUTE BY"),
+        ("SELECT * FROM range(3) SORT BY id", "SORT BY"),
+        ("SELECT * FROM range(3) CLUSTER BY id", "CLUSTER BY"),
+        ("SELECT * FROM generate_series(1, 3) WITH ORDINALITY", "WITH ORDINALITY"),
+    ] {
+        assert!(sql_error(&context, sql).await.contains(word), "{sql}");
+    }
+}
+
+/// View arrays make slices count, and keep, all of their buffers.
+#[tokio::test]
+async fn strings_are_not_views() {
+    use datafusion::arrow::datatypes::DataType;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("out").to_str().unwrap().to_owned();
+    let context = context();
+    let ds = context.sql("SELECT CAST(id AS VARCHAR) AS s FROM range(10)").await.unwrap();
+    assert_eq!(ds.schema().field(0).data_type(), &DataType::Utf8);
+    ds.write_parquet(&path, WriteOptions::default()).await.unwrap();
+    let read = context.read_parquet(path, ReadOptions::default()).await.unwrap();
+    assert_eq!(read.schema().field(0).data_type(), &DataType::Utf8);
+}
+
+/// DataFusion would replace the memory pool, and with it the shared limit.
+#[tokio::test]
+async fn the_memory_limit_of_datafusion_sets_ours() {
+    let context = context();
+    let pool = std::sync::Arc::clone(&context.session().runtime_env().memory_pool);
+    for set in ["SET datafusion.runtime.memory_limit = '64M'", "SET blockyard.memory_limit = '64MiB'"] {
+        context.sql("RESET blockyard.memory_limit").await.unwrap();
+        context.sql(set).await.unwrap();
+        assert_eq!(context.store().budget().limit(), 64 << 20, "{set}");
+    }
+    assert!(std::sync::Arc::ptr_eq(&pool, &context.session().runtime_env().memory_pool));
+    context.sql("RESET datafusion.runtime.memory_limit").await.unwrap();
+    assert!(context.store().budget().limit() > 64 << 20);
+    assert!(sql_error(&context, "SET datafusion.runtime.temp_directory = '/tmp/x'").await.contains("fixed"));
+}
+
+/// Scans keep their tasks: DataFusion neither splits them again nor steals between them.
+#[tokio::test]
+async fn read_tasks_stay_as_they_were_planned() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("out").to_str().unwrap().to_owned();
+    let context = context();
+    context.range_in_blocks(1000, 9).unwrap().write_parquet(&path, WriteOptions::default()).await.unwrap();
+    for blocks in [1, 2, 9] {
+        let options = ReadOptions { override_num_blocks: Some(blocks), ..Default::default() };
+        let ds = context.read_parquet(path.as_str(), options).await.unwrap();
+        let plan = ds.filter("id > 5").unwrap().execution_plan().await.unwrap();
+        assert!(plan.contains(&format!("tasks={blocks}")) && plan.contains(&format!("{blocks} group")), "{plan}");
+        assert!(!plan.contains("RepartitionExec"), "{plan}");
+        assert_eq!(ints(&ds.take_all().await.unwrap(), "id"), (0..1000).collect::<Vec<i64>>());
+    }
+}
+
+/// A repartition that spills can wait for itself forever, unless every spilled batch has a file of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn repartitions_that_spill_end() {
+    let context = context_with(2, |o| o.memory_limit = mib(24));
+    let file_size = rows(&context, "SHOW datafusion.execution.max_spill_file_size_bytes").await;
+    assert!(file_size[0].ends_with("|1"), "{file_size:?}");
+    let sql = "SELECT count(*), sum(n) FROM (SELECT id % 400000 AS k, count(*) AS n FROM range(800000) GROUP BY 1)";
+    let run = async { rows(&context, sql).await };
+    let limit = std::time::Duration::from_secs(120);
+    assert_eq!(tokio::time::timeout(limit, run).await.expect("it hangs"), ["400000|800000"]);
+}
+
+/// Options with our prefix are set, shown and reset.
+#[tokio::test]
+async fn options_are_shown_and_reset() {
+    let context = context();
+    context.sql("SET blockyard.target_max_block_size = '64MiB'").await.unwrap();
+    assert_eq!(rows(&context, "SHOW blockyard.target_max_block_size").await[0].split('|').nth(1), Some("64MiB"));
+    context.sql("RESET blockyard.target_max_block_size").await.unwrap();
+    assert_eq!(rows(&context, "SHOW blockyard.target_max_block_size").await[0].split('|').nth(1), Some("128MiB"));
+}
+
+/// An application of DataFusion with its own state gets everything by one call.
+#[tokio::test]
+async fn any_application_can_install_us() {
+    let builder = SessionStateBuilder::new().with_default_features();
+    let state = builder.with_blockyard(Blockyard::default()).unwrap().build();
+    let session = SessionContext::new_with_state(state);
+    let sql = "SELECT count(*) AS n FROM random_shuffle((SELECT * FROM range(10) WHERE id > 3), seed => 1)";
+    let batches = session.sql(sql).await.unwrap().collect().await.unwrap();
+    assert_eq!(ints(&batches, "n"), [6]);
+}
+
+/// A window, a union and a self-join over our relations run twice and give the same.
+#[tokio::test]
+async fn shared_relations_are_read_once_each() {
+    let context = context();
+    context.sql("CREATE VIEW v AS SELECT * FROM random_shuffle(range(100), seed => 9)").await.unwrap();
+    let sql = "SELECT count(*) FROM v AS a JOIN v AS b ON a.id = b.id";
+    assert_eq!(rows(&context, sql).await, ["100"]);
+    let union = "SELECT count(*), sum(id) FROM (SELECT * FROM v UNION ALL SELECT * FROM v)";
+    assert_eq!(rows(&context, union).await, ["200|9900"]);
+    let window = "SELECT max(r) FROM (SELECT row_number() OVER (ORDER BY id) AS r FROM v)";
+    assert_eq!(rows(&context, window).await, ["100"]);
+}
