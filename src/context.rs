@@ -111,9 +111,14 @@ fn honest_defaults(mut config: SessionConfig, limit: usize) -> Result<SessionCon
     // Repartitions that spill into shared files can wait for each other forever.
     options.set("datafusion.execution.max_spill_file_size_bytes", "1")?;
     options.execution.spill_compression = OperatorSpillCompression::Lz4Frame;
-    options.execution.sort_spill_reservation_bytes = SORT_MERGE_RESERVATION.min(limit / (8 * partitions));
+    options.execution.sort_spill_reservation_bytes = sort_merge_reservation(limit, partitions);
     options.catalog.information_schema = true;
     Ok(config)
+}
+
+/// What DataFusion sets aside for the merge of each sort.
+fn sort_merge_reservation(limit: usize, partitions: usize) -> usize {
+    SORT_MERGE_RESERVATION.min(limit / (8 * partitions))
 }
 
 /// A limit in which not even one batch per thread fits is an error before any work.
@@ -154,7 +159,7 @@ impl DataContext {
     pub fn with_config(blockyard: Blockyard, config: SessionConfig) -> Result<Self> {
         let functions = Arc::clone(&blockyard.functions);
         let builder = SessionStateBuilder::new().with_config(config).with_default_features();
-        let session = SessionContext::new_with_state(builder.with_blockyard(blockyard)?.build()).enable_url_table();
+        let session = SessionContext::new_with_state(builder.with_blockyard(blockyard)?.build());
         let state = session.state();
         let Some(store) = state.config().get_extension::<BlockStore>() else {
             return config_err!("the session has no block store");
@@ -177,14 +182,22 @@ impl DataContext {
         BlockyardOptions::from_config(self.session.state().config_options())
     }
 
-    /// Changes options for datasets that are created from now on.
-    pub fn configure(&self, change: impl FnOnce(&mut BlockyardOptions)) {
+    /// Changes options for datasets that are created from now on. The memory limit and the compression of spilled blocks
+    /// take effect at once, for running queries too. Fails when the memory limit is too small.
+    pub fn configure(&self, change: impl FnOnce(&mut BlockyardOptions)) -> Result<()> {
+        let mut options = self.config();
+        change(&mut options);
+        let limit = options.memory_limit.bytes();
         let state = self.session.state_ref();
         let mut state = state.write();
-        if let Some(options) = state.config_mut().options_mut().extensions.get_mut::<BlockyardOptions>() {
-            change(options);
-            self.store.budget().set_limit(options.memory_limit.bytes());
-        }
+        let config = state.config_mut();
+        least_memory(limit, config.target_partitions())?;
+        config.options_mut().execution.sort_spill_reservation_bytes =
+            sort_merge_reservation(limit, config.target_partitions());
+        self.store.budget().set_limit(limit);
+        self.store.set_compression(options.spill_compression);
+        config.options_mut().extensions.insert(options);
+        Ok(())
     }
 
     /// Runs SQL statements separated by `;`. Definitions and settings take effect at once; the last query comes back as a
@@ -195,12 +208,12 @@ impl DataContext {
 
     /// The integers `0 .. n` in a column `id`.
     pub fn range(&self, n: u64) -> Result<Dataset> {
-        self.read_datasource(Arc::new(Range::new(n)), None)
+        self.read_datasource(Arc::new(Range::try_new(n)?), None)
     }
 
     /// As [`DataContext::range`], in `num_blocks` blocks.
     pub fn range_in_blocks(&self, n: u64, num_blocks: usize) -> Result<Dataset> {
-        self.read_datasource(Arc::new(Range::new(n)), Some(num_blocks))
+        self.read_datasource(Arc::new(Range::try_new(n)?), Some(num_blocks))
     }
 
     /// A source of your own, read in `num_blocks` tasks or as many as its size asks for.

@@ -33,9 +33,10 @@ impl<T> ErrorContext<T> for Result<T> {
     fn while_doing<D: Display>(self, what: impl FnOnce() -> D) -> Result<T> {
         self.map_err(|e| {
             let text = format!("{}\n  while {}", one_message(&e), what());
-            // Callers tell a lack of memory or disk from other failures.
+            // Callers tell wrong calls and a lack of memory or disk from other failures.
             match e.find_root() {
                 DataFusionError::ResourcesExhausted(_) => DataFusionError::ResourcesExhausted(text),
+                DataFusionError::Plan(_) => DataFusionError::Plan(text),
                 _ => DataFusionError::Execution(text),
             }
         })
@@ -45,7 +46,9 @@ impl<T> ErrorContext<T> for Result<T> {
 /// The message of an error without the prefixes that each wrapping adds.
 pub(crate) fn one_message(error: &DataFusionError) -> String {
     match error.find_root() {
-        DataFusionError::Execution(text) | DataFusionError::ResourcesExhausted(text) => text.clone(),
+        DataFusionError::Execution(text) | DataFusionError::ResourcesExhausted(text) | DataFusionError::Plan(text) => {
+            text.clone()
+        }
         root => root.strip_backtrace(),
     }
 }

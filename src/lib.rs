@@ -83,11 +83,10 @@ pub use config::{BlockyardOptions, ByteSize, MemoryLimit, SpillCompression, mach
 pub use context::{Blockyard, DataContext, Paths, SessionStateBuilderExt};
 pub use dataset::{Dataset, GroupedDataset, IterOptions, MapFunction, MapOptions, Predicate, WriteOptions};
 pub use functions::{
-    BatchFunction, FunctionRef, FunctionRegistry, Row, filter_rows, flat_map_rows, from_closure, map_rows,
+    BatchFunction, BatchSize, Compute, FunctionRef, FunctionRegistry, Row, filter_rows, flat_map_rows, from_closure,
+    map_rows,
 };
-pub use logical::{
-    BatchSize, Compute, MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode,
-};
+pub use logical::{MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode};
 pub use optimizer::{Anchor, RuleRegistry};
 pub use sinks::SaveMode;
 pub use sources::{Datasource, DatasourceTable, FileKind, ReadOptions};

@@ -22,6 +22,11 @@ impl TaskId {
         self.0.iter().copied().chain([index as u32]).collect::<Vec<_>>().into()
     }
 
+    /// The same within the `index`-th of several inputs.
+    pub fn within(&self, index: usize) -> Self {
+        [index as u32].into_iter().chain(self.0.iter().copied()).collect::<Vec<_>>().into()
+    }
+
     /// A number that depends on nothing but the id, for seeding.
     pub fn hash(&self) -> u64 {
         self.0.iter().fold(0xcbf2_9ce4_8422_2325, |h, part| mix(h ^ u64::from(*part)))

@@ -6,7 +6,7 @@ mod progress;
 mod session;
 mod shell;
 
-use std::io::{IsTerminal, Read};
+use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -21,7 +21,10 @@ pub fn main() -> ExitCode {
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("error: {failure}");
+            if !matches!(failure, Failure::OutputClosed) {
+                // Standard error may be closed too; then nobody can be told.
+                let _told = writeln!(std::io::stderr(), "error: {failure}");
+            }
             ExitCode::from(failure.exit_code())
         }
     }
@@ -30,9 +33,10 @@ pub fn main() -> ExitCode {
 fn run(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { command, options } = arguments;
     let command = match command {
+        // Without a terminal there is nobody to prompt.
+        Some(Command::Shell) | None if !std::io::stdin().is_terminal() => Command::Run { files: vec!["-".into()] },
         Some(command) => command,
-        None if std::io::stdin().is_terminal() => Command::Shell,
-        None => Command::Run { files: vec!["-".into()] },
+        None => Command::Shell,
     };
     let mut session = Session::start(&options)?;
     match command {

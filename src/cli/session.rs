@@ -134,7 +134,7 @@ impl Session {
             runtime.block_on(async {
                 tokio::select! {
                     result = self.run_statement(statement) => result,
-                    _ = tokio::signal::ctrl_c() => Err(Failure::Cancelled),
+                    _ = interrupted() => Err(Failure::Cancelled),
                 }
             })
         });
@@ -205,5 +205,26 @@ impl Drop for Session {
             // Work that was cancelled ends at its next await; what does not end soon is left behind.
             runtime.shutdown_timeout(Duration::from_secs(2));
         }
+    }
+}
+
+/// Ends when the process is asked to stop: Ctrl-C, or a termination signal.
+async fn interrupted() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let signals = (signal(SignalKind::terminate()), signal(SignalKind::hangup()));
+        if let (Ok(mut terminate), Ok(mut hangup)) = signals {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
+            }
+            return;
+        }
+    }
+    if tokio::signal::ctrl_c().await.is_err() {
+        // Without signals nothing can interrupt.
+        std::future::pending::<()>().await;
     }
 }

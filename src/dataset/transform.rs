@@ -2,13 +2,14 @@
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::{Result, plan_err};
+use datafusion::common::Result;
 use datafusion::logical_expr::Expr;
 
 use super::Dataset;
 use crate::config::ByteSize;
+use crate::functions::{BatchSize, Compute};
 use crate::functions::{FunctionRef, FunctionRegistry, Row, filter_rows, flat_map_rows, from_closure, map_rows};
-use crate::logical::{BatchSize, Compute, MapNode, MapOperator, extension};
+use crate::logical::{MapNode, MapOperator, extension};
 
 /// What `map_batches` calls: a closure, or the name of a registered function.
 #[derive(Debug)]
@@ -70,13 +71,7 @@ pub struct MapOptions {
 
 impl MapOptions {
     pub(crate) fn compute(&self) -> Result<Compute> {
-        let milli_cpus = match self.num_cpus {
-            Some(cpus) if !(0.0..=1e6).contains(&cpus) => {
-                return plan_err!("num_cpus must not be negative, got {cpus}");
-            }
-            cpus => cpus.map(|cpus| (cpus * 1000.0).round() as u32),
-        };
-        Ok(Compute { concurrency: self.concurrency, milli_cpus, memory: self.memory })
+        Compute::try_new(self.concurrency, self.num_cpus, self.memory)
     }
 
     fn apply(&self, function: FunctionRef) -> FunctionRef {

@@ -3,10 +3,12 @@
 
 mod batch_function;
 mod builtin;
+mod compute;
 mod registry;
 mod rows;
 
 pub use batch_function::{BatchFunction, FunctionRef, from_closure};
+pub use compute::{BatchSize, Compute};
 pub use registry::FunctionRegistry;
 pub use rows::{Row, filter_rows, flat_map_rows, map_rows};
 pub(crate) use rows::{batch_of_rows, rows_of_batch};

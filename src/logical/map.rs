@@ -10,8 +10,7 @@ use std::sync::Arc;
 use datafusion::common::{DFSchema, DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
-use super::{BatchSize, Compute};
-use crate::functions::FunctionRef;
+use crate::functions::{BatchSize, Compute, FunctionRef};
 
 /// Which operator of the family.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,9 +78,6 @@ impl MapNode {
         }
         if matches!(operator, MapOperator::Batches(_, BatchSize::Rows(0))) {
             return plan_err!("batch_size must be at least 1, got 0");
-        }
-        if compute.concurrency == Some(0) {
-            return plan_err!("concurrency must be at least 1, got 0");
         }
         let schema = match operator.function() {
             Some(function) => {

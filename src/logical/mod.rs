@@ -11,14 +11,12 @@
 //! Read is a table scan, write is DataFusion's COPY, and project, filter, sort, aggregate, join, union and limit are
 //! DataFusion's own.
 
-mod compute;
 mod map;
 mod random_shuffle;
 mod randomize_blocks;
 mod repartition;
 mod zip;
 
-pub use compute::{BatchSize, Compute};
 pub use map::{MapNode, MapOperator};
 pub use random_shuffle::RandomShuffleNode;
 pub use randomize_blocks::RandomizeBlocksNode;

@@ -25,11 +25,11 @@ use datafusion::physical_plan::{
 };
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
-use super::StageMetrics;
 use super::map::limited;
 use super::tasks::{Task, TaskPlan, TaskStream, block_stream, execute_tasks, is_ordered, properties, stream_of};
+use super::{MapExec, StageMetrics};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::runtime::Drivers;
@@ -178,12 +178,17 @@ fn ordered_pieces(
     usage: &Arc<StoreUsage>,
 ) -> Result<BoxStream<'static, Result<BlockHandle>>> {
     let store = BlockStore::of_task(context)?;
-    let ahead = BlockyardOptions::from_task(context).target_max_block_size.bound().saturating_mul(2) / PIECE_BYTES;
+    let target = BlockyardOptions::from_task(context).target_max_block_size.bound();
+    let ahead = match has_slots(plan.as_ref()) {
+        // Whoever has a slot must not wait for one who waits for the slot. The store spills what is too much.
+        true => Semaphore::MAX_PERMITS,
+        false => (target.saturating_mul(2) / PIECE_BYTES).clamp(2, 1024),
+    };
     let mut inputs = Vec::new();
     let mut drivers = Vec::new();
     for partition in 0..plan.output_partitioning().partition_count() {
         let mut pieces = block_stream(plan, partition, Arc::clone(context), PIECE_BYTES)?;
-        let (send, receive) = mpsc::channel(ahead.clamp(2, 1024));
+        let (send, receive) = mpsc::channel(ahead);
         let (store, usage) = (Arc::clone(&store), Arc::clone(usage));
         inputs.push(Input { head: None, pieces: Some(receive) });
         drivers.push(async move {
@@ -211,6 +216,12 @@ fn ordered_pieces(
         Ok(taken.map(|(_, handle)| (handle, (inputs, drivers))))
     });
     Ok(merged.boxed())
+}
+
+/// Whether tasks of the plan wait for each other because only some may run at once.
+fn has_slots(plan: &dyn ExecutionPlan) -> bool {
+    let limited = plan.downcast_ref::<MapExec>().is_some_and(|map| map.compute().concurrency.is_some());
+    limited || plan.children().into_iter().any(|child| has_slots(child.as_ref()))
 }
 
 /// A piece, the end (`None`), or what went wrong.

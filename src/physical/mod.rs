@@ -11,6 +11,7 @@
 //! **block** is formed only where a stage ends: before a queue, an exchange or a sink.
 
 mod exchange;
+mod executions;
 mod gather;
 mod input_order;
 mod map;
@@ -27,7 +28,7 @@ pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, Proj
 pub(crate) use queue::QueueExec;
 pub(crate) use read::ReadExec;
 pub(crate) use stage::{StageMetrics, TaskRecord};
-pub(crate) use tasks::{as_task_plan, planned_blocks};
+pub(crate) use tasks::{as_task_plan, is_ordered, planned_blocks};
 pub(crate) use write::WriteExec;
 pub(crate) use zip::ZipExec;
 

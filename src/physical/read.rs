@@ -24,6 +24,7 @@ use datafusion::physical_plan::{
 use futures::{StreamExt, stream};
 
 use super::StageMetrics;
+use super::executions::Executions;
 use super::tasks::{Task, TaskPlan, TaskStream, execute_tasks, properties, stream_of};
 use crate::block::TaskId;
 use crate::error::ErrorContext;
@@ -33,7 +34,8 @@ use crate::error::ErrorContext;
 pub(crate) struct ReadExec {
     name: String,
     input: Arc<dyn ExecutionPlan>,
-    next_task: Arc<AtomicUsize>,
+    /// The next task of each execution.
+    next_task: Executions<AtomicUsize>,
     properties: Arc<PlanProperties>,
     stage: StageMetrics,
 }
@@ -42,7 +44,7 @@ impl ReadExec {
     /// Reads `input`, one task per partition, with `partitions` streams. `name` is what plans show, like `ReadParquet`.
     pub(crate) fn new(name: impl Into<String>, input: Arc<dyn ExecutionPlan>, partitions: usize) -> Self {
         let properties = properties(input.schema(), partitions, EmissionType::Incremental);
-        Self { name: name.into(), input, next_task: Arc::default(), properties, stage: StageMetrics::default() }
+        Self { name: name.into(), input, next_task: Executions::default(), properties, stage: StageMetrics::default() }
     }
 
     /// Number of read tasks.
@@ -132,8 +134,9 @@ impl ExecutionPlan for ReadExec {
 }
 
 impl TaskPlan for ReadExec {
-    fn tasks(&self, _partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
-        let (input, next_task, total) = (Arc::clone(&self.input), Arc::clone(&self.next_task), self.num_tasks());
+    fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
+        let (input, next_task, total) =
+            (Arc::clone(&self.input), self.next_task.join(partition, &context), self.num_tasks());
         let name = self.name.clone();
         let tasks = stream::iter(std::iter::from_fn(move || {
             let index = next_task.fetch_add(1, Relaxed);
@@ -166,7 +169,8 @@ fn files(scan: &Arc<dyn ExecutionPlan>, task: usize) -> String {
     let Some(group) = config.and_then(|config| config.file_groups.get(task)) else {
         return String::new();
     };
-    let paths: Vec<String> = group.iter().take(3).map(|file| file.object_meta.location.to_string()).collect();
+    let root = config.map_or(String::new(), |c| c.object_store_url.as_str().replace("file://", ""));
+    let paths: Vec<String> = group.iter().take(3).map(|file| format!("{root}{}", file.object_meta.location)).collect();
     let more = if group.len() > paths.len() { ", .." } else { "" };
     format!(" over {}{more}", paths.join(", "))
 }

@@ -9,6 +9,7 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
@@ -69,25 +70,45 @@ pub(crate) fn as_task_plan(plan: &dyn ExecutionPlan) -> Option<&dyn TaskPlan> {
 
 /// Whether the rows of a plan have an order that [`TaskId`]s tell, or that a single partition gives.
 pub(crate) fn is_ordered(plan: &dyn ExecutionPlan) -> bool {
-    match as_task_plan(plan) {
-        Some(plan) => plan.is_ordered(),
-        None => plan.output_partitioning().partition_count() == 1,
+    match (as_task_plan(plan), plan.is::<UnionExec>()) {
+        (Some(plan), _) => plan.is_ordered(),
+        (None, true) => plan.children().into_iter().all(|child| is_ordered(child.as_ref())),
+        (None, false) => plan.output_partitioning().partition_count() == 1,
     }
 }
 
-/// The tasks of any plan: those of our operators, or one task for a partition of DataFusion's.
+/// The tasks of any plan: those of our operators, those of the inputs of a union, or one task for a partition of
+/// DataFusion's. Their time is not measured.
 pub(crate) fn task_stream(
     plan: &Arc<dyn ExecutionPlan>,
     partition: usize,
     context: Arc<TaskContext>,
 ) -> Result<TaskStream> {
-    match as_task_plan(plan.as_ref()) {
-        Some(plan) => plan.tasks(partition, context),
-        None => {
-            let batches = plan.execute(partition, context)?;
-            Ok(stream::iter([Ok(Task { id: TaskId::root(partition), batches })]).boxed())
+    tasks_of(plan, partition, context, |plan, partition, context| plan.tasks(partition, context))
+}
+
+fn tasks_of(
+    plan: &Arc<dyn ExecutionPlan>,
+    partition: usize,
+    context: Arc<TaskContext>,
+    tasks: fn(&dyn TaskPlan, usize, Arc<TaskContext>) -> Result<TaskStream>,
+) -> Result<TaskStream> {
+    if let Some(plan) = as_task_plan(plan.as_ref()) {
+        return tasks(plan, partition, context);
+    }
+    if plan.is::<UnionExec>() && is_ordered(plan.as_ref()) {
+        let mut left = partition;
+        for (index, input) in plan.children().into_iter().enumerate() {
+            let partitions = input.output_partitioning().partition_count();
+            if left < partitions {
+                let tasks = tasks_of(input, left, context, tasks)?;
+                return Ok(tasks.map_ok(move |t| Task { id: t.id.within(index), batches: t.batches }).boxed());
+            }
+            left -= partitions;
         }
     }
+    let batches = plan.execute(partition, context)?;
+    Ok(stream::iter([Ok(Task { id: TaskId::root(partition), batches })]).boxed())
 }
 
 /// The tasks of one of our plans, with their time and output recorded in its stage.
@@ -115,10 +136,7 @@ pub(crate) fn block_stream(
     target_bytes: usize,
 ) -> Result<BlockStream> {
     let schema = plan.schema();
-    let tasks = match as_task_plan(plan.as_ref()) {
-        Some(plan) => measured_tasks(plan, partition, context)?,
-        None => task_stream(plan, partition, context)?,
-    };
+    let tasks = tasks_of(plan, partition, context, measured_tasks)?;
     let blocks = tasks.map_ok(move |task| blocks_of_task(task, Arc::clone(&schema), target_bytes)).try_flatten();
     Ok(blocks.boxed())
 }

@@ -9,7 +9,8 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::NodePlanner;
 use crate::config::BlockyardOptions;
-use crate::logical::{BatchSize, MapNode, MapOperator};
+use crate::functions::BatchSize;
+use crate::logical::{MapNode, MapOperator};
 use crate::physical::{FunctionStep, MapExec, MapStep, SampleStep};
 
 #[derive(Debug)]

@@ -1,11 +1,15 @@
 //! Waiting for IO in code that cannot be async, such as SQL planning.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::OnceLock;
 use std::sync::mpsc::channel;
 
 use datafusion::common::{Result, exec_datafusion_err};
+use futures::FutureExt;
 use tokio::runtime::{Builder, Runtime};
+
+use crate::error::panic_text;
 
 /// Runs a future on a runtime of its own and waits for it. Listings and footers are read this way while a statement is
 /// planned; it works from inside and outside any other runtime. The runtime lives as long as the process, so that
@@ -21,8 +25,11 @@ pub(crate) fn block_on_io<T: Send + 'static>(future: impl Future<Output = Result
     let (send, receive) = channel();
     #[expect(clippy::disallowed_methods, reason = "this is the runtime")]
     runtime.spawn(async move {
+        let result = AssertUnwindSafe(future).catch_unwind().await;
+        let result =
+            result.unwrap_or_else(|p| Err(exec_datafusion_err!("a reader panicked: {}", panic_text(p.as_ref()))));
         // The receiver waits below, so nobody can have gone.
-        let _sent = send.send(future.await);
+        let _sent = send.send(result);
     });
     receive.recv().map_err(|_| exec_datafusion_err!("planning panicked while it waited for IO"))?
 }

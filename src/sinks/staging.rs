@@ -38,6 +38,8 @@ pub(crate) struct Staging {
     directory: Path,
     staged: Path,
     existing: Vec<Path>,
+    /// Whether the directory was there before.
+    was_there: bool,
 }
 
 impl Staging {
@@ -45,7 +47,11 @@ impl Staging {
     pub(crate) async fn begin(store: Arc<dyn ObjectStore>, target: Target) -> Result<Option<Self>> {
         let path = target.url.prefix().clone();
         let existing = match target.single_file {
-            true => store.head(&path).await.map(|meta| vec![meta.location]).unwrap_or_default(),
+            true => match store.head(&path).await {
+                Ok(meta) => vec![meta.location],
+                Err(object_store::Error::NotFound { .. }) => Vec::new(),
+                Err(e) => return Err(e.into()),
+            },
             false => visible_files(store.as_ref(), &path).await?,
         };
         match target.mode {
@@ -68,7 +74,8 @@ impl Staging {
             false => path,
         };
         let staged = directory.clone().join(format!(".blockyard-{}", uuid::Uuid::new_v4().simple()));
-        Ok(Some(Self { store, target, directory, staged, existing }))
+        let was_there = target.url.scheme() != "file" || PathBuf::from(format!("/{directory}")).exists();
+        Ok(Some(Self { store, target, directory, staged, existing, was_there }))
     }
 
     /// Where the block `id` is to be written.
@@ -84,11 +91,29 @@ impl Staging {
     /// Makes the staged files visible, numbered in the order of their ids.
     pub(crate) async fn commit(&self, mut ids: Vec<TaskId>) -> Result<()> {
         ids.sort();
-        if self.target.mode == SaveMode::Overwrite && !self.target.single_file {
-            for old in &self.existing {
-                self.store.delete(old).await?;
-            }
+        let overwrites = self.target.mode == SaveMode::Overwrite && !self.target.single_file;
+        let old = if overwrites { &self.existing[..] } else { &[] };
+        for (number, path) in old.iter().enumerate() {
+            self.store.rename(path, &self.set_aside(number)).await?;
         }
+        if let Err(e) = self.publish(ids).await {
+            for (number, path) in old.iter().enumerate() {
+                self.store.rename(&self.set_aside(number), path).await?;
+            }
+            return Err(e);
+        }
+        for number in 0..old.len() {
+            self.store.delete(&self.set_aside(number)).await?;
+        }
+        Ok(())
+    }
+
+    /// Where an old file waits until the new ones are in place.
+    fn set_aside(&self, number: usize) -> Path {
+        self.staged.clone().join(format!("old-{number}"))
+    }
+
+    async fn publish(&self, ids: Vec<TaskId>) -> Result<()> {
         let mut next = match self.target.mode {
             SaveMode::Append => self.existing.iter().filter_map(part_number).max().map_or(0, |n| n + 1),
             _ => 0,
@@ -132,6 +157,10 @@ impl Drop for Staging {
         if let Some(directory) = self.local_directory() {
             // After a commit the directory is empty; after a failure it is not. Nothing more can be done if this fails.
             let _removed = std::fs::remove_dir_all(directory);
+            if !self.was_there {
+                // Only an empty directory can be removed this way: nothing was written.
+                let _removed = std::fs::remove_dir(format!("/{}", self.directory));
+            }
         }
     }
 }

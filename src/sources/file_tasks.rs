@@ -16,12 +16,15 @@ pub(super) struct Unit {
     pub(super) bytes: usize,
 }
 
+/// More tasks than this cost more to plan than they give; blocks are cut from them anyway.
+const MOST_TASKS: usize = 1 << 14;
+
 /// Number of read tasks for data of this size in memory, by Ray's rule: blocks of 1 MiB up to `read_op_min_num_blocks`
 /// of them, never larger than the target, at least two per CPU.
 pub(super) fn detect_parallelism(bytes: usize, options: &BlockyardOptions) -> usize {
     let small = options.read_op_min_num_blocks.min(bytes / options.target_min_block_size.bound().max(1));
     let large = bytes / options.target_max_block_size.bound();
-    small.max(large).max(2 * options.num_cpus).max(1)
+    small.max(large).max(2 * options.num_cpus).clamp(1, MOST_TASKS)
 }
 
 /// Packs units into at most `tasks` tasks of about equal bytes, in order. A task without units does not come out.

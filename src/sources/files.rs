@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use datafusion::arrow::csv::reader::Format;
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
@@ -23,10 +24,12 @@ use datafusion::datasource::physical_plan::FileScanConfigBuilder;
 use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::logical_expr::Expr;
+use datafusion::parquet::arrow::parquet_to_arrow_schema;
+use datafusion::parquet::file::metadata::ParquetMetaData;
 use datafusion::physical_expr::Partitioning;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::{StreamExt, TryStreamExt, stream};
-use object_store::ObjectStore;
+use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::file_tasks::{Unit, detect_parallelism, pack};
 use super::listing::{ListedFile, list_files};
@@ -36,6 +39,12 @@ use crate::physical::ReadExec;
 
 /// Footers that are read at once.
 const CONCURRENT_FOOTERS: usize = 32;
+
+/// The names of the columns of a CSV file are in this many bytes.
+const HEADER_BYTES: u64 = 64 << 10;
+
+/// The directory that stands for a null value.
+const HIVE_NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
 /// A format that can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,11 +67,36 @@ impl FileKind {
         }
     }
 
-    fn extension(self) -> &'static str {
+    fn name(self) -> &'static str {
+        self.extensions()[0]
+    }
+
+    /// What a path names, by how it or the files in the directory end.
+    pub(crate) fn of_path(path: &str) -> Option<Self> {
+        let all = [Self::Parquet, Self::Csv, Self::Json];
+        let of_name = |name: &str| {
+            let name = name.to_lowercase();
+            let ends = |e: &str| name.split('.').skip(1).any(|part| part == e);
+            all.into_iter().find(|kind| kind.extensions().iter().any(|e| ends(e)))
+        };
+        let last = path.trim_end_matches('/').rsplit('/').next().unwrap_or(path);
+        of_name(last).or_else(|| {
+            let mut names: Vec<String> = std::fs::read_dir(path)
+                .ok()?
+                .flatten()
+                .map(|entry| entry.file_name().to_string_lossy().into_owned())
+                .collect();
+            names.sort();
+            names.iter().find_map(|name| of_name(name))
+        })
+    }
+
+    /// How names of files end that a directory is searched for.
+    fn extensions(self) -> &'static [&'static str] {
         match self {
-            Self::Parquet => "parquet",
-            Self::Csv => "csv",
-            Self::Json => "json",
+            Self::Parquet => &["parquet"],
+            Self::Csv => &["csv"],
+            Self::Json => &["json", "jsonl", "ndjson"],
         }
     }
 
@@ -78,6 +112,7 @@ impl FileKind {
                 let defaults: CsvOptions = session.default_table_options().csv;
                 let format = CsvFormat::default().with_options(defaults).with_file_compression_type(compression);
                 let format = format.with_has_header(options.has_header.unwrap_or(true));
+                let format = format.with_newlines_in_values(options.newlines_in_values);
                 Arc::new(match options.delimiter {
                     Some(delimiter) => format.with_delimiter(delimiter),
                     None => format,
@@ -101,6 +136,9 @@ pub struct ReadOptions {
     pub has_header: Option<bool>,
     /// CSV: what separates values. Default: a comma.
     pub delimiter: Option<u8>,
+    /// CSV: values in quotes may have line breaks. A file is then read by one task. Default: false, which reads such
+    /// values wrongly when a file is cut into tasks.
+    pub newlines_in_values: bool,
 }
 
 /// Files as a table.
@@ -114,6 +152,7 @@ pub(crate) struct FileTable {
     columns: Option<Vec<usize>>,
     schema: SchemaRef,
     splittable: bool,
+    compressed: bool,
     paths: Vec<String>,
     options: ReadOptions,
 }
@@ -135,19 +174,21 @@ impl FileTable {
         if options.override_num_blocks == Some(0) {
             return plan_err!("override_num_blocks must be at least 1, got 0");
         }
-        let (url, store, listed) = list_files(session.runtime_env(), paths, kind.extension()).await?;
+        let (url, store, listed) = list_files(session.runtime_env(), paths, kind.extensions()).await?;
         let compression = compression_of(&listed[0]);
-        let splittable = kind == FileKind::Parquet || compression == FileCompressionType::UNCOMPRESSED;
+        let compressed = compression != FileCompressionType::UNCOMPRESSED;
+        let splittable = kind == FileKind::Parquet
+            || (compression == FileCompressionType::UNCOMPRESSED && !options.newlines_in_values);
         let format = kind.format(session, options, compression);
         // A file without bytes has no columns to tell, except that every Parquet file must have some.
         let telling = listed.iter().find(|f| f.meta.size > 0 || kind == FileKind::Parquet).unwrap_or(&listed[0]);
         let file_schema = format
             .infer_schema(session, &store, std::slice::from_ref(&telling.meta))
             .await
-            .while_doing(|| format!("reading the columns of '{}'", telling.meta.location))?;
+            .while_doing(|| format!("reading the columns of '{}'", full_path(&url, &telling.meta.location)))?;
         // Another file may lack a column, or have nulls where the first has none.
         let file_schema = if listed.len() > 1 { Arc::new(nullable(&file_schema)) } else { file_schema };
-        let (hive, files) = partition_columns(&listed, options.include_paths)?;
+        let (hive, files) = partition_columns(&url, &listed, options.include_paths)?;
         for field in &hive {
             if file_schema.field_with_name(field.name()).is_ok() {
                 return plan_err!("column '{}' is both in the files and in their paths", field.name());
@@ -161,7 +202,20 @@ impl FileTable {
             None => full,
         };
         let (paths, options) = (paths.to_vec(), options.clone());
-        Ok(Self { kind, format, url, store, files, table_schema, columns, schema, splittable, paths, options })
+        Ok(Self {
+            kind,
+            format,
+            url,
+            store,
+            files,
+            table_schema,
+            columns,
+            schema,
+            splittable,
+            compressed,
+            paths,
+            options,
+        })
     }
 
     /// Ray's name of the read.
@@ -175,19 +229,21 @@ impl FileTable {
             let quoted: Vec<String> = texts.iter().map(|t| format!("'{}'", t.replace('\'', "''"))).collect();
             format!("[{}]", quoted.join(", "))
         };
-        let ReadOptions { columns, override_num_blocks, include_paths, has_header, delimiter } = &self.options;
-        let mut call = format!("read_{}({}", self.kind.extension(), list(&self.paths));
+        let ReadOptions { columns, override_num_blocks, include_paths, has_header, delimiter, newlines_in_values } =
+            &self.options;
+        let mut call = format!("read_{}({}", self.kind.name(), list(&self.paths));
         call.extend(columns.as_ref().map(|c| format!(", columns => {}", list(c))));
         call.extend(override_num_blocks.map(|n| format!(", override_num_blocks => {n}")));
         call.extend(include_paths.then(|| ", include_paths => true".to_owned()));
         call.extend(has_header.map(|h| format!(", has_header => {h}")));
         call.extend(delimiter.map(|d| format!(", delimiter => '{}'", char::from(d))));
+        call.extend(newlines_in_values.then(|| ", newlines_in_values => true".to_owned()));
         call + ")"
     }
 
     /// Paths of the files.
     pub(crate) fn paths(&self) -> Vec<String> {
-        self.files.iter().map(|f| f.object_meta.location.to_string()).collect()
+        self.files.iter().map(|f| full_path(&self.url, &f.object_meta.location)).collect()
     }
 
     /// Rows by the footers, where the format has footers.
@@ -203,13 +259,16 @@ impl FileTable {
         let cache = session.runtime_env().cache_manager.get_file_metadata_cache();
         let footers = stream::iter(self.files.iter().cloned().enumerate()).map(|(index, file)| {
             let (store, cache) = (Arc::clone(&self.store), Arc::clone(&cache));
+            let (schema, url) = (Arc::clone(self.table_schema.file_schema()), self.url.clone());
             async move {
                 let meta = &file.object_meta;
                 let footer = DFParquetMetadata::new(store.as_ref(), meta)
                     .with_file_metadata_cache(Some(cache))
                     .fetch_metadata()
                     .await
-                    .while_doing(|| format!("reading the footer of '{}'", meta.location))?;
+                    .while_doing(|| format!("reading the footer of '{}'", full_path(&url, &meta.location)))?;
+                check_types(&schema, &footer)
+                    .while_doing(|| format!("reading '{}'", full_path(&url, &meta.location)))?;
                 let rows = footer.file_metadata().num_rows() as usize;
                 let mut begin = 0;
                 let mut units = Vec::new();
@@ -234,6 +293,31 @@ impl FileTable {
         Ok((footers.into_iter().flat_map(|(units, _)| units).collect(), rows))
     }
 
+    /// Values of CSV files are told apart by their place, so all files must have the columns in the same order.
+    async fn check_headers(&self) -> Result<()> {
+        let named = self.kind == FileKind::Csv && self.options.has_header.unwrap_or(true);
+        if !named || self.compressed || self.files.len() < 2 {
+            return Ok(());
+        }
+        let headers = stream::iter(self.files.iter().cloned()).map(|file| async move {
+            let meta = &file.object_meta;
+            let head = self.store.get_range(&meta.location, 0..meta.size.min(HEADER_BYTES)).await?;
+            let delimiter = self.options.delimiter.unwrap_or(b',');
+            let format = Format::default().with_header(true).with_delimiter(delimiter);
+            let (schema, _) = format.infer_schema(head.as_ref(), Some(0))?;
+            let names: Vec<String> = schema.fields().iter().map(|f| f.name().clone()).collect();
+            let expected: Vec<&String> = self.table_schema.file_schema().fields().iter().map(|f| f.name()).collect();
+            if meta.size > 0 && !names.iter().eq(expected.iter().copied()) {
+                return plan_err!(
+                    "the columns of '{}' are {names:?}, but those of the first file are {expected:?}",
+                    full_path(&self.url, &meta.location)
+                );
+            }
+            Ok(())
+        });
+        headers.buffered(CONCURRENT_FOOTERS).try_collect().await
+    }
+
     /// Byte ranges of text files.
     fn text_units(&self, options: &BlockyardOptions) -> Vec<Unit> {
         let total: u64 = self.files.iter().map(|f| f.object_meta.size).sum();
@@ -249,6 +333,55 @@ impl FileTable {
             units.extend((0..pieces).map(unit));
         }
         units
+    }
+}
+
+/// A file whose values would have to be changed to fit the columns of the first file is an error.
+fn check_types(expected: &Schema, footer: &ParquetMetaData) -> Result<()> {
+    let metadata = footer.file_metadata();
+    let found = parquet_to_arrow_schema(metadata.schema_descr(), metadata.key_value_metadata())?;
+    for field in found.fields() {
+        let Ok(wanted) = expected.field_with_name(field.name()) else {
+            continue;
+        };
+        if !fits(field.data_type(), wanted.data_type()) {
+            return plan_err!(
+                "column '{}' is {} here, but {} in the first file",
+                field.name(),
+                field.data_type(),
+                wanted.data_type()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whether every value of one type is a value of the other.
+fn fits(from: &DataType, to: &DataType) -> bool {
+    use DataType::{
+        Binary, BinaryView, Date32, Date64, Dictionary, Float32, LargeBinary, LargeUtf8, Null, Utf8, Utf8View,
+    };
+    let text =
+        |t: &DataType| matches!(t, Utf8 | LargeUtf8 | Utf8View | Binary | LargeBinary | BinaryView | Dictionary(..));
+    match (from, to) {
+        (from, to) if from == to || from.is_nested() && to.is_nested() || text(from) && text(to) => true,
+        (Null, _) | (Float32, DataType::Float64) | (Date32, Date64) => true,
+        (DataType::Timestamp(..), DataType::Timestamp(..)) => true,
+        (DataType::Decimal128(p, s), DataType::Decimal128(q, t)) => s == t && p <= q,
+        (from, to) if from.is_signed_integer() && to.is_signed_integer() => {
+            from.primitive_width() <= to.primitive_width()
+        }
+        (from, to) if from.is_unsigned_integer() && to.is_integer() => from.primitive_width() < to.primitive_width(),
+        (from, DataType::Float64) if from.is_integer() => from.primitive_width() < Some(8),
+        _ => false,
+    }
+}
+
+/// A path that can be read again: absolute on local disks, a URL elsewhere.
+fn full_path(url: &ListingTableUrl, location: &object_store::path::Path) -> String {
+    match url.scheme() {
+        "file" => format!("/{location}"),
+        _ => format!("{}{location}", url.object_store()),
     }
 }
 
@@ -273,13 +406,17 @@ fn compression_of(file: &ListedFile) -> FileCompressionType {
 }
 
 /// The columns that paths give, and the files with their values. Integers where all values are, else strings.
-fn partition_columns(listed: &[ListedFile], include_paths: bool) -> Result<(Vec<FieldRef>, Vec<PartitionedFile>)> {
+fn partition_columns(
+    url: &ListingTableUrl,
+    listed: &[ListedFile],
+    include_paths: bool,
+) -> Result<(Vec<FieldRef>, Vec<PartitionedFile>)> {
     let names: Vec<&String> = listed[0].hive.iter().map(|(name, _)| name).collect();
     let distinct: BTreeSet<Vec<&String>> = listed.iter().map(|f| f.hive.iter().map(|(n, _)| n).collect()).collect();
     if distinct.len() > 1 {
         return plan_err!("files have different partition directories: {distinct:?}");
     }
-    let integers = |i: usize| listed.iter().all(|f| f.hive[i].1.parse::<i64>().is_ok());
+    let integers = |i: usize| listed.iter().all(|f| f.hive[i].1 == HIVE_NULL || f.hive[i].1.parse::<i64>().is_ok());
     let mut fields: Vec<FieldRef> = Vec::new();
     for (i, name) in names.iter().enumerate() {
         let kind = if integers(i) { DataType::Int64 } else { DataType::Utf8 };
@@ -293,11 +430,11 @@ fn partition_columns(listed: &[ListedFile], include_paths: bool) -> Result<(Vec<
         for (field, (_, value)) in fields.iter().zip(&listed.hive) {
             values.push(match field.data_type() {
                 DataType::Int64 => ScalarValue::Int64(value.parse().ok()),
-                _ => ScalarValue::Utf8(Some(value.clone())),
+                _ => ScalarValue::Utf8((value != HIVE_NULL).then(|| value.clone())),
             });
         }
         if include_paths {
-            values.push(ScalarValue::Utf8(Some(listed.meta.location.to_string())));
+            values.push(ScalarValue::Utf8(Some(full_path(url, &listed.meta.location))));
         }
         PartitionedFile::new_from_meta(listed.meta.clone()).with_partition_values(values)
     };
@@ -340,7 +477,10 @@ impl TableProvider for FileTable {
                 statistics.total_byte_size = Precision::Inexact(units.iter().map(|u| u.bytes).sum());
                 units
             }
-            FileKind::Csv | FileKind::Json => self.text_units(&options),
+            FileKind::Csv | FileKind::Json => {
+                self.check_headers().await?;
+                self.text_units(&options)
+            }
         };
         let bytes = units.iter().map(|u| u.bytes).sum();
         let tasks = self.options.override_num_blocks.unwrap_or_else(|| detect_parallelism(bytes, &options));

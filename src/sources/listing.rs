@@ -24,22 +24,31 @@ pub(super) struct ListedFile {
 pub(super) async fn list_files(
     runtime: &RuntimeEnv,
     paths: &[String],
-    extension: &str,
+    extensions: &[&str],
 ) -> Result<(ListingTableUrl, Arc<dyn ObjectStore>, Vec<ListedFile>)> {
     let mut files = Vec::new();
     let mut first: Option<(ListingTableUrl, Arc<dyn ObjectStore>)> = None;
     for path in paths {
         check_local(path)?;
         let url = ListingTableUrl::parse(path)?;
-        let store = runtime.object_store(url.object_store())?;
+        let store = runtime.object_store(url.object_store()).map_err(|_| {
+            plan_datafusion_err!(
+                "nothing is registered for '{}'; local paths work at once, stores are added by \
+                 SessionContext::register_object_store",
+                url.object_store()
+            )
+        })?;
         if let Some((known, _)) = &first
             && known.object_store() != url.object_store()
         {
             return plan_err!("all paths of a read must be in one store, got {known} and {url}");
         }
-        let found = list_one(store.as_ref(), &url, extension).await?;
+        let found = list_one(store.as_ref(), &url, extensions).await?;
         if found.is_empty() {
-            return plan_err!("no .{extension} files in '{path}'");
+            return match url.get_glob() {
+                Some(_) => plan_err!("no files match '{path}'"),
+                None => plan_err!("no .{} files in '{path}'", extensions.join(", .")),
+            };
         }
         files.extend(found);
         first.get_or_insert((url, store));
@@ -50,7 +59,7 @@ pub(super) async fn list_files(
     }
 }
 
-async fn list_one(store: &dyn ObjectStore, url: &ListingTableUrl, extension: &str) -> Result<Vec<ListedFile>> {
+async fn list_one(store: &dyn ObjectStore, url: &ListingTableUrl, extensions: &[&str]) -> Result<Vec<ListedFile>> {
     let prefix = url.prefix();
     if !url.is_collection() && url.get_glob().is_none() {
         let meta = store.head(prefix).await.map_err(DataFusionError::from)?;
@@ -59,8 +68,8 @@ async fn list_one(store: &dyn ObjectStore, url: &ListingTableUrl, extension: &st
     let mut listed: Vec<ObjectMeta> = store.list(Some(prefix)).try_collect().await.map_err(DataFusionError::from)?;
     listed.retain(|meta| {
         let name = meta.location.filename().unwrap_or_default();
-        let wanted =
-            url.get_glob().is_some() || name.split('.').skip(1).any(|part| part.eq_ignore_ascii_case(extension));
+        let wanted = url.get_glob().is_some()
+            || name.split('.').skip(1).any(|part| extensions.iter().any(|e| part.eq_ignore_ascii_case(e)));
         wanted && is_visible(prefix, &meta.location) && url.contains(&meta.location, false)
     });
     listed.sort_by(|a, b| a.location.cmp(&b.location));

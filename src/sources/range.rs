@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion::common::Result;
+use datafusion::common::{Result, plan_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
@@ -20,9 +20,12 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// The first `n` integers.
-    pub(crate) fn new(n: u64) -> Self {
-        Self { n, schema: Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false)])) }
+    /// The first `n` integers. Fails when they do not fit the column.
+    pub(crate) fn try_new(n: u64) -> Result<Self> {
+        if n > i64::MAX as u64 {
+            return plan_err!("range(n) takes at most {}, got {n}", i64::MAX);
+        }
+        Ok(Self { n, schema: Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false)])) })
     }
 }
 
@@ -36,7 +39,7 @@ impl Datasource for Range {
     }
 
     fn estimated_bytes(&self) -> Option<usize> {
-        Some(self.n as usize * 8)
+        Some((self.n as usize).saturating_mul(8))
     }
 
     fn num_rows(&self) -> Option<usize> {

@@ -6,7 +6,7 @@ use datafusion::sql::sqlparser::ast::{Expr, FunctionArg, FunctionArgExpr, UnaryO
 use super::signatures::{Kind, Signature};
 use crate::config::ByteSize;
 use crate::error::unknown_name;
-use crate::logical::BatchSize;
+use crate::functions::BatchSize;
 
 /// A value as it is written.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,12 +59,8 @@ impl Arguments {
                 }
             };
             let Some((name, kind)) = signature.arguments.get(index) else {
-                return plan_err!(
-                    "{} takes at most {} arguments: {}",
-                    signature.name,
-                    signature.tables + signature.arguments.len(),
-                    signature.names().join(", ")
-                );
+                let names = [vec!["table"; signature.tables], signature.names()].concat();
+                return plan_err!("{} takes at most {} arguments: {}", signature.name, names.len(), names.join(", "));
             };
             let written = written(&value).filter(|w| fits(w, *kind));
             let Some(written) = written else {

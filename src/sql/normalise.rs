@@ -42,17 +42,15 @@ struct Normaliser;
 impl VisitorMut for Normaliser {
     type Break = String;
 
-    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<String> {
-        if let SetExpr::Select(select) = query.body.as_mut() {
-            if select.flavor == SelectFlavor::FromFirstNoSelect {
-                select.flavor = SelectFlavor::Standard;
-                select.projection = vec![SelectItem::Wildcard(WildcardAdditionalOptions::default())];
-            }
-            if let Some(what) = unhandled(select) {
-                return ControlFlow::Break(what.to_owned());
-            }
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<String> {
+        if select.flavor == SelectFlavor::FromFirstNoSelect {
+            select.flavor = SelectFlavor::Standard;
+            select.projection = vec![SelectItem::Wildcard(WildcardAdditionalOptions::default())];
         }
-        ControlFlow::Continue(())
+        match unhandled(select) {
+            Some(what) => ControlFlow::Break(what.to_owned()),
+            None => ControlFlow::Continue(()),
+        }
     }
 
     fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<String> {

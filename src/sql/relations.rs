@@ -10,15 +10,15 @@ use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::planner::{PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning};
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 use datafusion::prelude::SessionConfig;
-use datafusion::sql::sqlparser::ast::{Expr, TableAlias, TableFactor};
+use datafusion::sql::sqlparser::ast::{Expr, ObjectName, TableAlias, TableFactor};
 
 use super::arguments::Arguments;
 use super::normalise::signature_of;
 use super::sample::sample_of;
 use super::signatures::Signature;
-use crate::functions::FunctionRegistry;
+use crate::functions::{Compute, FunctionRegistry};
 use crate::logical::{
-    Compute, MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode, extension,
+    MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode, extension,
 };
 use crate::runtime::block_on_io;
 use crate::seed::fresh_seed;
@@ -56,6 +56,12 @@ impl RelationPlanner for BlockyardRelationPlanner {
             let input = context.plan(relation)?;
             let operator = MapOperator::Sample { fraction, seed: seed.unwrap_or_else(fresh_seed) };
             return planned(extension(MapNode::try_new(input, operator, Compute::default())?), alias);
+        }
+        if let TableFactor::Table { name, alias, args: None, .. } = &relation
+            && let Some(path) = quoted_path(name)
+        {
+            let plan = self.open(path, context)?;
+            return planned(plan, alias.clone());
         }
         let TableFactor::Table { name, alias, args: Some(args), .. } = &relation else {
             return Ok(RelationPlanning::Original(Box::new(relation)));
@@ -95,11 +101,8 @@ impl BlockyardRelationPlanner {
             "map_batches" => {
                 let function = self.functions.get(arguments.text("function").unwrap_or_default())?;
                 let operator = MapOperator::Batches(function, arguments.batch_size("batch_size"));
-                let compute = Compute {
-                    concurrency: arguments.size("concurrency"),
-                    milli_cpus: arguments.number("num_cpus").map(|cpus| (cpus * 1000.0).round() as u32),
-                    memory: arguments.bytes("memory")?,
-                };
+                let (concurrency, num_cpus) = (arguments.size("concurrency"), arguments.number("num_cpus"));
+                let compute = Compute::try_new(concurrency, num_cpus, arguments.bytes("memory")?)?;
                 Ok(extension(MapNode::try_new(table(0)?, operator, compute)?))
             }
             "random_shuffle" => Ok(extension(RandomShuffleNode::try_new(table(0)?, seed(), num_blocks)?)),
@@ -109,7 +112,7 @@ impl BlockyardRelationPlanner {
             }
             "randomize_block_order" => Ok(extension(RandomizeBlocksNode::new(table(0)?, seed()))),
             "zip" => Ok(extension(ZipNode::try_new(table(0)?, table(1)?)?)),
-            "range" => source(Arc::new(Range::new(arguments.count("n").unwrap_or_default())), arguments),
+            "range" => source(Arc::new(Range::try_new(arguments.count("n").unwrap_or_default())?), arguments),
             #[cfg(feature = "tpch")]
             "tpch" => {
                 let (table, scale) = (arguments.text("table").unwrap_or_default(), arguments.number("scale"));
@@ -139,10 +142,24 @@ impl BlockyardRelationPlanner {
             include_paths: arguments.flag("include_paths").unwrap_or(false),
             has_header: arguments.flag("has_header"),
             delimiter,
+            newlines_in_values: arguments.flag("newlines_in_values").unwrap_or(false),
         };
         let paths = arguments.texts("paths").unwrap_or_default();
         let session = self.session(context);
         let table = block_on_io(async move { FileTable::open(&session, kind, &paths, &options).await })?;
+        scan(table.read_name(), Arc::new(table))
+    }
+
+    /// `FROM 'dir/*.parquet'`.
+    fn open(&self, path: String, context: &mut dyn RelationPlannerContext) -> Result<LogicalPlan> {
+        let Some(kind) = FileKind::of_path(&path) else {
+            return plan_err!(
+                "'{path}' is not the path of a Parquet, CSV or JSON file, nor of a directory of such files"
+            );
+        };
+        let session = self.session(context);
+        let options = ReadOptions::default();
+        let table = block_on_io(async move { FileTable::open(&session, kind, &[path], &options).await })?;
         scan(table.read_name(), Arc::new(table))
     }
 
@@ -174,6 +191,14 @@ fn plan_table(expression: &Expr, function: &str, context: &mut dyn RelationPlann
         );
     };
     context.plan(TableFactor::Derived { lateral: false, subquery: query.clone(), alias: None, sample: None })
+}
+
+/// The path of a table that is named by a string.
+fn quoted_path(name: &ObjectName) -> Option<String> {
+    match name.0.as_slice() {
+        [part] => part.as_ident().filter(|i| i.quote_style == Some('\'')).map(|i| i.value.clone()),
+        _ => None,
+    }
 }
 
 fn take_sample(relation: &mut TableFactor) -> Option<datafusion::sql::sqlparser::ast::TableSample> {

@@ -90,6 +90,7 @@ const SIGNATURES: &[Signature] = &[
             ("include_paths", Kind::Flag),
             ("has_header", Kind::Flag),
             ("delimiter", Kind::Text),
+            ("newlines_in_values", Kind::Flag),
         ],
     },
     Signature {

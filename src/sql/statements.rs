@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use datafusion::common::{Result, config_err, exec_err};
+use datafusion::common::{Result, config_err, exec_err, not_impl_err};
 use datafusion::config::ExtensionOptions;
 use datafusion::logical_expr::{CreateMemoryTable, DdlStatement, LogicalPlan, Statement};
 use datafusion::sql::parser::{DFParserBuilder, Statement as DFStatement};
@@ -73,15 +73,13 @@ impl DataContext {
             }
             let mut options = self.config();
             ExtensionOptions::set(&mut options, key, value)?;
-            self.configure(|current| *current = options);
-            return Ok(());
+            return self.configure(|current| *current = options);
         }
         match name.strip_prefix("datafusion.runtime.") {
             // DataFusion would replace the pool that blocks and operators share.
             Some("memory_limit") => {
                 let limit = MemoryLimit::from_str(value)?;
-                self.configure(|options| options.memory_limit = limit);
-                Ok(())
+                self.configure(|options| options.memory_limit = limit)
             }
             Some("temp_directory") => {
                 config_err!(
@@ -107,10 +105,7 @@ impl DataContext {
             return self.set_option(name, &default.unwrap_or_default()).await;
         }
         match name.strip_prefix("datafusion.runtime.") {
-            Some("memory_limit") => {
-                self.configure(|options| options.memory_limit = defaults.memory_limit);
-                Ok(())
-            }
+            Some("memory_limit") => self.configure(|options| options.memory_limit = defaults.memory_limit),
             Some("temp_directory" | "max_temp_directory_size") => config_err!("{name} cannot be reset"),
             _ => {
                 self.session().sql(&format!("RESET {name}")).await?;
@@ -121,7 +116,10 @@ impl DataContext {
 
     /// `CREATE TABLE x AS query`: the rows go into the block store.
     async fn create_table_as(&self, create: CreateMemoryTable) -> Result<()> {
-        let CreateMemoryTable { name, input, if_not_exists, or_replace, .. } = create;
+        let CreateMemoryTable { name, input, if_not_exists, or_replace, constraints, column_defaults, .. } = create;
+        if constraints.iter().next().is_some() || !column_defaults.is_empty() {
+            return not_impl_err!("constraints and defaults in CREATE TABLE AS");
+        }
         let exists = self.session().table_exist(name.clone())?;
         match (exists, if_not_exists, or_replace) {
             (true, true, false) => return Ok(()),

@@ -13,8 +13,9 @@ use datafusion::sql::unparser::extension_unparser::{
     UnparseToStatementResult, UnparseWithinStatementResult, UserDefinedLogicalNodeUnparser,
 };
 
+use crate::functions::BatchSize;
 use crate::logical::{
-    BatchSize, MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode, extension,
+    MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode, extension,
 };
 use crate::sources::{DatasourceTable, FileTable};
 

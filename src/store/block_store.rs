@@ -22,7 +22,7 @@ use crate::error::ErrorContext;
 pub struct BlockStore {
     budget: Arc<Budget>,
     disk: Arc<DiskManager>,
-    compression: SpillCompression,
+    compression: Mutex<SpillCompression>,
     next_id: AtomicU64,
     resident: Mutex<BTreeMap<u64, Weak<Stored>>>,
     totals: StoreUsage,
@@ -34,7 +34,7 @@ impl BlockStore {
         Self {
             budget,
             disk,
-            compression,
+            compression: Mutex::new(compression),
             next_id: AtomicU64::new(0),
             resident: Mutex::default(),
             totals: StoreUsage::default(),
@@ -53,6 +53,11 @@ impl BlockStore {
     /// The memory that blocks and operators share.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
+    }
+
+    /// Changes how blocks that spill from now on are compressed.
+    pub fn set_compression(&self, compression: SpillCompression) {
+        *self.compression.lock() = compression;
     }
 
     /// What all owners together moved.
@@ -84,11 +89,14 @@ impl BlockStore {
     pub(super) fn make_room(&self, bytes: usize) -> Result<()> {
         let before = self.budget.blocks();
         while bytes > 0 && before.saturating_sub(self.budget.blocks()) < bytes {
-            let Some((_, newest)) = self.resident.lock().pop_last() else {
+            let Some((id, newest)) = self.resident.lock().pop_last() else {
                 break;
             };
-            if let Some(stored) = newest.upgrade() {
-                stored.spill()?;
+            if let Some(stored) = newest.upgrade()
+                && let Err(e) = stored.spill()
+            {
+                self.resident.lock().insert(id, newest);
+                return Err(e);
             }
         }
         Ok(())
@@ -125,7 +133,7 @@ impl Stored {
     fn spill(&self) -> Result<()> {
         let mut state = self.state.lock();
         if let State::Resident(block) = &*state {
-            let spilled = SpilledBlock::write(block, &self.store.disk, self.store.compression)
+            let spilled = SpilledBlock::write(block, &self.store.disk, *self.store.compression.lock())
                 .while_doing(|| format!("spilling a block of {} rows", self.metadata.num_rows))?;
             self.owner.note_spilled(spilled.file_bytes());
             self.store.totals.note_spilled(spilled.file_bytes());

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::{DataFusionError, Result, resources_datafusion_err};
+use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
 use parking_lot::Mutex;
 
@@ -39,14 +39,19 @@ impl SharedMemoryPool {
     }
 
     fn refuse(&self, reservation: &MemoryReservation, additional: usize) -> DataFusionError {
-        resources_datafusion_err!(
+        let text = format!(
             "{} needs {} more on top of the {} that it holds, but memory is {}. Raise blockyard.memory_limit, or lower \
              datafusion.execution.target_partitions so that fewer operators share it",
             reservation.consumer().name(),
             ByteSize(additional),
             ByteSize(reservation.size()),
             self.budget()
-        )
+        );
+        // On this kind of error a nested-loop join goes on in a way that can return wrong rows (DataFusion 55).
+        match reservation.consumer().name().starts_with("NestedLoopJoinLoad") {
+            true => DataFusionError::Execution(text + "; a nested-loop join cannot spill"),
+            false => DataFusionError::ResourcesExhausted(text),
+        }
     }
 }
 
@@ -88,7 +93,10 @@ impl MemoryPool for SharedMemoryPool {
         self.store.make_room(self.budget().excess(additional))?;
         let mut shares = self.shares.lock();
         let wanted = reservation.size() + additional;
-        let over_share = reservation.consumer().can_spill() && wanted > shares.fair(self.budget().limit());
+        // A repartition that is refused writes batches to files one by one, which is slow and prone to hang.
+        let shares_fairly =
+            reservation.consumer().can_spill() && !reservation.consumer().name().starts_with("Repartition");
+        let over_share = shares_fairly && wanted > shares.fair(self.budget().limit());
         if over_share || self.budget().excess(additional) > 0 {
             return Err(self.refuse(reservation, additional));
         }

@@ -61,7 +61,10 @@ async fn files_with_other_types_are_an_error_and_missing_columns_are_null() {
     let query = format!("SELECT * FROM read_parquet('{path}')");
     assert_eq!(crate::fixtures::rows(&context, &query).await, ["1|2", "3|NULL"]);
     context.sql(&copy("SELECT 'text' AS a", "3")).await.unwrap().take_all().await.unwrap();
-    contains(&sql_error(&context, &query).await, &["3.parquet", "a", "text"]);
+    contains(
+        &sql_error(&context, &query).await,
+        &["3.parquet", "column 'a' is Utf8 here, but Int64 in the first file"],
+    );
 }
 
 #[tokio::test]
@@ -195,4 +198,36 @@ async fn rows_of_another_shape_are_an_error() {
     }
     let error = failure(context().range(3).unwrap().map(|p: Point| p)).await;
     contains(&error, &["rows do not have the shape of", "Point", "Map(closure)"]);
+}
+
+#[tokio::test]
+async fn csv_files_with_other_headers_are_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("1.csv"), "a,b\n1,2\n").unwrap();
+    std::fs::write(directory.path().join("2.csv"), "b,a\n3,4\n").unwrap();
+    let error = sql_error(&context(), &format!("SELECT * FROM read_csv('{}')", directory.path().display())).await;
+    contains(&error, &["2.csv", "[\"b\", \"a\"]", "[\"a\", \"b\"]"]);
+}
+
+#[tokio::test]
+async fn parquet_files_whose_values_would_change_are_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().display();
+    let context = context();
+    for (name, select) in [("1", "SELECT 1 AS a"), ("2", "SELECT 1.5::DOUBLE AS a")] {
+        context.sql(&format!("COPY ({select}) TO '{path}/{name}.parquet'")).await.unwrap().take_all().await.unwrap();
+    }
+    let error = sql_error(&context, &format!("SELECT * FROM read_parquet('{path}')")).await;
+    contains(&error, &["column 'a' is Float64 here, but Int64 in the first file", "2.parquet"]);
+}
+
+#[tokio::test]
+async fn unknown_stores_and_paths_of_nothing_are_told() {
+    let context = context();
+    contains(
+        &sql_error(&context, "SELECT * FROM read_csv('s3://bucket/x.csv')").await,
+        &["nothing is registered for 's3://bucket"],
+    );
+    contains(&sql_error(&context, "SELECT * FROM 'nosuch/x.parquet'").await, &["does not exist"]);
+    contains(&sql_error(&context, "SELECT * FROM 'nosuch'").await, &["not the path of a Parquet, CSV or JSON file"]);
 }

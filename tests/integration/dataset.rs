@@ -260,7 +260,7 @@ async fn settings_are_fixed_when_a_dataset_is_created() {
     let after = context.range(10).unwrap().random_shuffle(Some(1)).unwrap();
     assert!(!before.execution_plan().await.unwrap().contains("QueueExec"));
     assert!(after.execution_plan().await.unwrap().contains("QueueExec"));
-    context.configure(|options| options.optimize_fuse_stages = true);
+    context.configure(|options| options.optimize_fuse_stages = true).unwrap();
     assert!(context.config().optimize_fuse_stages);
 }
 

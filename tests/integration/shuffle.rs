@@ -115,13 +115,13 @@ async fn randomize_block_order_keeps_blocks_whole() {
 
 #[tokio::test]
 async fn a_shuffle_over_many_types_keeps_every_value() {
-    let context = context_with(2, |o| o.memory_limit = mib(8));
+    let context = context_with(2, |o| o.memory_limit = mib(12));
     let columns = "id, CAST(id AS VARCHAR) AS s, CASE WHEN id % 3 = 0 THEN NULL ELSE id * 1.5 END AS f, \
          CAST(id AS DECIMAL(20, 3)) AS d, [id, id + 1] AS l, {a: id, b: CAST(id AS VARCHAR)} AS st, \
          arrow_cast(CAST(id % 10 AS VARCHAR), 'Dictionary(Int32, Utf8)') AS dict, \
          arrow_cast(CAST(id AS VARCHAR), 'Utf8View') AS v, to_timestamp_seconds(id) AS t";
     let sql = |from: &str| format!("SELECT {columns} FROM {from}");
-    let plain = sql("range(20000)");
+    let plain = sql("range(80000)");
     let shuffled = format!("SELECT * FROM random_shuffle(({plain}), seed => 5) ORDER BY id");
     let (left, right) =
         (crate::fixtures::rows(&context, &plain).await, crate::fixtures::rows(&context, &shuffled).await);
@@ -146,4 +146,42 @@ async fn dropping_a_stream_frees_what_it_held() {
         tokio::task::yield_now().await;
     }
     panic!("{:?} is still held", context.store());
+}
+
+#[tokio::test]
+async fn randomness_above_a_union_and_a_shuffle_is_the_same_at_any_thread_count() {
+    let mut orders = Vec::new();
+    for (threads, limit) in [(1, 1024), (3, 1024), (8, 1024), (3, 8)] {
+        let context = context_with(threads, |o| o.memory_limit = mib(limit));
+        let (a, b) = (context.range(3000).unwrap(), context.range(2000).unwrap());
+        let ds = a.union(&b).unwrap().random_shuffle(Some(1)).unwrap().random_sample(0.5, 2).unwrap();
+        orders.push(ints(&ds.random_shuffle(Some(3)).unwrap().take_all().await.unwrap(), "id"));
+    }
+    assert!(orders.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bounded_concurrency_and_order_do_not_wait_for_each_other() {
+    let context = context_with(2, |o| o.target_max_block_size = blockyard::ByteSize::mib(1));
+    let ds = context.range_in_blocks(3_000_000, 2).unwrap();
+    let ds = ds.map_batches("identity", MapOptions { concurrency: Some(1), ..Default::default() }).unwrap();
+    let run = async { ints(&ds.take_all().await.unwrap(), "id").len() };
+    let limit = std::time::Duration::from_secs(120);
+    assert_eq!(tokio::time::timeout(limit, run).await.expect("it hangs"), 3_000_000);
+}
+
+#[tokio::test]
+async fn a_limit_takes_the_first_rows_every_time() {
+    let context = context();
+    for _ in 0..20 {
+        assert_eq!(crate::fixtures::rows(&context, "SELECT * FROM range(1000) LIMIT 1").await, ["0"]);
+        assert_eq!(
+            crate::fixtures::rows(&context, "SELECT * FROM range(100000) LIMIT 1 OFFSET 50000").await,
+            ["50000"]
+        );
+        let max = "SELECT count(*), max(id) FROM (SELECT * FROM range(100000) LIMIT 20000)";
+        assert_eq!(crate::fixtures::rows(&context, max).await, ["20000|19999"]);
+        let zip = "SELECT * FROM zip(range(1500, override_num_blocks => 5), range(1500)) LIMIT 1 OFFSET 800";
+        assert_eq!(crate::fixtures::rows(&context, zip).await, ["800|800"]);
+    }
 }

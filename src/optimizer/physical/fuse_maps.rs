@@ -27,7 +27,7 @@ use datafusion::physical_plan::limit::LocalLimitExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 
 use crate::config::BlockyardOptions;
-use crate::logical::Compute;
+use crate::functions::Compute;
 use crate::physical::{
     ExchangeExec, FilterStep, LimitStep, MapExec, MapStep, ProjectStep, QueueExec, ReadExec, as_task_plan,
 };

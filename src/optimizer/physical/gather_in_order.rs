@@ -15,10 +15,11 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{GatherExec, as_task_plan};
+use crate::physical::{GatherExec, as_task_plan, is_ordered};
 
 #[derive(Debug)]
 pub(super) struct GatherInOrder;
@@ -51,6 +52,12 @@ impl PhysicalOptimizerRule for GatherInOrder {
     }
 }
 
+/// Whether one of our operators is below.
+fn uses_ours(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    as_task_plan(plan.as_ref()).is_some() || plan.children().into_iter().any(uses_ours)
+}
+
 fn has_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    as_task_plan(plan.as_ref()).is_some_and(|p| p.is_ordered())
+    let ours = as_task_plan(plan.as_ref()).is_some() || plan.is::<UnionExec>() && uses_ours(plan);
+    ours && is_ordered(plan.as_ref())
 }

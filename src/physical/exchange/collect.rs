@@ -10,7 +10,7 @@ use futures::TryStreamExt;
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::physical::GatherExec;
-use crate::physical::tasks::{as_task_plan, block_stream};
+use crate::physical::tasks::block_stream;
 use crate::runtime::Drivers;
 use crate::store::{BlockHandle, BlockStore, StoreUsage};
 
@@ -36,8 +36,6 @@ pub(crate) async fn collect_blocks(
     };
     let store = BlockStore::of_task(context)?;
     let target = BlockyardOptions::from_task(context).target_max_block_size.bound();
-    // Ids of plans that are not ours say nothing across partitions, so those go first in the order of partitions.
-    let ours = as_task_plan(plan.as_ref()).is_some_and(|p| p.is_ordered());
     let mut drivers = Vec::new();
     for partition in 0..plan.output_partitioning().partition_count() {
         let mut blocks = block_stream(plan, partition, Arc::clone(context), target)?;
@@ -47,14 +45,10 @@ pub(crate) async fn collect_blocks(
             while let Some((id, block)) = blocks.try_next().await? {
                 stored.push(StoredBlock { id, handle: store.put(block, &usage)? });
             }
-            Ok((partition, stored))
+            Ok(stored)
         });
     }
-    let mut parts = Drivers::start(drivers).finish().await?;
-    parts.sort_by_key(|(partition, _)| *partition);
-    let mut blocks: Vec<_> = parts.into_iter().flat_map(|(_, stored)| stored).collect();
-    if ours {
-        blocks.sort_by(|a, b| a.id.cmp(&b.id));
-    }
+    let mut blocks: Vec<_> = Drivers::start(drivers).finish().await?.into_iter().flatten().collect();
+    blocks.sort_by(|a, b| a.id.cmp(&b.id));
     Ok(blocks)
 }

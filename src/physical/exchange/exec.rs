@@ -23,6 +23,7 @@ use super::slices::{self, Slice};
 use super::{ExchangeScheme, collect_blocks};
 use crate::block::TaskId;
 use crate::physical::StageMetrics;
+use crate::physical::executions::Executions;
 use crate::physical::input_order::InputOrder;
 use crate::physical::tasks::{Task, TaskPlan, TaskStream, as_task_plan, execute_tasks, properties, stream_of};
 use crate::runtime::Drivers;
@@ -35,15 +36,16 @@ pub(crate) struct ExchangeExec {
     input_order: Option<InputOrder>,
     /// Whether the stage below belongs to the map side.
     fused: bool,
-    run: Arc<Mutex<Run>>,
+    runs: Executions<Mutex<Run>>,
     properties: Arc<PlanProperties>,
     map_stage: StageMetrics,
     stage: StageMetrics,
 }
 
 /// One execution. The streams share it; when the last of them drops, the map side is cancelled and its blocks go.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum Run {
+    #[default]
     NotStarted,
     Running(Weak<Execution>),
     Ended,
@@ -79,7 +81,7 @@ impl ExchangeExec {
             scheme,
             input_order,
             fused: false,
-            run: Arc::new(Mutex::new(Run::NotStarted)),
+            runs: Executions::default(),
             properties,
             map_stage: StageMetrics::default(),
             stage: StageMetrics::default(),
@@ -125,8 +127,8 @@ impl ExchangeExec {
         }
     }
 
-    fn execution(&self, context: &Arc<TaskContext>) -> Result<Option<Arc<Execution>>> {
-        let mut run = self.run.lock();
+    fn execution(&self, run: &Mutex<Run>, context: &Arc<TaskContext>) -> Result<Option<Arc<Execution>>> {
+        let mut run = run.lock();
         match &*run {
             Run::Ended => return Ok(None),
             Run::Running(execution) => match execution.upgrade() {
@@ -243,11 +245,12 @@ impl ExecutionPlan for ExchangeExec {
 }
 
 impl TaskPlan for ExchangeExec {
-    fn tasks(&self, _partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
-        let Some(execution) = self.execution(&context)? else {
+    fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
+        let run = self.runs.join(partition, &context);
+        let Some(execution) = self.execution(&run, &context)? else {
             return Ok(stream::empty().boxed());
         };
-        let (schema, run) = (self.schema(), Arc::clone(&self.run));
+        let schema = self.schema();
         let tasks = stream::try_unfold((execution, schema, run), |(execution, schema, run)| async move {
             let buckets = execution.buckets.clone().await.map_err(DataFusionError::Shared)?;
             let index = execution.next.fetch_add(1, Relaxed);
@@ -255,7 +258,7 @@ impl TaskPlan for ExchangeExec {
                 Buckets::Slices(buckets) => {
                     buckets.get(index).map(|bucket| slices::read(std::mem::take(&mut *bucket.lock())))
                 }
-                Buckets::Random(runs) => (index < runs.num_buckets()).then(|| Arc::clone(runs).read(index)),
+                Buckets::Random(runs) => (index < runs.num_tasks()).then(|| Arc::clone(runs).read(index)),
             };
             let Some(batches) = batches else {
                 *run.lock() = Run::Ended;

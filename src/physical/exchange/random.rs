@@ -40,12 +40,13 @@ struct Run {
     rows: usize,
 }
 
-/// All runs of a map side, and how many buckets they are read in.
+/// All runs of a map side, how many tasks read them, and in how many buckets each.
 #[derive(Debug)]
 pub(super) struct Runs {
     runs: Vec<Run>,
     schema: SchemaRef,
-    num_buckets: usize,
+    num_tasks: usize,
+    buckets_per_task: usize,
 }
 
 /// The map side: runs `input`'s tasks and routes their rows.
@@ -91,10 +92,16 @@ pub(super) async fn map_side(
     let mut runs: Vec<Run> = Drivers::start(drivers).finish().await?.into_iter().flatten().collect();
     runs.sort_by(|a, b| a.task.cmp(&b.task));
     let bytes: usize = runs.iter().map(|r| r.pieces.metadata().size_bytes).sum();
-    let bucket_bytes =
-        options.target_max_block_size.bound().min(store.budget().limit() / (8 * partitions)).max(1 << 20);
-    let num_buckets = num_blocks.unwrap_or_else(|| bytes.div_ceil(bucket_bytes).max(partitions));
-    Ok(Runs { runs, schema: input.schema(), num_buckets })
+    let rows: usize = runs.iter().map(|r| r.rows).sum();
+    // Output tasks follow from the data alone: their ids give the randomness above. Powers of two keep the small
+    // differences that the limit makes to the bytes (offsets of more or fewer pieces) from changing their number.
+    let by_size = (bytes / options.target_max_block_size.bound()).next_power_of_two();
+    let by_rows = (rows / BATCH_ROWS).min(2 * options.num_cpus);
+    let num_tasks = num_blocks.unwrap_or_else(|| by_size.max(by_rows));
+    // What is sorted at once follows from the limit.
+    let sorted_bytes = (store.budget().limit() / (8 * partitions)).max(1 << 20);
+    let buckets_per_task = (bytes / num_tasks.max(1)).div_ceil(sorted_bytes);
+    Ok(Runs { runs, schema: input.schema(), num_tasks: num_tasks.max(1), buckets_per_task: buckets_per_task.max(1) })
 }
 
 /// Gathers the batches of a run and cuts them into pieces.
@@ -155,27 +162,30 @@ fn piece_of(key: u64, bits: u32) -> usize {
 }
 
 impl Runs {
-    /// Number of buckets, at least one.
-    pub(super) fn num_buckets(&self) -> usize {
-        self.num_buckets.max(1)
+    /// Number of output tasks, at least one.
+    pub(super) fn num_tasks(&self) -> usize {
+        self.num_tasks
     }
 
     /// The keys of a bucket, both ends included.
     fn key_range(&self, bucket: usize) -> (u64, u64) {
-        let n = self.num_buckets() as u128;
+        let n = (self.num_tasks * self.buckets_per_task) as u128;
         let start = |k: usize| ((k as u128) << 64).div_ceil(n);
         (start(bucket) as u64, (start(bucket + 1) - 1) as u64)
     }
 
-    /// The rows of a bucket in their final order.
-    pub(super) fn read(self: Arc<Self>, bucket: usize) -> BoxStream<'static, Result<RecordBatch>> {
-        let rows = stream::once(async move { self.order(bucket) });
-        rows.map_ok(|ordered| {
-            let starts = (0..ordered.places.len()).step_by(BATCH_ROWS);
-            stream::iter(starts).map(move |start| ordered.batch(start))
-        })
-        .try_flatten()
-        .boxed()
+    /// The rows of an output task in their final order, sorted bucket by bucket.
+    pub(super) fn read(self: Arc<Self>, task: usize) -> BoxStream<'static, Result<RecordBatch>> {
+        let first = task * self.buckets_per_task;
+        let buckets = stream::iter(first..first + self.buckets_per_task);
+        buckets
+            .map(move |bucket| self.order(bucket))
+            .map_ok(|ordered| {
+                let starts = (0..ordered.places.len()).step_by(BATCH_ROWS);
+                stream::iter(starts).map(move |start| ordered.batch(start))
+            })
+            .try_flatten()
+            .boxed()
     }
 
     fn order(&self, bucket: usize) -> Result<Ordered> {
@@ -226,7 +236,8 @@ mod tests {
     #[test]
     fn bucket_ranges_cover_all_keys_once() {
         for num_buckets in [1, 2, 3, 7, 64, 1000] {
-            let runs = Runs { runs: Vec::new(), schema: Arc::new(Schema::empty()), num_buckets };
+            let schema = Arc::new(Schema::empty());
+            let runs = Runs { runs: Vec::new(), schema, num_tasks: num_buckets, buckets_per_task: 1 };
             let mut next = 0u128;
             for bucket in 0..num_buckets {
                 let (low, high) = runs.key_range(bucket);

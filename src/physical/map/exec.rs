@@ -18,7 +18,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
 use super::MapStep;
-use crate::logical::Compute;
+use crate::functions::Compute;
 use crate::physical::StageMetrics;
 use crate::physical::input_order::InputOrder;
 use crate::physical::tasks::{

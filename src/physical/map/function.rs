@@ -13,8 +13,8 @@ use super::MapStep;
 use super::push::{Push, push_stream};
 use crate::block::{Block, OutputBuffer, TaskId};
 use crate::error::ErrorContext;
+use crate::functions::BatchSize;
 use crate::functions::FunctionRef;
-use crate::logical::BatchSize;
 
 /// Calls a function.
 #[derive(Debug)]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use datafusion::common::{Result, plan_err};
+
 use crate::config::ByteSize;
 
 /// How many rows a function gets at once.
@@ -34,6 +36,17 @@ pub struct Compute {
 }
 
 impl Compute {
+    /// The compute of a call. `num_cpus` must not be negative, `concurrency` at least 1.
+    pub fn try_new(concurrency: Option<usize>, num_cpus: Option<f64>, memory: Option<ByteSize>) -> Result<Self> {
+        if concurrency == Some(0) {
+            return plan_err!("concurrency must be at least 1, got 0");
+        }
+        if let Some(cpus) = num_cpus.filter(|cpus| !(0.0..=1e6).contains(cpus)) {
+            return plan_err!("num_cpus must not be negative, got {cpus}");
+        }
+        Ok(Self { concurrency, milli_cpus: num_cpus.map(|cpus| (cpus * 1000.0).round() as u32), memory })
+    }
+
     /// The same with everything that is said to be the default left out, so that equal means the same.
     pub fn canonical(&self) -> Self {
         Self {
