@@ -216,7 +216,7 @@ impl fmt::Display for ByteSize {
         for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
             if bytes >> shift > 0 {
                 let value = bytes as f64 / (1u64 << shift) as f64;
-                return if bytes % (1 << shift) == 0 {
+                return if bytes.is_multiple_of(1 << shift) {
                     write!(f, "{value}{unit}")
                 } else {
                     write!(f, "{value:.1}{unit}")

@@ -225,7 +225,7 @@ impl DataContext {
     /// Values of a type that serde can describe, one column per field.
     pub fn from_items<T: Row>(&self, items: Vec<T>) -> Result<Dataset> {
         let batch = batch_of_rows(&items)?;
-        self.from_blocks("FromItems", vec![Block::new(batch.schema(), vec![batch])])
+        self.stored("FromItems", vec![Block::new(batch.schema(), vec![batch])])
     }
 
     /// Record batches of one schema, one block each. At least one, which may be empty.
@@ -237,7 +237,7 @@ impl DataContext {
             return config_err!("all batches must have the same columns, got {schema} and {}", other.schema());
         }
         let blocks = batches.into_iter().map(|b| Block::new(Arc::clone(&schema), vec![b])).collect();
-        self.from_blocks("FromArrow", blocks)
+        self.stored("FromArrow", blocks)
     }
 
     /// A DataFrame of this session as a dataset.
@@ -309,7 +309,7 @@ impl DataContext {
         self.session.state()
     }
 
-    fn from_blocks(&self, name: &'static str, blocks: Vec<Block>) -> Result<Dataset> {
+    fn stored(&self, name: &'static str, blocks: Vec<Block>) -> Result<Dataset> {
         let Some(schema) = blocks.first().map(|b| Arc::clone(b.schema())) else {
             return config_err!("no blocks");
         };

@@ -1,4 +1,4 @@
-//! Errors for the person who caused them. Everything is a [`DataFusionError`]; this file only adds context and
+//! Errors for the person who caused them. Everything is a `DataFusionError`; this file only adds context and
 //! suggestions.
 
 use std::any::Any;

@@ -1,5 +1,5 @@
 //! One binary with all integration tests, so that they link once.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
 /// Wrong calls and wrong data: every message that a user can get.
 #[path = "integration/bad_input.rs"]

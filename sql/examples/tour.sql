@@ -2,8 +2,8 @@
 -- that blocks spill.
 SET blockyard.target_max_block_size = '4MiB';
 
-CREATE TABLE lineitem AS SELECT * FROM tpch('lineitem', 0.2);
-CREATE TABLE orders AS SELECT o_orderkey, o_orderpriority, o_totalprice FROM tpch('orders', 0.2);
+CREATE TABLE lineitem AS SELECT * FROM tpch('lineitem', 0.1);
+CREATE TABLE orders AS SELECT o_orderkey, o_orderpriority, o_totalprice FROM tpch('orders', 0.1);
 
 CREATE VIEW priced AS
 SELECT l_orderkey, l_shipmode, o_orderpriority, CAST(l_extendedprice AS DOUBLE) AS price, CAST(o_totalprice AS DOUBLE) AS total

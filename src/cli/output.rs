@@ -24,10 +24,10 @@ type Out = Box<dyn Write + Send>;
 /// One result that is being written.
 pub(super) enum Output {
     Table { out: Out, schema: SchemaRef, pending: Vec<RecordBatch>, printed: bool },
-    Text(datafusion::arrow::csv::Writer<Out>),
+    Text(Box<datafusion::arrow::csv::Writer<Out>>),
     Json(JsonWriter<Out, JsonArray>),
     Lines(JsonWriter<Out, LineDelimited>),
-    Arrow(StreamWriter<Out>),
+    Arrow(Box<StreamWriter<Out>>),
     Parquet(Box<ArrowWriter<Out>>),
 }
 
@@ -44,11 +44,11 @@ impl Output {
         };
         Ok(match format {
             Format::Table => Self::Table { out, schema, pending: Vec::new(), printed: false },
-            Format::Csv => Self::Text(WriterBuilder::new().build(out)),
-            Format::Tsv => Self::Text(WriterBuilder::new().with_delimiter(b'\t').build(out)),
+            Format::Csv => Self::Text(Box::new(WriterBuilder::new().build(out))),
+            Format::Tsv => Self::Text(Box::new(WriterBuilder::new().with_delimiter(b'\t').build(out))),
             Format::Json => Self::Json(JsonBuilder::new().with_explicit_nulls(true).build(out)),
             Format::Ndjson => Self::Lines(JsonBuilder::new().with_explicit_nulls(true).build(out)),
-            Format::Arrow => Self::Arrow(StreamWriter::try_new(out, &schema)?),
+            Format::Arrow => Self::Arrow(Box::new(StreamWriter::try_new(out, &schema)?)),
             Format::Parquet => Self::Parquet(Box::new(ArrowWriter::try_new(out, schema, None)?)),
         })
     }

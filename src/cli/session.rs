@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::common::DataFusionError;
@@ -192,7 +193,7 @@ impl Session {
         progress.clear();
         let output = match output {
             Some(output) => output,
-            None => Output::begin(self.format, self.output.as_ref(), schema.clone())?,
+            None => Output::begin(self.format, self.output.as_ref(), Arc::clone(&schema))?,
         };
         output.end(rows, &schema)?;
         Ok(Some(rows))

@@ -1,4 +1,4 @@
-//! Operators. They implement DataFusion's `ExecutionPlan`, and beside it [`TaskPlan`]: DataFusion gets batches, and our
+//! Operators. They implement DataFusion's `ExecutionPlan`, and beside it `TaskPlan`: DataFusion gets batches, and our
 //! operators get tasks and blocks from each other.
 //!
 //! ```text

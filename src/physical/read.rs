@@ -37,6 +37,7 @@ pub(crate) struct ReadExec {
     /// The next task of each execution.
     next_task: Executions<AtomicUsize>,
     properties: Arc<PlanProperties>,
+    statistics: Option<Arc<Statistics>>,
     stage: StageMetrics,
 }
 
@@ -44,7 +45,13 @@ impl ReadExec {
     /// Reads `input`, one task per partition, with `partitions` streams. `name` is what plans show, like `ReadParquet`.
     pub(crate) fn new(name: impl Into<String>, input: Arc<dyn ExecutionPlan>, partitions: usize) -> Self {
         let properties = properties(input.schema(), partitions, EmissionType::Incremental);
-        Self { name: name.into(), input, next_task: Executions::default(), properties, stage: StageMetrics::default() }
+        Self { name: name.into(), input, next_task: Executions::default(), properties, statistics: None, stage: StageMetrics::default() }
+    }
+
+    /// The same read with statistics that its source knows and its scan does not.
+    pub(crate) fn with_statistics(mut self, statistics: Statistics) -> Self {
+        self.statistics = Some(Arc::new(statistics));
+        self
     }
 
     /// Number of read tasks.
@@ -85,7 +92,8 @@ impl ExecutionPlan for ReadExec {
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let partitions = self.properties.partitioning.partition_count();
-        Ok(Arc::new(Self::new(self.name.clone(), children.swap_remove(0), partitions)))
+        let statistics = self.statistics.clone();
+        Ok(Arc::new(Self { statistics, ..Self::new(self.name.clone(), children.swap_remove(0), partitions) }))
     }
 
     fn apply_expressions(
@@ -115,7 +123,7 @@ impl ExecutionPlan for ReadExec {
         match args.partition() {
             // Which tasks a partition will pull is not known.
             Some(_) => Ok(Arc::new(Statistics::new_unknown(&self.schema()))),
-            None => Ok(Arc::clone(&inputs[0])),
+            None => Ok(Arc::clone(self.statistics.as_ref().unwrap_or(&inputs[0]))),
         }
     }
 

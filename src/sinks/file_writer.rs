@@ -25,7 +25,7 @@ use tokio::io::AsyncWriteExt;
 /// A format with its options.
 #[derive(Debug, Clone)]
 pub(crate) enum FileWriter {
-    Parquet(TableParquetOptions),
+    Parquet(Box<TableParquetOptions>),
     Csv(CsvOptions),
     Json(JsonOptions),
 }
@@ -35,7 +35,7 @@ impl FileWriter {
     pub(crate) fn of(format: &dyn FileFormat) -> Option<Self> {
         let format: &dyn std::any::Any = format;
         if let Some(parquet) = format.downcast_ref::<ParquetFormat>() {
-            Some(Self::Parquet(parquet.options().clone()))
+            Some(Self::Parquet(Box::new(parquet.options().clone())))
         } else if let Some(csv) = format.downcast_ref::<CsvFormat>() {
             Some(Self::Csv(csv.options().clone()))
         } else {

@@ -91,7 +91,19 @@ impl TableProvider for DatasourceTable {
         let parallelism = self.num_blocks.unwrap_or_else(|| detect_parallelism(bytes, &options));
         let tasks = self.source.read_tasks(parallelism)?;
         let scan = StreamingTableExec::try_new(self.source.schema(), tasks, projection, None, false, limit)?;
-        Ok(Arc::new(ReadExec::new(self.source.name(), Arc::new(scan), state.config().target_partitions())))
+        let read = ReadExec::new(self.source.name(), Arc::new(scan), state.config().target_partitions());
+        // With a limit the scan gives fewer rows than the source has, and how many depends on its tasks.
+        let known = self.source.num_rows().filter(|_| limit.is_none());
+        let Some(rows) = known else {
+            return Ok(Arc::new(read));
+        };
+        let schema = read.schema();
+        let mut statistics = Statistics::new_unknown(&schema);
+        statistics.num_rows = Precision::Exact(rows);
+        if projection.is_none() {
+            statistics.total_byte_size = self.source.estimated_bytes().map_or(Precision::Absent, Precision::Inexact);
+        }
+        Ok(Arc::new(read.with_statistics(statistics)))
     }
 
     fn statistics(&self) -> Option<Statistics> {

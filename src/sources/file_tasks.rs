@@ -89,8 +89,7 @@ mod tests {
 
     #[test]
     fn parallelism_follows_the_size() {
-        let mut options = BlockyardOptions::default();
-        options.num_cpus = 2;
+        let options = BlockyardOptions { num_cpus: 2, ..Default::default() };
         assert_eq!(detect_parallelism(0, &options), 4);
         assert_eq!(detect_parallelism(50 << 20, &options), 50);
         assert_eq!(detect_parallelism(1 << 30, &options), 200);

@@ -274,7 +274,7 @@ impl FileTable {
                 let mut units = Vec::new();
                 for (i, group) in footer.row_groups().iter().enumerate() {
                     // A reader takes the row groups whose first byte is in its range.
-                    let next = footer.row_groups().get(i + 1).map_or(meta.size, |next| first_byte(next));
+                    let next = footer.row_groups().get(i + 1).map_or(meta.size, first_byte);
                     units.push(Unit {
                         file: index,
                         range: (begin, next),

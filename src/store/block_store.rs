@@ -85,21 +85,24 @@ impl BlockStore {
         Ok(BlockHandle(stored))
     }
 
-    /// Spills blocks, newest first, until `bytes` are free or no block is left in memory.
-    pub(super) fn make_room(&self, bytes: usize) -> Result<()> {
+    /// Spills blocks, newest first, until `bytes` are free or no block is left in memory. Returns whether any was spilled.
+    pub(super) fn make_room(&self, bytes: usize) -> Result<bool> {
         let before = self.budget.blocks();
+        let mut spilled = false;
         while bytes > 0 && before.saturating_sub(self.budget.blocks()) < bytes {
             let Some((id, newest)) = self.resident.lock().pop_last() else {
                 break;
             };
-            if let Some(stored) = newest.upgrade()
-                && let Err(e) = stored.spill()
-            {
+            let Some(stored) = newest.upgrade() else {
+                continue;
+            };
+            if let Err(e) = stored.spill() {
                 self.resident.lock().insert(id, newest);
                 return Err(e);
             }
+            spilled = true;
         }
-        Ok(())
+        Ok(spilled)
     }
 
     fn claim(&self, batches: &[RecordBatch]) {

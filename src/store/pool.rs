@@ -90,7 +90,8 @@ impl MemoryPool for SharedMemoryPool {
             return Ok(());
         }
         // Blocks leave before the lock is taken: writing them may take long.
-        self.store.make_room(self.budget().excess(additional))?;
+        // Meanwhile others take memory too, so it may take several turns.
+        while self.store.make_room(self.budget().excess(additional))? {}
         let mut shares = self.shares.lock();
         let wanted = reservation.size() + additional;
         // A repartition that is refused writes batches to files one by one, which is slow and prone to hang.

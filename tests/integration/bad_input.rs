@@ -105,8 +105,7 @@ async fn unknown_columns_are_suggested() {
 
 #[tokio::test]
 async fn a_memory_limit_that_holds_nothing_is_refused() {
-    let mut options = BlockyardOptions::default();
-    options.memory_limit = MemoryLimit::Bytes(ByteSize(1000));
+    let options = BlockyardOptions { memory_limit: MemoryLimit::Bytes(ByteSize(1000)), ..Default::default() };
     let config = SessionConfig::new().with_target_partitions(2);
     let error = DataContext::with_config(Blockyard { options, ..Default::default() }, config).unwrap_err().to_string();
     contains(&error, &["memory_limit 1000B is too small", "2 threads need at least 2MiB"]);
@@ -117,8 +116,7 @@ async fn an_unusable_spill_directory_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let mut options = BlockyardOptions::default();
-    options.spill_directory = file.join("below").display().to_string();
+    let options = BlockyardOptions { spill_directory: file.join("below").display().to_string(), ..Default::default() };
     let error =
         DataContext::with_config(Blockyard { options, ..Default::default() }, SessionConfig::new()).unwrap_err();
     contains(&error.to_string(), &["cannot spill to", "file/below"]);
@@ -142,12 +140,13 @@ async fn existing_output_with_mode_error_fails_and_stays() {
 async fn a_failing_write_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("out");
-    let f = |batch: datafusion::arrow::array::RecordBatch| match crate::fixtures::ints(&[batch.clone()], "id")
-        .contains(&90)
-    {
-        true => Err(DataFusionError::Execution("row 90 is cursed".into())),
-        false => Ok(batch),
-    };
+    let f =
+        |batch: datafusion::arrow::array::RecordBatch| match crate::fixtures::ints(std::slice::from_ref(&batch), "id")
+            .contains(&90)
+        {
+            true => Err(DataFusionError::Execution("row 90 is cursed".into())),
+            false => Ok(batch),
+        };
     let ds = context().range_in_blocks(100, 10).unwrap().map_batches(f, MapOptions::default()).unwrap();
     let error = ds.write_parquet(out.to_str().unwrap(), WriteOptions::default()).await.unwrap_err().to_string();
     contains(&error, &["row 90 is cursed", "MapBatches(closure)"]);

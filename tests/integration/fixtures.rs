@@ -14,8 +14,7 @@ pub(crate) fn context() -> DataContext {
 
 /// A session with some threads and changed options.
 pub(crate) fn context_with(threads: usize, change: impl FnOnce(&mut BlockyardOptions)) -> DataContext {
-    let mut options = BlockyardOptions::default();
-    options.num_cpus = 2;
+    let mut options = BlockyardOptions { num_cpus: 2, ..Default::default() };
     change(&mut options);
     let config = SessionConfig::new().with_target_partitions(threads);
     DataContext::with_config(Blockyard { options, ..Default::default() }, config).unwrap()

@@ -97,15 +97,16 @@ impl FuseMaps {
     }
 }
 
+type Steps = Vec<Arc<dyn MapStep>>;
+
 /// Steps that do what an operator of DataFusion does, and its input.
-fn steps_of(plan: &Arc<dyn ExecutionPlan>) -> Option<(Arc<dyn ExecutionPlan>, Vec<Arc<dyn MapStep>>)> {
+fn steps_of(plan: &Arc<dyn ExecutionPlan>) -> Option<(Arc<dyn ExecutionPlan>, Steps)> {
     if let Some(filter) = plan.downcast_ref::<FilterExec>() {
         if filter.fetch().is_some() {
             return None;
         }
         let input = Arc::clone(filter.input());
-        let mut steps: Vec<Arc<dyn MapStep>> =
-            vec![Arc::new(FilterStep::new(Arc::clone(filter.predicate()), input.schema()))];
+        let mut steps: Steps = vec![Arc::new(FilterStep::new(Arc::clone(filter.predicate()), input.schema()))];
         if let Some(projection) = filter.projection() {
             let schema = input.schema();
             let column = |i: &usize| Arc::new(Column::new(schema.field(*i).name(), *i)) as Arc<dyn PhysicalExpr>;
