@@ -92,3 +92,9 @@ pub use sinks::SaveMode;
 pub use sources::{Datasource, DatasourceTable, FileKind, ReadOptions};
 pub use sql::SqlStatement;
 pub use store::{BlockHandle, BlockStore, Budget, SharedMemoryPool, StoreUsage};
+
+/// The programs in the documents are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+#[doc = include_str!("../docs/guide/rust.md")]
+pub struct Documents;

@@ -45,7 +45,14 @@ impl ReadExec {
     /// Reads `input`, one task per partition, with `partitions` streams. `name` is what plans show, like `ReadParquet`.
     pub(crate) fn new(name: impl Into<String>, input: Arc<dyn ExecutionPlan>, partitions: usize) -> Self {
         let properties = properties(input.schema(), partitions, EmissionType::Incremental);
-        Self { name: name.into(), input, next_task: Executions::default(), properties, statistics: None, stage: StageMetrics::default() }
+        Self {
+            name: name.into(),
+            input,
+            next_task: Executions::default(),
+            properties,
+            statistics: None,
+            stage: StageMetrics::default(),
+        }
     }
 
     /// The same read with statistics that its source knows and its scan does not.

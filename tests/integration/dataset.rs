@@ -320,3 +320,112 @@ async fn dataframes_go_in_and_out() {
     assert_eq!(ds.clone().into_dataframe().count().await.unwrap(), 2);
     assert_eq!(ds.count().await.unwrap(), 2);
 }
+
+#[tokio::test]
+async fn the_schema_needs_one_file_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let context = context();
+    let path = directory.path().to_str().unwrap().to_owned();
+    context.range_in_blocks(10, 1).unwrap().write_parquet(&path, WriteOptions::default()).await.unwrap();
+    std::fs::write(directory.path().join("part-000001.parquet"), "not parquet").unwrap();
+    let ds = context.read_parquet(path, ReadOptions::default()).await.unwrap();
+    assert_eq!(ds.columns(), ["id"], "the broken file is not opened for the schema");
+    let error = ds.count().await.unwrap_err().to_string();
+    assert!(error.contains("part-000001.parquet"), "{error}");
+}
+
+/// A source with as many tasks as it is asked for, which counts how many of them are run.
+#[derive(Debug)]
+struct Letters {
+    started: std::sync::Arc<std::sync::atomic::AtomicUsize>,
+}
+
+impl blockyard::Datasource for Letters {
+    fn name(&self) -> &str {
+        "ReadLetters"
+    }
+
+    fn schema(&self) -> datafusion::arrow::datatypes::SchemaRef {
+        use datafusion::arrow::datatypes::{DataType, Field, Schema};
+        std::sync::Arc::new(Schema::new(vec![Field::new("letter", DataType::Utf8, false)]))
+    }
+
+    fn estimated_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    fn num_rows(&self) -> Option<usize> {
+        None
+    }
+
+    fn read_tasks(
+        &self,
+        parallelism: usize,
+    ) -> datafusion::error::Result<Vec<std::sync::Arc<dyn datafusion::physical_plan::streaming::PartitionStream>>> {
+        let task = |index| {
+            let started = std::sync::Arc::clone(&self.started);
+            std::sync::Arc::new(LettersTask { index, started, schema: self.schema() }) as _
+        };
+        Ok((0..parallelism).map(task).collect())
+    }
+}
+
+#[derive(Debug)]
+struct LettersTask {
+    index: usize,
+    started: std::sync::Arc<std::sync::atomic::AtomicUsize>,
+    schema: datafusion::arrow::datatypes::SchemaRef,
+}
+
+impl datafusion::physical_plan::streaming::PartitionStream for LettersTask {
+    fn schema(&self) -> &datafusion::arrow::datatypes::SchemaRef {
+        &self.schema
+    }
+
+    fn execute(
+        &self,
+        _context: std::sync::Arc<datafusion::execution::TaskContext>,
+    ) -> datafusion::execution::SendableRecordBatchStream {
+        use datafusion::arrow::array::{RecordBatch, StringArray};
+        self.started.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let letter = char::from(b'a' + (self.index % 26) as u8).to_string();
+        let column = std::sync::Arc::new(StringArray::from(vec![letter])) as _;
+        let batch = RecordBatch::try_new(std::sync::Arc::clone(&self.schema), vec![column]);
+        let stream = futures::stream::iter([batch.map_err(Into::into)]);
+        Box::pin(datafusion::physical_plan::stream::RecordBatchStreamAdapter::new(
+            std::sync::Arc::clone(&self.schema),
+            stream,
+        ))
+    }
+}
+
+#[tokio::test]
+async fn a_source_of_your_own_is_read_in_its_tasks_and_no_more_than_needed() {
+    let started = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let source = std::sync::Arc::new(Letters { started: std::sync::Arc::clone(&started) });
+    let ds = context().read_datasource(source, Some(1000)).unwrap();
+    assert_eq!(ds.num_blocks().await.unwrap(), Some(1000));
+    assert_eq!(lines(&ds.take_all().await.unwrap())[..3], ["a", "b", "c"]);
+    assert_eq!(started.swap(0, std::sync::atomic::Ordering::SeqCst), 1000);
+    let upper = ds.map_batches("identity", MapOptions::default()).unwrap();
+    assert_eq!(lines(&[upper.take_batch(3).await.unwrap()]), ["a", "b", "c"]);
+    let ran = started.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(ran < 1000, "a limit must stop the reading early, but {ran} tasks ran");
+}
+
+#[tokio::test]
+async fn limits_and_columns_move_into_the_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap().to_owned();
+    let context = context();
+    let ds = context.sql("SELECT id, id * 2 AS twice, 'x' AS pad FROM range(1000)").await.unwrap();
+    ds.write_parquet(&path, WriteOptions::default()).await.unwrap();
+    let ds = context.read_parquet(path, ReadOptions::default()).await.unwrap();
+    let plan = ds.select_columns(&["twice"]).unwrap().limit(7).unwrap().execution_plan().await.unwrap();
+    assert!(plan.contains("projection=[twice]") && plan.contains("limit=7"), "{plan}");
+    let same = MapOptions { preserves_row_count: true, ..Default::default() };
+    let plan = ds.map_batches("identity", same).unwrap().limit(7).unwrap().execution_plan().await.unwrap();
+    assert!(plan.contains("limit=7"), "{plan}");
+    let plan = ds.filter("id > 990").unwrap().execution_plan().await.unwrap();
+    assert!(plan.contains("predicate=id@0 > 990"), "{plan}");
+}

@@ -106,3 +106,23 @@ fn readme_commands_are_those_that_ci_runs() {
     assert!(ci_runs(&format!(" -- {tour}")), "CI does not run: {tour}");
     assert!(ci_runs(commands[1]) && commands[1] == "cargo test", "CI does not run: {}", commands[1]);
 }
+
+/// The SQL in the documents runs, each document from top to bottom in one session.
+#[test]
+fn sql_in_documents_runs() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for document in ["README.md", "docs/guide/sql.md"] {
+        let text = std::fs::read_to_string(root.join(document)).unwrap();
+        let blocks: Vec<&str> = text.split("```sql\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+        assert!(!blocks.is_empty(), "{document} has no SQL");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("all.sql");
+        std::fs::write(&file, blocks.join("\n;\n")).unwrap();
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_blockyard"))
+            .args(["run", file.to_str().unwrap(), "--format", "csv"])
+            .current_dir(directory.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{document}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}

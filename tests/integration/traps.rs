@@ -217,3 +217,40 @@ async fn a_plan_can_run_twice() {
         assert_eq!(batches.iter().map(|b| b.num_rows()).sum::<usize>(), 1000);
     }
 }
+
+/// What plain DataFusion does, which the tests above guard against. When one of these fails after an upgrade, a workaround
+/// may have become unnecessary.
+#[tokio::test]
+async fn datafusion_still_has_its_traps() {
+    use datafusion::logical_expr::Partitioning;
+    use datafusion::physical_plan::ExecutionPlanProperties;
+    let plain = SessionContext::new();
+    let count = async |sql: &str| plain.sql(sql).await.unwrap().collect().await.unwrap()[0].num_rows();
+    plain.sql("CREATE TABLE t AS SELECT value AS a FROM range(1000)").await.unwrap();
+
+    let frame = plain.table("t").await.unwrap().repartition(Partitioning::RoundRobinBatch(7)).unwrap();
+    let partitions = frame.create_physical_plan().await.unwrap().output_partitioning().partition_count();
+    assert_ne!(partitions, 7, "a repartition stays in the plan");
+
+    let sampled = plain.sql("SELECT * FROM t TABLESAMPLE BERNOULLI (1)").await.unwrap().count().await.unwrap();
+    assert_eq!(sampled, 1000, "TABLESAMPLE is acted on");
+
+    let stripped = plain.sql("SELECT * FROM (SELECT * FROM t ORDER BY a DESC)").await.unwrap();
+    let plan = stripped.into_optimized_plan().unwrap().display_indent().to_string();
+    assert!(!plan.contains("Sort"), "the order of a subquery stays");
+
+    let columns = plain.sql("FROM t").await.unwrap().schema().fields().len();
+    assert_eq!(columns, 0, "bare FROM selects columns");
+
+    let planned = plain.sql("SELECT * FROM t DISTRIBUTE BY a").await;
+    assert!(planned.is_ok() && planned.unwrap().collect().await.is_err(), "DISTRIBUTE BY runs, or is refused at once");
+
+    assert!(plain.sql("SELECT * FROM range(\"end\" => 3)").await.is_err(), "table functions take names");
+    let views = plain.sql("SELECT CAST(a AS VARCHAR) AS s FROM t").await.unwrap();
+    assert_eq!(views.schema().field(0).data_type(), &datafusion::arrow::datatypes::DataType::Utf8View);
+
+    let pool = std::sync::Arc::clone(&plain.runtime_env().memory_pool);
+    plain.sql("SET datafusion.runtime.memory_limit = '64M'").await.unwrap();
+    assert!(!std::sync::Arc::ptr_eq(&pool, &plain.runtime_env().memory_pool), "SET keeps the memory pool");
+    assert!(count("SELECT count(*) FROM t").await == 1);
+}
