@@ -18,15 +18,16 @@ use super::Dataset;
 use crate::functions::{Row, rows_of_batch};
 use crate::observability::Execution;
 use crate::physical::{collect_blocks, gather, planned_blocks};
+use crate::runtime::in_background;
 use crate::sources::{DatasourceTable, FileTable, StoredBlocks};
 use crate::sql::plan_to_sql;
 use crate::store::StoreUsage;
 
 impl Dataset {
-    /// Runs the dataset and streams its rows, in order.
+    /// Runs the dataset and streams its rows, in order. Dropping the stream cancels the work.
     pub async fn stream(&self) -> Result<SendableRecordBatchStream> {
         let (plan, execution) = self.start().await?;
-        gather(&plan, self.state.task_ctx(), execution.result_usage())
+        Ok(in_background(gather(&plan, self.state.task_ctx(), execution.result_usage())?))
     }
 
     /// The first `n` rows. Reads no more than that takes.

@@ -155,3 +155,17 @@ fn a_closed_output_is_no_error() {
     assert_eq!(line, "id\n");
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
+
+#[cfg(unix)]
+#[test]
+fn a_query_that_only_computes_is_interrupted() {
+    let sql = "SELECT 1 AS started; SELECT count(*) FROM range(3000000) AS a JOIN range(3000000) AS b ON a.id < b.id";
+    let mut child =
+        tool(&["sql", sql, "--format", "csv"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cancelled"), "{}", text(&output.stderr));
+}

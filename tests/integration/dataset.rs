@@ -429,3 +429,19 @@ async fn limits_and_columns_move_into_the_read() {
     let plan = ds.filter("id > 990").unwrap().execution_plan().await.unwrap();
     assert!(plan.contains("predicate=id@0 > 990"), "{plan}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_datasets_run_at_once_within_one_limit() {
+    let context = crate::fixtures::context_with(2, |o| o.memory_limit = crate::fixtures::mib(8));
+    let shuffled = |seed| context.range(400_000).unwrap().random_shuffle(Some(seed)).unwrap();
+    let (one, two) = (shuffled(1), shuffled(2));
+    let (first, second) = futures::join!(one.take_all(), two.take_all());
+    for batches in [first.unwrap(), second.unwrap()] {
+        let mut ids = ints(&batches, "id");
+        ids.sort();
+        assert_eq!(ids, (0..400_000).collect::<Vec<i64>>());
+    }
+    assert!(context.store().totals().spilled_bytes() > 0);
+    drop((one, two));
+    assert_eq!(context.store().budget().blocks(), 0);
+}

@@ -39,6 +39,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "logical",
             "observability",
             "physical",
+            "runtime",
             "seed",
             "sinks",
             "sources",
