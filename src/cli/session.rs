@@ -63,7 +63,10 @@ impl From<DataFusionError> for Failure {
 /// A running session.
 pub(super) struct Session {
     context: DataContext,
-    runtime: Option<Runtime>,
+    /// Runs queries.
+    workers: Option<Runtime>,
+    /// Waits for queries and signals. Queries that only compute leave their own threads no time for signals.
+    foreground: Option<Runtime>,
     format: Format,
     output: Option<PathBuf>,
     written: bool,
@@ -88,24 +91,29 @@ impl Session {
         config = config.with_target_partitions(threads);
         let blockyard = Blockyard { options: settings, ..Default::default() };
         let context = DataContext::with_config(blockyard, config).map_err(usage)?;
-        let runtime = Builder::new_multi_thread()
+        let workers = Builder::new_multi_thread()
             .worker_threads(threads)
             .enable_all()
             .build()
             .map_err(|e| Failure::Usage(format!("cannot start {threads} threads: {e}")))?;
+        let foreground = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|e| Failure::Usage(format!("cannot wait for signals: {e}")))?;
         for setting in &options.set {
             let Some((key, value)) = setting.split_once('=') else {
                 return Err(Failure::Usage(format!("--set takes KEY=VALUE, got '{setting}'")));
             };
             let statement = format!("SET {} = '{}'", key.trim(), value.trim().replace('\'', "''"));
-            runtime.block_on(context.sql(&statement)).map_err(usage)?;
+            workers.block_on(context.sql(&statement)).map_err(usage)?;
         }
         if options.format == Format::Parquet && options.output.is_none() {
             return Err(Failure::Usage("--format parquet needs --output FILE".to_owned()));
         }
         Ok(Self {
             context,
-            runtime: Some(runtime),
+            workers: Some(workers),
+            foreground: Some(foreground),
             format: options.format,
             output: options.output.clone(),
             written: false,
@@ -128,25 +136,26 @@ impl Session {
     /// Runs statements one after the other until one fails.
     pub(super) fn run_text(&mut self, text: &str) -> Result<(), Failure> {
         let statements = self.context.parse(text)?;
-        let Some(runtime) = self.runtime.take() else {
+        let Some(foreground) = self.foreground.take() else {
             return Err(Failure::Cancelled);
         };
         let result = statements.into_iter().try_for_each(|statement| {
-            runtime.block_on(async {
+            foreground.block_on(async {
                 tokio::select! {
                     result = self.run_statement(statement) => result,
                     _ = interrupted() => Err(Failure::Cancelled),
                 }
             })
         });
-        self.runtime = Some(runtime);
+        self.foreground = Some(foreground);
         result
     }
 
     async fn run_statement(&mut self, statement: crate::SqlStatement) -> Result<(), Failure> {
         let started = Instant::now();
         let progress = Progress::start(self.progress);
-        let dataset = self.context.run(statement).await?;
+        let context = self.context.clone();
+        let dataset = self.on_workers(async move { context.run(statement).await }).await?;
         let result = self.write_result(&dataset, &progress).await;
         progress.clear();
         let rows = result?;
@@ -159,6 +168,28 @@ impl Session {
         Ok(())
     }
 
+    /// Runs a future on the threads that run queries, and cancels it when nobody waits for it any more.
+    async fn on_workers<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = datafusion::common::Result<T>> + Send + 'static,
+    ) -> Result<T, Failure> {
+        struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
+        impl<T> Drop for AbortOnDrop<T> {
+            fn drop(&mut self) {
+                self.0.abort();
+            }
+        }
+        let Some(workers) = &self.workers else {
+            return Err(Failure::Cancelled);
+        };
+        let mut task = AbortOnDrop(workers.handle().spawn(future));
+        match (&mut task.0).await {
+            Ok(result) => Ok(result?),
+            Err(e) if e.is_panic() => Err(Failure::Statement(DataFusionError::External(Box::new(e)))),
+            Err(_) => Err(Failure::Cancelled),
+        }
+    }
+
     /// Writes the rows of a dataset, if it has columns; returns how many.
     async fn write_result(&mut self, dataset: &Dataset, progress: &Progress) -> Result<Option<usize>, Failure> {
         if dataset.columns().is_empty() {
@@ -167,7 +198,9 @@ impl Session {
         if self.output.is_some() && std::mem::replace(&mut self.written, true) {
             return Err(Failure::Usage("--output takes one result, but the statements give several".to_owned()));
         }
-        let mut batches = dataset.iter_batches(IterOptions { batch_size: None, drop_last: false }).await?;
+        let started = dataset.clone();
+        let whole = IterOptions { batch_size: None, drop_last: false };
+        let mut batches = self.on_workers(async move { started.iter_batches(whole).await }).await?;
         let mut output = None;
         let mut rows = 0;
         let schema = dataset.schema();
@@ -202,9 +235,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
+        if let Some(workers) = self.workers.take() {
             // Work that was cancelled ends at its next await; what does not end soon is left behind.
-            runtime.shutdown_timeout(Duration::from_secs(2));
+            workers.shutdown_timeout(Duration::from_secs(2));
         }
     }
 }
