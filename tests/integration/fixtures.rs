@@ -92,3 +92,15 @@ pub(crate) fn inc(batch: RecordBatch) -> datafusion::error::Result<RecordBatch> 
         .collect();
     Ok(RecordBatch::try_new(batch.schema(), columns)?)
 }
+
+/// Waits until the store holds nothing in memory. Drivers let go of their blocks when they have run to their end, which
+/// yielding gives them time for.
+pub(crate) async fn emptied(context: &DataContext) {
+    for _ in 0..100_000 {
+        if context.store().budget().blocks() == 0 {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(context.store().budget().blocks(), 0, "{:?} still holds blocks", context.store());
+}
