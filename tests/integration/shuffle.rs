@@ -165,8 +165,17 @@ async fn bounded_concurrency_and_order_do_not_wait_for_each_other() {
 
 #[tokio::test]
 async fn a_limit_takes_the_first_rows_every_time() {
+    let one = context_with(1, |_| {});
+    let filtered = "SELECT * FROM range(1000) WHERE id > 5 LIMIT 3";
+    assert_eq!(crate::fixtures::rows(&one, filtered).await, ["6", "7", "8"]);
     let context = context();
+    let above = context.sql("SELECT id + 1 AS id FROM range(200000) LIMIT 100000").await.unwrap();
+    assert_eq!(ints(&above.take_all().await.unwrap(), "id"), (1..=100_000).collect::<Vec<i64>>());
     for _ in 0..20 {
+        assert_eq!(crate::fixtures::rows(&context, filtered).await, ["6", "7", "8"]);
+        let all = "SELECT count(*) FROM (SELECT id + 1 AS x FROM range(1000) WHERE id > 5 LIMIT 30)";
+        assert_eq!(crate::fixtures::rows(&context, all).await, ["30"]);
+        assert_eq!(crate::fixtures::rows(&one, all).await, ["30"]);
         assert_eq!(crate::fixtures::rows(&context, "SELECT * FROM range(1000) LIMIT 1").await, ["0"]);
         assert_eq!(
             crate::fixtures::rows(&context, "SELECT * FROM range(100000) LIMIT 1 OFFSET 50000").await,

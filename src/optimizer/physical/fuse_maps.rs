@@ -21,15 +21,15 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::limit::LocalLimitExec;
 use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::config::BlockyardOptions;
 use crate::functions::Compute;
 use crate::physical::{
-    ExchangeExec, FilterStep, LimitStep, MapExec, MapStep, ProjectStep, QueueExec, ReadExec, as_task_plan,
+    ExchangeExec, FilterStep, GatherExec, LimitStep, MapExec, MapStep, ProjectStep, QueueExec, ReadExec, as_task_plan,
 };
 
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl FuseMaps {
         options: &BlockyardOptions,
     ) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
         let rewritten = match self.absorb(&plan) {
-            Some(stage) => Some(fuse(stage, options)),
+            Some(stage) => Some(exactly(fuse(stage, options), limit_of(&plan))),
             None => match (plan.downcast_ref::<MapExec>(), plan.downcast_ref::<ExchangeExec>()) {
                 (Some(map), _) if !is_placed(map) => {
                     let map = MapExec::new(Arc::clone(map.input()), map.steps().to_vec(), map.compute().clone());
@@ -102,9 +102,6 @@ type Steps = Vec<Arc<dyn MapStep>>;
 /// Steps that do what an operator of DataFusion does, and its input.
 fn steps_of(plan: &Arc<dyn ExecutionPlan>) -> Option<(Arc<dyn ExecutionPlan>, Steps)> {
     if let Some(filter) = plan.downcast_ref::<FilterExec>() {
-        if filter.fetch().is_some() {
-            return None;
-        }
         let input = Arc::clone(filter.input());
         let mut steps: Steps = vec![Arc::new(FilterStep::new(Arc::clone(filter.predicate()), input.schema()))];
         if let Some(projection) = filter.projection() {
@@ -113,6 +110,7 @@ fn steps_of(plan: &Arc<dyn ExecutionPlan>) -> Option<(Arc<dyn ExecutionPlan>, St
             let columns = projection.iter().map(column).collect();
             steps.push(Arc::new(ProjectStep::new(columns, plan.schema())));
         }
+        steps.extend(filter.fetch().map(|fetch| Arc::new(LimitStep::new(fetch, plan.schema())) as Arc<dyn MapStep>));
         return Some((input, steps));
     }
     if let Some(limit) = plan.downcast_ref::<LocalLimitExec>() {
@@ -124,6 +122,19 @@ fn steps_of(plan: &Arc<dyn ExecutionPlan>) -> Option<(Arc<dyn ExecutionPlan>, St
     let expressions = projection.expr().iter().map(|e| Arc::clone(&e.expr)).collect();
     let step = Arc::new(ProjectStep::new(expressions, plan.schema()));
     Some((Arc::clone(projection.input()), vec![step]))
+}
+
+/// The most rows of a partition, where the operator has a limit.
+fn limit_of(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+    plan.downcast_ref::<LocalLimitExec>().map(|limit| limit.fetch()).or_else(|| plan.fetch())
+}
+
+/// A limit on each task is enough where something above takes the exact number; over a single partition nothing does.
+fn exactly(stage: Arc<dyn ExecutionPlan>, fetch: Option<usize>) -> Arc<dyn ExecutionPlan> {
+    match fetch {
+        Some(_) if stage.output_partitioning().partition_count() == 1 => Arc::new(GatherExec::new(stage, fetch)),
+        _ => stage,
+    }
 }
 
 /// Whether a map is where this rule would put it: fused, or behind a queue, or above a plan of DataFusion.

@@ -1,7 +1,7 @@
 //! Brings our partitions together in the order of the dataset instead of as rows come.
 //!
 //! DataFusion coalesces partitions by arrival; over our stages, which know the order of their tasks, that would throw the
-//! order away. A plan whose root still has several partitions gets a gather on top. Off with `preserve_order`.
+//! order away. Nor are gathered rows dealt out to several partitions again. A plan whose root still has several partitions gets a gather on top. Off with `preserve_order`.
 //!
 //! ```text
 //! CoalescePartitionsExec: fetch=5         GatherExec: fetch=5
@@ -13,8 +13,10 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::physical_expr::Partitioning;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
@@ -31,10 +33,20 @@ impl PhysicalOptimizerRule for GatherInOrder {
         }
         let plan = plan
             .transform_up(|node| {
-                let gathered = node.downcast_ref::<CoalescePartitionsExec>().and_then(|coalesce| {
-                    has_order(coalesce.input()).then(|| GatherExec::new(Arc::clone(coalesce.input()), coalesce.fetch()))
-                });
-                Ok(gathered.map_or_else(|| Transformed::no(node), |g| Transformed::yes(Arc::new(g) as _)))
+                if let Some(coalesce) = node.downcast_ref::<CoalescePartitionsExec>()
+                    && has_order(coalesce.input())
+                {
+                    let gather = GatherExec::new(Arc::clone(coalesce.input()), coalesce.fetch());
+                    return Ok(Transformed::yes(Arc::new(gather) as _));
+                }
+                // Dealing batches out in turn would lose the order that was just made.
+                if let Some(repartition) = node.downcast_ref::<RepartitionExec>()
+                    && matches!(repartition.partitioning(), Partitioning::RoundRobinBatch(_))
+                    && repartition.input().is::<GatherExec>()
+                {
+                    return Ok(Transformed::yes(Arc::clone(repartition.input())));
+                }
+                Ok(Transformed::no(node))
             })
             .data()?;
         match has_order(&plan) && plan.output_partitioning().partition_count() > 1 {
