@@ -14,6 +14,7 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 use datafusion::prelude::SessionConfig;
+use parking_lot::Mutex;
 
 use crate::block::Block;
 use crate::config::BlockyardOptions;
@@ -140,6 +141,7 @@ pub struct DataContext {
     session: SessionContext,
     store: Arc<BlockStore>,
     functions: Arc<FunctionRegistry>,
+    rules: Arc<Mutex<RuleRegistry>>,
 }
 
 impl std::fmt::Debug for DataContext {
@@ -158,13 +160,14 @@ impl DataContext {
     /// A session with given options and configuration of DataFusion; the environment is not read.
     pub fn with_config(blockyard: Blockyard, config: SessionConfig) -> Result<Self> {
         let functions = Arc::clone(&blockyard.functions);
+        let rules = Arc::new(Mutex::new(blockyard.rules.clone()));
         let builder = SessionStateBuilder::new().with_config(config).with_default_features();
         let session = SessionContext::new_with_state(builder.with_blockyard(blockyard)?.build());
         let state = session.state();
         let Some(store) = state.config().get_extension::<BlockStore>() else {
             return config_err!("the session has no block store");
         };
-        Ok(Self { session, store, functions })
+        Ok(Self { session, store, functions, rules })
     }
 
     /// The session of DataFusion underneath.
@@ -197,6 +200,28 @@ impl DataContext {
         self.store.budget().set_limit(limit);
         self.store.set_compression(options.spill_compression);
         config.options_mut().extensions.insert(options);
+        Ok(())
+    }
+
+    /// The optimizer rules beyond DataFusion's, as they are now.
+    pub fn rules(&self) -> RuleRegistry {
+        self.rules.lock().clone()
+    }
+
+    /// Adds or removes optimizer rules, for datasets that are created from now on. Nothing changes when a rule finds no
+    /// place.
+    pub fn configure_rules(&self, change: impl FnOnce(&mut RuleRegistry) -> Result<()>) -> Result<()> {
+        let mut current = self.rules.lock();
+        let mut rules = current.clone();
+        change(&mut rules)?;
+        let (logical, physical) = (rules.logical_rules()?, rules.physical_rules()?);
+        let shared = self.session.state_ref();
+        let mut state = shared.write();
+        *state = SessionStateBuilder::new_from_existing(state.clone())
+            .with_optimizer_rules(logical)
+            .with_physical_optimizer_rules(physical)
+            .build();
+        *current = rules;
         Ok(())
     }
 

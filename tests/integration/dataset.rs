@@ -445,3 +445,54 @@ async fn two_datasets_run_at_once_within_one_limit() {
     drop((one, two));
     crate::fixtures::emptied(&context).await;
 }
+
+/// A user's rule, which only counts how often it is asked.
+#[derive(Debug, Default)]
+struct CountingRule(std::sync::atomic::AtomicUsize);
+
+impl datafusion::physical_optimizer::PhysicalOptimizerRule for CountingRule {
+    fn optimize(
+        &self,
+        plan: std::sync::Arc<dyn datafusion::physical_plan::ExecutionPlan>,
+        _config: &datafusion::config::ConfigOptions,
+    ) -> datafusion::error::Result<std::sync::Arc<dyn datafusion::physical_plan::ExecutionPlan>> {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        Ok(plan)
+    }
+
+    fn name(&self) -> &str {
+        "count_plans"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test]
+async fn rules_are_added_listed_and_removed_at_run_time() {
+    use blockyard::Anchor;
+    use std::sync::atomic::Ordering::SeqCst;
+    let context = context();
+    context.sql("CREATE TABLE t AS SELECT * FROM range(5)").await.unwrap();
+    let rule = std::sync::Arc::new(CountingRule::default());
+    let shared = std::sync::Arc::clone(&rule);
+    context
+        .configure_rules(|rules| {
+            rules.add_physical(shared, Anchor::after("fuse_maps"), &["fuse_maps"]);
+            Ok(())
+        })
+        .unwrap();
+    assert!(context.rules().list().iter().any(|(name, _)| name == "count_plans"));
+    let sql = "SELECT * FROM map_batches(t, 'identity')";
+    assert_eq!(crate::fixtures::rows(&context, sql).await.len(), 5);
+    assert_eq!(rule.0.load(SeqCst), 1);
+    let error = context.configure_rules(|rules| {
+        rules.add_physical(std::sync::Arc::new(CountingRule::default()), Anchor::before("nosuch"), &[]);
+        Ok(())
+    });
+    assert!(error.unwrap_err().to_string().contains("unknown anchor 'nosuch#0'"));
+    context.configure_rules(|rules| rules.remove("count_plans")).unwrap();
+    context.sql(sql).await.unwrap().take_all().await.unwrap();
+    assert_eq!(rule.0.load(SeqCst), 1);
+}

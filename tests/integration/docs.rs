@@ -39,7 +39,7 @@ fn the_rules_page_lists_every_rule_in_order() {
     let ours: Vec<String> = registry.list().into_iter().map(|(name, _)| name).collect();
     let mut page = String::from(
         "# Rules\n\nAll rules of a session in the order in which they run; those in bold are this project's own, or replace one of\n\
-         DataFusion's. `RuleRegistry` adds, removes and lists them.\n",
+         DataFusion's. `DataContext::configure_rules` adds and removes them at run time, `DataContext::rules` lists them.\n",
     );
     let mut list = |title: &str, names: Vec<String>| {
         writeln!(page, "\n## {title}\n").unwrap();
