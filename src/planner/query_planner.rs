@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use datafusion::arrow::datatypes::Schema;
 use datafusion::catalog::Session;
-use datafusion::common::{Result, plan_err};
+use datafusion::common::{DFSchema, Result, plan_err};
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
@@ -67,17 +68,46 @@ impl ExtensionPlanner for Adapter {
         let Some(plan) = self.0.plan(node, physical_inputs, session.config())? else {
             return Ok(None);
         };
-        // DataFusion compares names only, and only as many as there are on both sides.
-        let (planned, got) = (node.schema(), plan.schema());
-        let same = planned.fields().len() == got.fields().len()
-            && planned
-                .fields()
-                .iter()
-                .zip(got.fields())
-                .all(|(p, g)| p.name() == g.name() && p.data_type() == g.data_type());
-        if !same {
-            return plan_err!("{} was planned with columns {planned}, but gives {got}", node.name());
-        }
+        check_columns(node.name(), node.schema(), &plan.schema())?;
         Ok(Some(plan))
+    }
+}
+
+/// An operator must give the columns that its node promised. DataFusion compares names only, and only as many as there are
+/// on both sides.
+fn check_columns(node: &str, planned: &DFSchema, got: &Schema) -> Result<()> {
+    let same = planned.fields().len() == got.fields().len()
+        && planned
+            .fields()
+            .iter()
+            .zip(got.fields())
+            .all(|(p, g)| p.name() == g.name() && p.data_type() == g.data_type());
+    match same {
+        true => Ok(()),
+        false => plan_err!("{node} was planned with columns {planned}, but gives {got}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::arrow::datatypes::{DataType, Field};
+
+    #[test]
+    fn other_names_types_or_numbers_of_columns_are_an_error() {
+        let of = |fields: &[(&str, DataType)]| {
+            Schema::new(fields.iter().map(|(n, t)| Field::new(*n, t.clone(), true)).collect::<Vec<_>>())
+        };
+        let planned = DFSchema::try_from(of(&[("a", DataType::Int64)])).unwrap();
+        check_columns("Map", &planned, &of(&[("a", DataType::Int64)])).unwrap();
+        for wrong in [
+            of(&[("b", DataType::Int64)]),
+            of(&[("a", DataType::Utf8)]),
+            of(&[("a", DataType::Int64), ("b", DataType::Int64)]),
+            of(&[]),
+        ] {
+            let error = check_columns("Map", &planned, &wrong).unwrap_err().to_string();
+            assert!(error.contains("Map was planned with columns"), "{error}");
+        }
     }
 }
