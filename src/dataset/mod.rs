@@ -27,7 +27,7 @@ use crate::error::unknown_name;
 use crate::observability::Execution;
 use crate::sources::StoredBlocks;
 
-/// A lazy, distributed-by-design collection of rows in blocks. Cloning is cheap and shares nothing but the plan.
+/// A lazy collection of rows in blocks. Cloning is cheap; clones share the plan and the stats of the last execution.
 ///
 /// The settings of a dataset are those that its session had when it was created.
 #[derive(Clone)]

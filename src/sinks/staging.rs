@@ -1,8 +1,8 @@
 //! The commit protocol: files are written into a hidden directory beside their place and renamed when all are complete.
 //!
 //! A reader never sees part of a file, and sees none of the files before all of them are written. Renaming many files is
-//! not atomic: a process that is killed in that moment leaves some of them. What a killed process had staged stays in a
-//! `.blockyard-*` directory, which readers ignore.
+//! not atomic: a process that is killed in that moment leaves some of them, and those that an overwrite replaces in a
+//! `.blockyard-*-old` directory. What a killed process had staged stays in a `.blockyard-*` directory. Readers ignore both.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,6 +37,9 @@ pub(crate) struct Staging {
     /// The directory of the finished files.
     directory: Path,
     staged: Path,
+    /// Where old files wait until the new ones are in place. It is never removed with files in it: a commit that is cut
+    /// short must not take them along.
+    set_aside: Path,
     existing: Vec<Path>,
     /// Whether the directory was there before.
     was_there: bool,
@@ -73,9 +76,11 @@ impl Staging {
             true => parent(&path),
             false => path,
         };
-        let staged = directory.clone().join(format!(".blockyard-{}", uuid::Uuid::new_v4().simple()));
+        let write = uuid::Uuid::new_v4().simple();
+        let staged = directory.clone().join(format!(".blockyard-{write}"));
+        let set_aside = directory.clone().join(format!(".blockyard-{write}-old"));
         let was_there = target.url.scheme() != "file" || PathBuf::from(format!("/{directory}")).exists();
-        Ok(Some(Self { store, target, directory, staged, existing, was_there }))
+        Ok(Some(Self { store, target, directory, staged, set_aside, existing, was_there }))
     }
 
     /// Where the block `id` is to be written.
@@ -93,27 +98,36 @@ impl Staging {
         ids.sort();
         let overwrites = self.target.mode == SaveMode::Overwrite && !self.target.single_file;
         let old = if overwrites { &self.existing[..] } else { &[] };
-        for (number, path) in old.iter().enumerate() {
-            self.store.rename(path, &self.set_aside(number)).await?;
-        }
-        if let Err(e) = self.publish(ids).await {
-            for (number, path) in old.iter().enumerate() {
-                self.store.rename(&self.set_aside(number), path).await?;
+        let mut moved = Vec::new();
+        let mut published = Vec::new();
+        if let Err(e) = self.replace(old, ids, &mut moved, &mut published).await {
+            for path in &published {
+                self.store.delete(path).await?;
+            }
+            for (from, to) in &moved {
+                self.store.rename(to, from).await?;
             }
             return Err(e);
         }
-        for number in 0..old.len() {
-            self.store.delete(&self.set_aside(number)).await?;
+        for (_, path) in &moved {
+            self.store.delete(path).await?;
         }
         Ok(())
     }
 
-    /// Where an old file waits until the new ones are in place.
-    fn set_aside(&self, number: usize) -> Path {
-        self.staged.clone().join(format!("old-{number}"))
-    }
-
-    async fn publish(&self, ids: Vec<TaskId>) -> Result<()> {
+    /// Sets old files aside and puts the new ones in place, noting each step so that it can be undone.
+    async fn replace(
+        &self,
+        old: &[Path],
+        ids: Vec<TaskId>,
+        moved: &mut Vec<(Path, Path)>,
+        published: &mut Vec<Path>,
+    ) -> Result<()> {
+        for (number, path) in old.iter().enumerate() {
+            let aside = self.set_aside.clone().join(format!("old-{number}"));
+            self.store.rename(path, &aside).await?;
+            moved.push((path.clone(), aside));
+        }
         let mut next = match self.target.mode {
             SaveMode::Append => self.existing.iter().filter_map(part_number).max().map_or(0, |n| n + 1),
             _ => 0,
@@ -128,7 +142,10 @@ impl Staging {
                 let to = self.directory.clone().join(format!("part-{next:06}.{}", self.target.extension));
                 next += 1;
                 match self.store.rename_if_not_exists(&from, &to).await {
-                    Ok(()) => break,
+                    Ok(()) => {
+                        published.push(to);
+                        break;
+                    }
                     // Somebody else appends at the same time.
                     Err(object_store::Error::AlreadyExists { .. }) if self.target.mode == SaveMode::Append => {}
                     Err(e) => return Err(e.into()),
@@ -157,6 +174,8 @@ impl Drop for Staging {
         if let Some(directory) = self.local_directory() {
             // After a commit the directory is empty; after a failure it is not. Nothing more can be done if this fails.
             let _removed = std::fs::remove_dir_all(directory);
+            // This removes only an empty directory.
+            let _removed = std::fs::remove_dir(format!("/{}", self.set_aside));
             if !self.was_there {
                 // Only an empty directory can be removed this way: nothing was written.
                 let _removed = std::fs::remove_dir(format!("/{}", self.directory));

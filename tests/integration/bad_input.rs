@@ -230,3 +230,20 @@ async fn unknown_stores_and_paths_of_nothing_are_told() {
     contains(&sql_error(&context, "SELECT * FROM 'nosuch/x.parquet'").await, &["does not exist"]);
     contains(&sql_error(&context, "SELECT * FROM 'nosuch'").await, &["not the path of a Parquet, CSV or JSON file"]);
 }
+
+#[tokio::test]
+async fn an_overwrite_that_fails_while_it_commits_brings_the_old_files_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out");
+    let path = out.to_str().unwrap();
+    let context = context();
+    context.range_in_blocks(3, 1).unwrap().write_csv(path, WriteOptions::default()).await.unwrap();
+    // The second new file finds its place taken.
+    std::fs::create_dir(out.join("part-000001.csv")).unwrap();
+    let before = entries(&out);
+    let options = WriteOptions { mode: Some(SaveMode::Overwrite), ..Default::default() };
+    let error = context.range_in_blocks(9, 2).unwrap().write_csv(path, options).await.unwrap_err().to_string();
+    contains(&error, &["part-000001.csv", "already exists"]);
+    assert_eq!(entries(&out), before);
+    assert_eq!(std::fs::read_to_string(out.join("part-000000.csv")).unwrap(), "id\n0\n1\n2\n");
+}
