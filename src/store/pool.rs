@@ -24,7 +24,7 @@ pub struct SharedMemoryPool {
 #[derive(Debug, Default)]
 struct Shares {
     spillable_consumers: usize,
-    spillable: usize,
+    /// Bytes held by consumers that cannot spill.
     unspillable: usize,
 }
 
@@ -126,18 +126,15 @@ impl Shares {
     }
 
     fn add(&mut self, reservation: &MemoryReservation, bytes: usize) {
-        match reservation.consumer().can_spill() {
-            true => self.spillable += bytes,
-            false => self.unspillable += bytes,
+        if !reservation.consumer().can_spill() {
+            self.unspillable += bytes;
         }
     }
 
     fn remove(&mut self, reservation: &MemoryReservation, bytes: usize) {
-        let held = match reservation.consumer().can_spill() {
-            true => &mut self.spillable,
-            false => &mut self.unspillable,
-        };
-        *held = held.saturating_sub(bytes);
+        if !reservation.consumer().can_spill() {
+            self.unspillable = self.unspillable.saturating_sub(bytes);
+        }
     }
 }
 
