@@ -4,6 +4,7 @@
 use std::any::Any;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigField, ConfigOptions, ExtensionOptions, Visit};
 use datafusion::common::{DataFusionError, Result, config_err};
@@ -44,9 +45,11 @@ macro_rules! options {
 
             fn set(&mut self, key: &str, value: &str) -> Result<()> {
                 match key {
-                    $( stringify!($field) => ConfigField::set(&mut self.$field, "", value), )*
-                    _ => Err(crate::error::unknown_name("option", key, Self::PREFIX, &[$( stringify!($field) ),*])),
+                    $( stringify!($field) => ConfigField::set(&mut self.$field, "", value)?, )*
+                    _ => return Err(crate::error::unknown_name("option", key, Self::PREFIX, &[$( stringify!($field) ),*])),
                 }
+                self.was_set(key);
+                Ok(())
             }
 
             fn entries(&self) -> Vec<ConfigEntry> {
@@ -65,11 +68,19 @@ options! {
     /// reach it.
     pub struct BlockyardOptions {
         /// Bytes above which a block is emitted; a block is cut when it has 1.5 times as many. 0 or `infinite` gives one
-        /// block per task.
+        /// block per task, which then has to fit in memory. Otherwise a quarter of a thread's share of the memory is the
+        /// most that a block aims at.
         pub target_max_block_size: ByteSize, default = ByteSize::mib(128)
 
         /// Bytes below which a read is not split into more blocks.
         pub target_min_block_size: ByteSize, default = ByteSize::mib(1)
+
+        /// Bytes that an output task of a random shuffle aims at.
+        pub target_shuffle_max_block_size: ByteSize, default = ByteSize::mib(1024)
+
+        /// Sets the three block sizes for a kind of work: `etl_processing`, `image_processing`, `large_analytics`,
+        /// `memory_constrained` or `shuffle_heavy`. Sizes that are set later stand.
+        pub block_size_preset: BlockSizePreset, default = BlockSizePreset::Default
 
         /// Number of read tasks that a read aims at when its blocks would not get smaller than `target_min_block_size`.
         pub read_op_min_num_blocks: usize, default = 200
@@ -82,11 +93,18 @@ options! {
         /// group.
         pub memory_limit: MemoryLimit, default = MemoryLimit::Percent(60)
 
-        /// Directory for spilled blocks and operators. Empty means the temporary directory of the system.
+        /// Directories for spilled blocks and operators, separated by commas and used in turn. Empty means the temporary
+        /// directory of the system.
         pub spill_directory: String, default = String::new()
+
+        /// The most bytes that spilled blocks and operators may take on disk together. 0 or `infinite` means no quota.
+        pub spill_quota: ByteSize, default = ByteSize(0)
 
         /// Compression of spilled blocks: none, lz4 or zstd.
         pub spill_compression: SpillCompression, default = SpillCompression::Lz4
+
+        /// Plan every join that can spill as one that does, not only those that are not expected to fit in memory.
+        pub prefer_spilling_joins: bool, default = false
 
         /// Give blocks to the consumer in the order of their ids (the order of the input), instead of as they come.
         pub preserve_order: bool, default = true
@@ -134,6 +152,37 @@ impl BlockyardOptions {
         Ok(options)
     }
 
+    /// Sets what follows from an option.
+    fn was_set(&mut self, key: &str) {
+        if key == "block_size_preset" {
+            self.use_preset(self.block_size_preset);
+        }
+    }
+
+    /// Sets the block sizes for a kind of work; returns a description.
+    pub fn use_preset(&mut self, preset: BlockSizePreset) -> String {
+        let (most, least, shuffle, why) = preset.sizes();
+        self.block_size_preset = preset;
+        self.target_max_block_size = ByteSize::mib(most);
+        self.target_min_block_size = ByteSize::mib(least);
+        self.target_shuffle_max_block_size = ByteSize::mib(shuffle);
+        format!("{preset}: blocks of {least} to {most} MiB, shuffles of {shuffle} MiB; {why}")
+    }
+
+    /// Bytes that blocks aim at when `threads` tasks run at once: `target_max_block_size`, but not more than a quarter of a
+    /// task's share of the memory, because a task has its input, the block that it fills and what it encodes.
+    pub fn block_bytes(&self, threads: usize) -> usize {
+        match self.target_max_block_size.bound() {
+            usize::MAX => usize::MAX,
+            bytes => bytes.min(self.memory_limit.bytes() / (4 * threads.max(1))).max(1),
+        }
+    }
+
+    /// As [`BlockyardOptions::block_bytes`], for the threads that a running task shares the memory with.
+    pub(crate) fn block_bytes_of(context: &TaskContext) -> usize {
+        Self::from_task(context).block_bytes(context.session_config().target_partitions())
+    }
+
     /// Names of all options, with the prefix.
     pub fn keys() -> Vec<String> {
         Self::default().entries().into_iter().map(|e| e.key).collect()
@@ -143,6 +192,11 @@ impl BlockyardOptions {
 /// The most bytes of memory that this process may count on: of its control group where that has a limit, else of the
 /// machine.
 pub fn machine_memory() -> usize {
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(read_machine_memory)
+}
+
+fn read_machine_memory() -> usize {
     let machine = std::fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| {
@@ -224,6 +278,64 @@ impl fmt::Display for ByteSize {
             }
         }
         write!(f, "{bytes}B")
+    }
+}
+
+/// Block sizes for a kind of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BlockSizePreset {
+    /// What the options have when nothing is set.
+    #[default]
+    Default,
+    /// Large sequential transformations.
+    EtlProcessing,
+    /// Large rows that are worked on one by one.
+    ImageProcessing,
+    /// Scans and aggregations of wide tables.
+    LargeAnalytics,
+    /// Little memory.
+    MemoryConstrained,
+    /// Plans that mostly shuffle.
+    ShuffleHeavy,
+}
+
+impl BlockSizePreset {
+    const ALL: [(&str, Self); 6] = [
+        ("default", Self::Default),
+        ("etl_processing", Self::EtlProcessing),
+        ("image_processing", Self::ImageProcessing),
+        ("large_analytics", Self::LargeAnalytics),
+        ("memory_constrained", Self::MemoryConstrained),
+        ("shuffle_heavy", Self::ShuffleHeavy),
+    ];
+
+    /// `target_max_block_size`, `target_min_block_size` and `target_shuffle_max_block_size` in MiB, and why.
+    fn sizes(self) -> (usize, usize, usize, &'static str) {
+        match self {
+            Self::Default => (128, 1, 1024, "a balance of latency and overhead"),
+            Self::EtlProcessing => (256, 64, 1024, "few, large blocks for throughput"),
+            Self::ImageProcessing => (128, 32, 1024, "blocks that hold few large rows"),
+            Self::LargeAnalytics => (512, 128, 1024, "as few blocks as memory allows"),
+            Self::MemoryConstrained => (64, 16, 512, "small blocks, so that little is in memory at once"),
+            Self::ShuffleHeavy => (1024, 256, 1024, "few blocks, so that a shuffle has few pieces"),
+        }
+    }
+}
+
+impl FromStr for BlockSizePreset {
+    type Err = DataFusionError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let names = Self::ALL.map(|(name, _)| name);
+        let found = Self::ALL.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(text.trim()));
+        found.map(|(_, preset)| preset).ok_or_else(|| crate::error::unknown_name("preset", text, "block sizes", &names))
+    }
+}
+
+impl fmt::Display for BlockSizePreset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.into_iter().find(|(_, preset)| preset == self);
+        f.write_str(name.map_or("", |(name, _)| name))
     }
 }
 
@@ -326,7 +438,7 @@ macro_rules! config_field {
     )*};
 }
 
-config_field!(ByteSize, MemoryLimit, SpillCompression);
+config_field!(BlockSizePreset, ByteSize, MemoryLimit, SpillCompression);
 
 #[cfg(test)]
 mod tests {
@@ -357,6 +469,38 @@ mod tests {
         assert!("0%".parse::<MemoryLimit>().is_err());
         assert!("101%".parse::<MemoryLimit>().is_err());
         assert!(MemoryLimit::Percent(50).bytes() < machine_memory());
+    }
+
+    #[test]
+    fn presets_set_the_sizes_and_say_so() {
+        let mut options = BlockyardOptions::default();
+        ExtensionOptions::set(&mut options, "block_size_preset", "memory_constrained").unwrap();
+        assert_eq!(
+            (options.target_max_block_size, options.target_min_block_size),
+            (ByteSize::mib(64), ByteSize::mib(16))
+        );
+        let text = options.use_preset(BlockSizePreset::LargeAnalytics);
+        assert_eq!(
+            text,
+            "large_analytics: blocks of 128 to 512 MiB, shuffles of 1024 MiB; as few blocks as memory allows"
+        );
+        let error = ExtensionOptions::set(&mut options, "block_size_preset", "etl").unwrap_err().to_string();
+        assert!(error.contains("etl"), "{error}");
+        let plain = BlockyardOptions::default();
+        options.use_preset(BlockSizePreset::Default);
+        assert_eq!(options.target_min_block_size, plain.target_min_block_size);
+        assert_eq!(options.target_shuffle_max_block_size, plain.target_shuffle_max_block_size);
+    }
+
+    #[test]
+    fn blocks_are_bounded_by_the_memory() {
+        let mut options =
+            BlockyardOptions { memory_limit: MemoryLimit::Bytes(ByteSize::mib(64)), ..Default::default() };
+        assert_eq!(options.block_bytes(2), 8 << 20);
+        options.memory_limit = MemoryLimit::Bytes(ByteSize::mib(64 << 10));
+        assert_eq!(options.block_bytes(2), 128 << 20);
+        options.target_max_block_size = ByteSize(0);
+        assert_eq!(options.block_bytes(2), usize::MAX);
     }
 
     #[test]

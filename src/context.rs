@@ -1,5 +1,6 @@
 //! The wiring: what makes a session of DataFusion a Blockyard session. The only place that knows all rooms.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
@@ -9,7 +10,6 @@ use datafusion::config::SpillCompression as OperatorSpillCompression;
 use datafusion::dataframe::DataFrame;
 use datafusion::datasource::provider_as_source;
 use datafusion::execution::context::SessionContext;
-use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
@@ -20,11 +20,13 @@ use crate::block::Block;
 use crate::config::BlockyardOptions;
 use crate::dataset::Dataset;
 use crate::functions::{BatchFunction, FunctionRef, FunctionRegistry, Row, batch_of_rows};
+use crate::observability::{SYSTEM_SCHEMA, system_schema};
 use crate::optimizer::RuleRegistry;
 use crate::planner::{BlockyardQueryPlanner, block_formats};
+use crate::runtime::in_thread;
 use crate::sources::{Datasource, DatasourceTable, FileKind, FileTable, Range, ReadOptions, StoredBlocks};
 use crate::sql::{BlockyardRelationPlanner, run_statements};
-use crate::store::{BlockStore, Budget, SharedMemoryPool, StoreUsage};
+use crate::store::{BlockStore, Budget, NextUse, Owner, SharedMemoryPool, SpillDirectories};
 
 /// Bytes that DataFusion reserves for the merge of each sort, when the limit is not smaller.
 const SORT_MERGE_RESERVATION: usize = 10 << 20;
@@ -54,27 +56,22 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         let config = self.config().take().unwrap_or_default();
         least_memory(limit, config.target_partitions())?;
 
-        let mut disk = DiskManagerBuilder::default();
-        if !options.spill_directory.is_empty() {
-            disk.set_mode(DiskManagerMode::Directories(vec![options.spill_directory.clone().into()]));
-        }
-        let disk = disk.build().map_err(|e| {
-            let directory = &options.spill_directory;
-            datafusion::common::config_datafusion_err!("cannot spill to '{directory}': {}", e.strip_backtrace())
-        })?;
-        let disk = Arc::new(disk);
+        let roots: Vec<PathBuf> = directories(&options.spill_directory);
+        let directories = SpillDirectories::open(&roots, options.spill_quota.bound() as u64)?;
         let budget = Arc::new(Budget::new(limit));
-        let store = Arc::new(BlockStore::new(budget, Arc::clone(&disk), options.spill_compression));
+        let store = Arc::new(BlockStore::new(budget, Arc::new(directories), options.spill_compression));
+        in_thread("blockyard-spill", BlockStore::write_behind(&store))?;
         let pool = Arc::new(SharedMemoryPool::new(Arc::clone(&store)));
         let runtime = match self.runtime_env() {
             Some(existing) => RuntimeEnvBuilder::from_runtime_env(existing),
             None => RuntimeEnvBuilder::new(),
         };
-        let mut runtime = runtime.with_memory_pool(pool).build()?;
-        runtime.disk_manager = disk;
+        let mut runtime = runtime.with_memory_pool(Arc::clone(&pool) as _).build()?;
+        runtime.disk_manager = Arc::new(store.disk_manager()?);
 
         let mut config = honest_defaults(config, limit)?;
         config.set_extension(store);
+        config.set_extension(pool);
         config.set_extension(Arc::clone(&functions));
         let config = config.with_option_extension(options);
 
@@ -98,6 +95,11 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             .with_relation_planners(relations)
             .with_file_formats(formats))
     }
+}
+
+/// The directories of a list with commas.
+fn directories(list: &str) -> Vec<PathBuf> {
+    list.split(',').map(str::trim).filter(|path| !path.is_empty()).map(PathBuf::from).collect()
 }
 
 /// Settings of DataFusion without which results or limits would not hold; see the traps in ARCHITECTURE.md.
@@ -164,9 +166,16 @@ impl DataContext {
         let builder = SessionStateBuilder::new().with_config(config).with_default_features();
         let session = SessionContext::new_with_state(builder.with_blockyard(blockyard)?.build());
         let state = session.state();
-        let Some(store) = state.config().get_extension::<BlockStore>() else {
+        let extensions = state.config();
+        let (Some(store), Some(pool)) =
+            (extensions.get_extension::<BlockStore>(), extensions.get_extension::<SharedMemoryPool>())
+        else {
             return config_err!("the session has no block store");
         };
+        let catalog = &state.config_options().catalog.default_catalog;
+        if let Some(catalog) = session.catalog(catalog) {
+            catalog.register_schema(SYSTEM_SCHEMA, system_schema(&store, &pool)?)?;
+        }
         Ok(Self { session, store, functions, rules })
     }
 
@@ -197,8 +206,9 @@ impl DataContext {
         least_memory(limit, config.target_partitions())?;
         config.options_mut().execution.sort_spill_reservation_bytes =
             sort_merge_reservation(limit, config.target_partitions());
-        self.store.budget().set_limit(limit);
+        self.store.set_limit(limit)?;
         self.store.set_compression(options.spill_compression);
+        self.store.directories().set_quota(options.spill_quota.bound() as u64);
         config.options_mut().extensions.insert(options);
         Ok(())
     }
@@ -338,8 +348,9 @@ impl DataContext {
         let Some(schema) = blocks.first().map(|b| Arc::clone(b.schema())) else {
             return config_err!("no blocks");
         };
-        let usage = Arc::new(StoreUsage::default());
-        let handles = blocks.into_iter().map(|b| self.store.put(b, &usage)).collect::<Result<Vec<_>>>()?;
+        let owner = Arc::new(Owner::default());
+        let handles =
+            blocks.into_iter().map(|b| self.store.put(b, NextUse::Kept, &owner)).collect::<Result<Vec<_>>>()?;
         self.read_datasource(Arc::new(StoredBlocks::new(name, schema, handles)), None)
     }
 }

@@ -79,7 +79,7 @@ pub mod cli;
 pub mod prelude;
 
 pub use block::{Block, BlockMetadata, TaskId};
-pub use config::{BlockyardOptions, ByteSize, MemoryLimit, SpillCompression, machine_memory};
+pub use config::{BlockSizePreset, BlockyardOptions, ByteSize, MemoryLimit, SpillCompression, machine_memory};
 pub use context::{Blockyard, DataContext, Paths, SessionStateBuilderExt};
 pub use dataset::{Dataset, GroupedDataset, IterOptions, MapFunction, MapOptions, Predicate, WriteOptions};
 pub use functions::{
@@ -91,7 +91,10 @@ pub use optimizer::{Anchor, RuleRegistry};
 pub use sinks::SaveMode;
 pub use sources::{Datasource, DatasourceTable, FileKind, ReadOptions};
 pub use sql::SqlStatement;
-pub use store::{BlockHandle, BlockStore, Budget, SharedMemoryPool, StoreUsage};
+pub use store::{
+    BlockHandle, BlockInfo, BlockStore, Budget, Holder, NextUse, Owner, PinnedBlock, SharedMemoryPool,
+    SpillDirectories, SpillFileInfo,
+};
 
 /// The programs in the documents are tests.
 #[cfg(doctest)]

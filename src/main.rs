@@ -1,7 +1,7 @@
 //! The `blockyard` tool; see `blockyard::cli`.
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+#[cfg(not(target_env = "msvc"))]
+mod allocator;
 
 fn main() -> std::process::ExitCode {
     blockyard::cli::main()

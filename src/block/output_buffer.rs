@@ -40,6 +40,11 @@ impl OutputBuffer {
         self.batches.push_back((batch, bytes));
     }
 
+    /// Bytes that are buffered.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The next full block, if there is one.
     pub(crate) fn next_full(&mut self) -> Option<Block> {
         (self.bytes > self.target_bytes).then(|| self.emit())

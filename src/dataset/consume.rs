@@ -7,27 +7,56 @@ use datafusion::arrow::datatypes::{Int64Type, SchemaRef};
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::TableProvider;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::common::{Result, exec_err};
+use datafusion::common::{DataFusionError, Result, exec_err};
 use datafusion::datasource::source_as_provider;
-use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::session_state::SessionState;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{ExecutionPlan, displayable};
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt, stream};
 
 use super::Dataset;
+use crate::config::BlockyardOptions;
 use crate::functions::{Row, rows_of_batch};
 use crate::observability::Execution;
-use crate::physical::{collect_blocks, gather, planned_blocks};
+use crate::physical::PlanMemory;
+use crate::physical::{StoredBlock, collect_blocks, gather, planned_blocks, query_context};
 use crate::runtime::in_background;
 use crate::sources::{DatasourceTable, FileTable, StoredBlocks};
 use crate::sql::plan_to_sql;
-use crate::store::StoreUsage;
+use crate::store::{NextUse, Owner};
 
 impl Dataset {
     /// Runs the dataset and streams its rows, in order. Dropping the stream cancels the work.
     pub async fn stream(&self) -> Result<SendableRecordBatchStream> {
-        let (plan, execution) = self.start().await?;
-        Ok(in_background(gather(&plan, self.state.task_ctx(), execution.result_usage())?))
+        let mut first = self.stream_once(&self.state).await?;
+        let (schema, dataset) = (first.schema(), self.clone());
+        let batches = stream::once(async move {
+            match first.next().await {
+                Some(Err(e)) if is_full_hash_join(&e) => dataset.stream_once(&dataset.with_spilling_joins()).await,
+                head => {
+                    let schema = first.schema();
+                    let batches = stream::iter(head).chain(first);
+                    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, batches)) as SendableRecordBatchStream)
+                }
+            }
+        });
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, batches.try_flatten())))
+    }
+
+    async fn stream_once(&self, state: &SessionState) -> Result<SendableRecordBatchStream> {
+        let (plan, context, execution) = self.start(state).await?;
+        Ok(in_background(gather(&plan, context, execution.result_owner())?))
+    }
+
+    /// The settings under which no join fails because its build side does not fit.
+    fn with_spilling_joins(&self) -> SessionState {
+        let mut state = self.state.clone();
+        let mut options = BlockyardOptions::from_config(state.config_options());
+        options.prefer_spilling_joins = true;
+        state.config_mut().options_mut().extensions.insert(options);
+        state
     }
 
     /// The first `n` rows. Reads no more than that takes.
@@ -131,9 +160,10 @@ impl Dataset {
 
     /// Runs the dataset and keeps its blocks in the store, in memory or spilled, until the last clone of the result drops.
     pub async fn materialize(&self) -> Result<Self> {
-        let (plan, _execution) = self.start().await?;
-        let usage = Arc::new(StoreUsage::default());
-        let stored = collect_blocks(&plan, &self.state.task_ctx(), &usage).await?;
+        let stored = match self.collect_once(&self.state).await {
+            Err(e) if is_full_hash_join(&e) => self.collect_once(&self.with_spilling_joins()).await?,
+            stored => stored?,
+        };
         let handles = stored.into_iter().map(|block| block.handle).collect();
         let blocks = Arc::new(StoredBlocks::new("InputDataBuffer", self.schema(), handles));
         let mut dataset = self.context.read_datasource(Arc::clone(&blocks) as _, None)?;
@@ -142,6 +172,13 @@ impl Dataset {
         // A copy: what is run on the blocks later must not keep them alive through this dataset.
         *dataset.last.lock() = self.last.lock().clone();
         Ok(dataset)
+    }
+
+    async fn collect_once(&self, state: &SessionState) -> Result<Vec<StoredBlock>> {
+        let (plan, context, execution) = self.start(state).await?;
+        let owner = Arc::new(Owner::default());
+        owner.describe(execution.query(), || "Materialize".to_owned());
+        collect_blocks(&plan, &context, NextUse::Kept, &owner).await
     }
 
     /// The table that the dataset scans; an error unless it is a bare scan.
@@ -166,11 +203,23 @@ impl Dataset {
     pub async fn explain(&self) -> Result<String> {
         let optimized = self.state.optimize(&self.plan)?;
         Ok(format!(
-            "-- Logical plan --\n{}\n-- Optimized plan --\n{}\n-- Execution plan --\n{}",
+            "-- Logical plan --\n{}\n-- Optimized plan --\n{}\n-- Execution plan --\n{}-- Memory --\n{}\n",
             self.plan.display_indent(),
             optimized.display_indent(),
-            self.execution_plan().await?
+            self.execution_plan().await?,
+            self.explain_memory().await?
         ))
+    }
+
+    /// The least memory in which the dataset can run, and what takes most of it.
+    pub async fn explain_memory(&self) -> Result<String> {
+        let plan = match &self.plan {
+            LogicalPlan::Explain(explain) => self.state.create_physical_plan(&explain.plan).await?,
+            LogicalPlan::Analyze(analyze) => self.state.create_physical_plan(&analyze.input).await?,
+            plan => self.state.create_physical_plan(plan).await?,
+        };
+        let limit = self.context.store().budget().limit();
+        Ok(PlanMemory::of(plan.as_ref(), limit, self.state.config().batch_size()).to_string())
     }
 
     /// The physical plan, in which fused stages show as one operator.
@@ -185,10 +234,16 @@ impl Dataset {
     }
 
     /// Plans an execution and remembers it for `stats`.
-    async fn start(&self) -> Result<(Arc<dyn ExecutionPlan>, Execution)> {
-        let plan = self.state.create_physical_plan(&self.plan).await?;
+    async fn start(&self, state: &SessionState) -> Result<(Arc<dyn ExecutionPlan>, Arc<TaskContext>, Execution)> {
+        let plan = state.create_physical_plan(&self.plan).await?;
         let execution = Execution::start(Arc::clone(&plan), Arc::clone(self.context.store()));
+        let context = query_context(TaskContext::from(state), plan.as_ref(), execution.query())?;
         *self.last.lock() = Some(execution.clone());
-        Ok((plan, execution))
+        Ok((plan, context, execution))
     }
+}
+
+/// Whether a query failed because the build side of a hash join did not fit.
+fn is_full_hash_join(error: &DataFusionError) -> bool {
+    matches!(error.find_root(), DataFusionError::ResourcesExhausted(text) if text.starts_with("HashJoinInput"))
 }

@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::report::{report, status};
-use crate::store::{BlockStore, StoreUsage};
+use crate::store::{BlockStore, Owner};
 
 /// A plan that runs or has run. Clones look at the same execution.
 #[derive(Debug, Clone)]
 pub(crate) struct Execution {
+    query: u64,
     plan: Arc<dyn ExecutionPlan>,
     store: Arc<BlockStore>,
     started: Instant,
     spilled_before: usize,
     restored_before: usize,
-    result_usage: Arc<StoreUsage>,
+    result_owner: Arc<Owner>,
 }
 
 impl Execution {
@@ -24,13 +25,19 @@ impl Execution {
     pub(crate) fn start(plan: Arc<dyn ExecutionPlan>, store: Arc<BlockStore>) -> Self {
         store.budget().reset_peak();
         Self {
+            query: store.next_query(),
             plan,
             started: Instant::now(),
             spilled_before: store.totals().spilled_bytes(),
             restored_before: store.totals().restored_bytes(),
             store,
-            result_usage: Arc::default(),
+            result_owner: Arc::default(),
         }
+    }
+
+    /// Number of the query in its session.
+    pub(crate) fn query(&self) -> u64 {
+        self.query
     }
 
     /// The plan, with its metrics.
@@ -39,8 +46,8 @@ impl Execution {
     }
 
     /// Where blocks of the result are counted.
-    pub(crate) fn result_usage(&self) -> &Arc<StoreUsage> {
-        &self.result_usage
+    pub(crate) fn result_owner(&self) -> &Arc<Owner> {
+        &self.result_owner
     }
 
     /// Time since the start.

@@ -2,5 +2,7 @@
 
 mod execution;
 mod report;
+mod tables;
 
 pub(crate) use execution::Execution;
+pub(crate) use tables::{SYSTEM_SCHEMA, system_schema};

@@ -18,7 +18,7 @@ use datafusion::physical_plan::metrics::MetricValue;
 use super::Execution;
 use crate::config::ByteSize;
 use crate::physical::{ExchangeExec, ReadExec, StageMetrics, TaskRecord, as_task_plan};
-use crate::store::StoreUsage;
+use crate::store::Owner;
 
 /// The report of an execution, up to now.
 pub(super) fn report(execution: &Execution) -> String {
@@ -61,7 +61,7 @@ pub(super) fn status(execution: &Execution) -> String {
 
 /// A stage of ours, or an operator of DataFusion between stages.
 enum Entry<'a> {
-    Stage { name: String, tasks: Vec<TaskRecord>, usage: &'a StoreUsage },
+    Stage { name: String, tasks: Vec<TaskRecord>, owner: &'a Owner },
     Operator { name: String, rows: Option<usize>, time: Duration, spilled: usize },
 }
 
@@ -75,7 +75,7 @@ fn collect<'a>(plan: &'a dyn ExecutionPlan, entries: &mut Vec<Entry<'a>>) {
         add_map_side(exchange, entries);
     }
     match as_task_plan(plan) {
-        Some(stage) => add_stage(stage.stage_name(), stage.stage(), stage.stage().usage(), entries),
+        Some(stage) => add_stage(stage.stage_name(), stage.stage(), stage.stage().owner(), entries),
         None => add_operator(plan, entries),
     }
 }
@@ -91,13 +91,13 @@ fn add_map_side<'a>(exchange: &'a ExchangeExec, entries: &mut Vec<Entry<'a>>) {
             entries.pop();
         }
     }
-    add_stage(exchange.map_stage_name(), stage, exchange.map_stage().usage(), entries);
+    add_stage(exchange.map_stage_name(), stage, exchange.map_stage().owner(), entries);
 }
 
-fn add_stage<'a>(name: String, stage: &'a StageMetrics, usage: &'a StoreUsage, entries: &mut Vec<Entry<'a>>) {
+fn add_stage<'a>(name: String, stage: &'a StageMetrics, owner: &'a Owner, entries: &mut Vec<Entry<'a>>) {
     let tasks = stage.tasks();
-    if !tasks.is_empty() || usage.put_blocks() > 0 {
-        entries.push(Entry::Stage { name, tasks, usage });
+    if !tasks.is_empty() || owner.put_blocks() > 0 {
+        entries.push(Entry::Stage { name, tasks, owner });
     }
 }
 
@@ -130,10 +130,10 @@ impl Entry<'_> {
                 }
                 writeln!(text)
             }
-            Self::Stage { name, tasks, usage } => {
+            Self::Stage { name, tasks, owner } => {
                 let wall: Duration = tasks.iter().map(|t| t.wall).sum();
                 // Blocks are formed only where a stage ends; else every task counts as one.
-                let blocks = tasks.len().max(usage.put_blocks());
+                let blocks = tasks.len().max(owner.put_blocks());
                 writeln!(text, "Stage {number} {name}: {blocks}/{blocks} blocks executed in {}", seconds(wall))?;
                 writeln!(text, "* Tasks: {}", tasks.len())?;
                 if !tasks.is_empty() {
@@ -149,9 +149,20 @@ impl Entry<'_> {
                     writeln!(text, "* Output num rows per {unit}: {}", spread(&rows, |n| format!("{n:.0}")))?;
                     writeln!(text, "* Output size per {unit}: {}", spread(&bytes, size))?;
                 }
-                if usage.spilled_bytes() + usage.restored_bytes() > 0 {
-                    let (spilled, restored) = (ByteSize(usage.spilled_bytes()), ByteSize(usage.restored_bytes()));
-                    writeln!(text, "* Blocks spilled: {} ({spilled}), restored {restored}", usage.spilled_blocks())?;
+                if owner.spilled_bytes() + owner.restored_bytes() > 0 {
+                    let (spilled, restored) = (ByteSize(owner.spilled_bytes()), ByteSize(owner.restored_bytes()));
+                    let (write, read) = (seconds(owner.spill_time()), seconds(owner.restore_time()));
+                    let blocks = owner.spilled_blocks();
+                    writeln!(text, "* Blocks spilled: {blocks} ({spilled} in {write}), restored {restored} in {read}")?;
+                    let (clean, dirty) = (owner.clean_evictions(), owner.dirty_evictions());
+                    if clean + dirty > 0 {
+                        let hits = 100 * clean / (clean + dirty);
+                        writeln!(
+                            text,
+                            "* Blocks evicted: {}, of which {hits}% had been written before",
+                            clean + dirty
+                        )?;
+                    }
                 }
                 Ok(())
             }

@@ -28,12 +28,15 @@ use futures::{StreamExt, TryStreamExt};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::map::limited;
-use super::tasks::{Task, TaskPlan, TaskStream, block_stream, execute_tasks, is_ordered, properties, stream_of};
+use super::stored::block_batches;
+use super::tasks::{
+    Task, TaskPlan, TaskStream, block_stream, execute_tasks, is_ordered, owner_of, properties, stream_of,
+};
 use super::{MapExec, StageMetrics};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::runtime::Drivers;
-use crate::store::{BlockHandle, BlockStore, StoreUsage};
+use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 
 /// Bytes of the pieces in which a partition runs ahead: small, so that first rows come soon.
 const PIECE_BYTES: usize = 4 << 20;
@@ -134,7 +137,7 @@ impl ExecutionPlan for GatherExec {
 
 impl TaskPlan for GatherExec {
     fn tasks(&self, _partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
-        let mut batches = gather(&self.input, context, self.stage.usage())?;
+        let mut batches = gather(&self.input, Arc::clone(&context), &owner_of(self, &context))?;
         if let Some(fetch) = self.fetch {
             batches = limited(batches, fetch);
         }
@@ -154,7 +157,7 @@ impl TaskPlan for GatherExec {
 pub(crate) fn gather(
     plan: &Arc<dyn ExecutionPlan>,
     context: Arc<TaskContext>,
-    usage: &Arc<StoreUsage>,
+    owner: &Arc<Owner>,
 ) -> Result<SendableRecordBatchStream> {
     let partitions = plan.output_partitioning().partition_count();
     if partitions == 1 {
@@ -163,11 +166,8 @@ pub(crate) fn gather(
     if !is_ordered(plan.as_ref()) || !BlockyardOptions::from_task(&context).preserve_order {
         return CoalescePartitionsExec::new(Arc::clone(plan)).execute(0, context);
     }
-    let blocks = ordered_pieces(plan, &context, usage)?;
-    let batches = blocks
-        .map(|handle| handle.and_then(|h| h.get()))
-        .map_ok(|block| stream::iter(block.into_batches()).map(Ok))
-        .try_flatten();
+    let blocks = ordered_pieces(plan, &context, owner)?;
+    let batches = blocks.map_ok(block_batches).try_flatten();
     Ok(stream_of(plan.schema(), batches.boxed()))
 }
 
@@ -175,10 +175,10 @@ pub(crate) fn gather(
 fn ordered_pieces(
     plan: &Arc<dyn ExecutionPlan>,
     context: &Arc<TaskContext>,
-    usage: &Arc<StoreUsage>,
+    owner: &Arc<Owner>,
 ) -> Result<BoxStream<'static, Result<BlockHandle>>> {
     let store = BlockStore::of_task(context)?;
-    let target = BlockyardOptions::from_task(context).target_max_block_size.bound();
+    let target = BlockyardOptions::block_bytes_of(context);
     let ahead = match has_slots(plan.as_ref()) {
         // Whoever has a slot must not wait for one who waits for the slot. The store spills what is too much.
         true => Semaphore::MAX_PERMITS,
@@ -189,12 +189,12 @@ fn ordered_pieces(
     for partition in 0..plan.output_partitioning().partition_count() {
         let mut pieces = block_stream(plan, partition, Arc::clone(context), PIECE_BYTES)?;
         let (send, receive) = mpsc::channel(ahead);
-        let (store, usage) = (Arc::clone(&store), Arc::clone(usage));
+        let (store, owner) = (Arc::clone(&store), Arc::clone(owner));
         inputs.push(Input { head: None, pieces: Some(receive) });
         drivers.push(async move {
             loop {
                 let piece = match pieces.try_next().await {
-                    Ok(Some((id, block))) => store.put(block, &usage).map(|handle| Some((id, handle))),
+                    Ok(Some((id, block))) => store.put(block, NextUse::Soon, &owner).map(|handle| Some((id, handle))),
                     Ok(None) => Ok(None),
                     Err(e) => Err(e),
                 };

@@ -10,24 +10,30 @@
 //! input block; partitions pull tasks from one shared queue, so the number of tasks says nothing about threads. A
 //! **block** is formed only where a stage ends: before a queue, an exchange or a sink.
 
+mod compact;
 mod exchange;
 mod executions;
 mod gather;
 mod input_order;
 mod map;
+mod memory;
 mod queue;
 mod read;
 mod stage;
+mod stored;
 mod tasks;
 mod write;
 mod zip;
 
-pub(crate) use exchange::{ExchangeExec, ExchangeScheme, collect_blocks};
+pub(crate) use compact::CompactExec;
+pub(crate) use exchange::{ExchangeExec, ExchangeScheme, StoredBlock, collect_blocks};
 pub(crate) use gather::{GatherExec, gather};
 pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, ProjectStep, SampleStep};
+pub(crate) use memory::{PlanMemory, query_context, schema_bytes};
 pub(crate) use queue::QueueExec;
-pub(crate) use read::ReadExec;
+pub(crate) use read::{ReadExec, ReadMemory};
 pub(crate) use stage::{StageMetrics, TaskRecord};
+pub(crate) use stored::block_batches;
 pub(crate) use tasks::{as_task_plan, is_ordered, planned_blocks};
 pub(crate) use write::WriteExec;
 pub(crate) use zip::ZipExec;

@@ -19,11 +19,13 @@ use tokio::sync::mpsc;
 
 use super::StageMetrics;
 use super::input_order::InputOrder;
-use super::tasks::{TaskPlan, TaskStream, block_stream, execute_tasks, is_ordered, properties, task_of_block};
+use super::tasks::{
+    TaskPlan, TaskStream, block_stream, execute_tasks, is_ordered, owner_of, properties, task_of_block,
+};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::runtime::Drivers;
-use crate::store::{BlockHandle, BlockStore};
+use crate::store::{BlockHandle, BlockStore, NextUse};
 
 /// Blocks that a partition may have produced without the next stage having taken them.
 const QUEUED_BLOCKS: usize = 2;
@@ -117,13 +119,14 @@ impl ExecutionPlan for QueueExec {
 impl TaskPlan for QueueExec {
     fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
         let store = BlockStore::of_task(&context)?;
-        let target = BlockyardOptions::from_task(&context).target_max_block_size.bound();
+        let target = BlockyardOptions::block_bytes_of(&context);
+        let owner = owner_of(self, &context);
         let mut blocks = block_stream(&self.input, partition, context, target)?;
         let (send, receive) = mpsc::channel::<(TaskId, BlockHandle)>(QUEUED_BLOCKS);
-        let usage = Arc::clone(self.stage.usage());
+
         let driver = async move {
             while let Some((id, block)) = blocks.try_next().await? {
-                if send.send((id, store.put(block, &usage)?)).await.is_err() {
+                if send.send((id, store.put(block, NextUse::Soon, &owner)?)).await.is_err() {
                     break;
                 }
             }

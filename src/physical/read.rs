@@ -25,9 +25,11 @@ use futures::{StreamExt, stream};
 
 use super::StageMetrics;
 use super::executions::Executions;
-use super::tasks::{Task, TaskPlan, TaskStream, execute_tasks, properties, stream_of};
+use super::memory::schema_bytes;
+use super::tasks::{Task, TaskPlan, TaskStream, execute_tasks, owner_of, properties, stream_of};
 use crate::block::TaskId;
 use crate::error::ErrorContext;
+use crate::store::BlockStore;
 
 /// Reads the partitions of its input as tasks.
 #[derive(Debug)]
@@ -38,7 +40,17 @@ pub(crate) struct ReadExec {
     next_task: Executions<AtomicUsize>,
     properties: Arc<PlanProperties>,
     statistics: Option<Arc<Statistics>>,
+    memory: Arc<ReadMemory>,
     stage: StageMetrics,
+}
+
+/// What reading takes in memory.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReadMemory {
+    /// Bytes of a row once it is decoded; 0 where the source does not know.
+    pub(crate) row_bytes: usize,
+    /// Bytes that each task holds while it runs, beside the batches that it gives; empty where the source does not know.
+    pub(crate) task_bytes: Vec<usize>,
 }
 
 impl ReadExec {
@@ -51,8 +63,30 @@ impl ReadExec {
             next_task: Executions::default(),
             properties,
             statistics: None,
+            memory: Arc::default(),
             stage: StageMetrics::default(),
         }
+    }
+
+    /// The same read with what its source knows of the memory that it takes.
+    pub(crate) fn with_memory(mut self, memory: ReadMemory) -> Self {
+        self.memory = Arc::new(memory);
+        self
+    }
+
+    /// Number of streams.
+    pub(crate) fn partitions(&self) -> usize {
+        self.properties.partitioning.partition_count()
+    }
+
+    /// Bytes of a row once it is decoded.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.memory.row_bytes.max(schema_bytes(&self.schema()))
+    }
+
+    /// The most bytes that a task holds while it runs, beside the batches that it gives.
+    pub(crate) fn task_bytes(&self) -> usize {
+        self.memory.task_bytes.iter().copied().max().unwrap_or(0)
     }
 
     /// The same read with statistics that its source knows and its scan does not.
@@ -98,9 +132,8 @@ impl ExecutionPlan for ReadExec {
         mut children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let partitions = self.properties.partitioning.partition_count();
-        let statistics = self.statistics.clone();
-        Ok(Arc::new(Self { statistics, ..Self::new(self.name.clone(), children.swap_remove(0), partitions) }))
+        let read = Self::new(self.name.clone(), children.swap_remove(0), self.partitions());
+        Ok(Arc::new(Self { statistics: self.statistics.clone(), memory: Arc::clone(&self.memory), ..read }))
     }
 
     fn apply_expressions(
@@ -152,14 +185,19 @@ impl TaskPlan for ReadExec {
     fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
         let (input, next_task, total) =
             (Arc::clone(&self.input), self.next_task.join(partition, &context), self.num_tasks());
-        let name = self.name.clone();
+        let (name, memory) = (self.name.clone(), Arc::clone(&self.memory));
+        let store = BlockStore::of_task(&context)?;
+        let owner = owner_of(self, &context);
         let tasks = stream::iter(std::iter::from_fn(move || {
             let index = next_task.fetch_add(1, Relaxed);
             (index < total).then(|| {
+                let working_set = store.working_set(&owner, memory.task_bytes.get(index).copied().unwrap_or(0))?;
                 let batches = input.execute(index, Arc::clone(&context))?;
                 let (schema, input, name) = (batches.schema(), Arc::clone(&input), name.clone());
-                let named = batches
-                    .map(move |b| b.while_doing(|| format!("running {name} task {index}{}", files(&input, index))));
+                let named = batches.map(move |b| {
+                    let _reserved = &working_set;
+                    b.while_doing(|| format!("running {name} task {index}{}", files(&input, index)))
+                });
                 Ok(Task { id: TaskId::root(index), batches: stream_of(schema, named.boxed()) })
             })
         }));

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use super::tasks::Task;
 use crate::block::BlockMetadata;
-use crate::store::StoreUsage;
+use crate::store::Owner;
 
 /// One finished task.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,7 +35,7 @@ pub(crate) struct TaskRecord {
 pub(crate) struct StageMetrics {
     set: ExecutionPlanMetricsSet,
     tasks: Arc<Mutex<Vec<TaskRecord>>>,
-    usage: Arc<StoreUsage>,
+    owner: Arc<Owner>,
 }
 
 impl StageMetrics {
@@ -44,9 +44,9 @@ impl StageMetrics {
         self.tasks.lock().clone()
     }
 
-    /// What the stage moved in and out of the store.
-    pub(crate) fn usage(&self) -> &Arc<StoreUsage> {
-        &self.usage
+    /// Who the stage is to the store, with what it moved in and out.
+    pub(crate) fn owner(&self) -> &Arc<Owner> {
+        &self.owner
     }
 
     /// A task whose time and output are recorded here.
@@ -72,10 +72,16 @@ impl StageMetrics {
             set.push(Arc::new(Metric::new_with_labels(value, None, Vec::<Label>::new())));
         };
         add("tasks", self.tasks.lock().len());
-        if self.usage.put_blocks() > 0 {
-            add("blocks", self.usage.put_blocks());
-            add("spilled_bytes", self.usage.spilled_bytes());
-            add("restored_bytes", self.usage.restored_bytes());
+        if self.owner.put_blocks() > 0 {
+            add("blocks", self.owner.put_blocks());
+            add("spilled_bytes", self.owner.spilled_bytes());
+            add("restored_bytes", self.owner.restored_bytes());
+            if self.owner.spilled_blocks() > 0 {
+                add("spill_micros", self.owner.spill_time().as_micros() as usize);
+                add("restore_micros", self.owner.restore_time().as_micros() as usize);
+                add("clean_evictions", self.owner.clean_evictions());
+                add("dirty_evictions", self.owner.dirty_evictions());
+            }
         }
         set
     }

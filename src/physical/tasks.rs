@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::Result;
+use datafusion::common::{Result, resources_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
@@ -14,9 +14,11 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProp
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 
+use super::stored::block_batches;
 use super::{ExchangeExec, ExchangeScheme, GatherExec, MapExec, QueueExec, ReadExec, StageMetrics, ZipExec};
 use crate::block::{Block, OutputBuffer, TaskId};
-use crate::store::BlockHandle;
+use crate::config::ByteSize;
+use crate::store::{BlockHandle, BlockStore, Owner, QueryPool, WorkingSet};
 
 /// One unit of work: its rows must be drained before the next task of the same stream is asked for.
 pub(crate) struct Task {
@@ -47,6 +49,13 @@ pub(crate) trait TaskPlan: ExecutionPlan {
     fn is_ordered(&self) -> bool {
         true
     }
+}
+
+/// On whose behalf a stage keeps blocks and memory.
+pub(crate) fn owner_of(plan: &dyn TaskPlan, context: &TaskContext) -> Arc<Owner> {
+    let owner = plan.stage().owner();
+    owner.describe(QueryPool::query_of(context), || plan.stage_name());
+    Arc::clone(owner)
 }
 
 /// The plan as one that yields tasks, if it is one of ours.
@@ -136,26 +145,35 @@ pub(crate) fn block_stream(
     target_bytes: usize,
 ) -> Result<BlockStream> {
     let schema = plan.schema();
+    let store = BlockStore::of_task(&context)?;
+    let owner = as_task_plan(plan.as_ref()).map_or_else(Arc::default, |plan| owner_of(plan, &context));
     let tasks = tasks_of(plan, partition, context, measured_tasks)?;
-    let blocks = tasks.map_ok(move |task| blocks_of_task(task, Arc::clone(&schema), target_bytes)).try_flatten();
-    Ok(blocks.boxed())
+    let blocks = tasks.map_ok(move |task| {
+        let buffered =
+            store.working_set(&owner, 0).map(|set| blocks_of_task(task, Arc::clone(&schema), target_bytes, set));
+        stream::iter([buffered]).try_flatten()
+    });
+    Ok(blocks.try_flatten().boxed())
 }
 
-fn blocks_of_task(task: Task, schema: SchemaRef, target_bytes: usize) -> BlockStream {
+fn blocks_of_task(task: Task, schema: SchemaRef, target_bytes: usize, working_set: WorkingSet) -> BlockStream {
     struct State {
         task: Task,
         buffer: OutputBuffer,
+        working_set: WorkingSet,
         ended: bool,
         emitted: usize,
     }
-    let state = State { task, buffer: OutputBuffer::new(schema, target_bytes), ended: false, emitted: 0 };
-    stream::try_unfold(state, |mut state| async move {
+    let buffer = OutputBuffer::new(schema, target_bytes);
+    let state = State { task, buffer, working_set, ended: false, emitted: 0 };
+    stream::try_unfold(state, move |mut state| async move {
         loop {
             let block = match state.ended {
                 true => state.buffer.next_final(),
                 false => state.buffer.next_full(),
             };
             if let Some(block) = block {
+                state.working_set.resize(state.buffer.bytes())?;
                 let id = state.task.id.child(state.emitted);
                 state.emitted += 1;
                 return Ok(Some(((id, block), state)));
@@ -164,7 +182,23 @@ fn blocks_of_task(task: Task, schema: SchemaRef, target_bytes: usize) -> BlockSt
                 return Ok(None);
             }
             match state.task.batches.try_next().await? {
-                Some(batch) => state.buffer.push(batch),
+                Some(batch) => {
+                    state.buffer.push(batch);
+                    let bytes = state.buffer.bytes();
+                    match target_bytes {
+                        // Without a target the whole task is one block, and nothing says that it fits.
+                        usize::MAX if !state.working_set.try_resize(bytes)? => {
+                            return resources_err!(
+                                "the block of task {} has {} so far and does not fit in memory; set a \
+                                 blockyard.target_max_block_size",
+                                state.task.id,
+                                ByteSize(bytes)
+                            );
+                        }
+                        usize::MAX => {}
+                        _ => state.working_set.resize(bytes)?,
+                    }
+                }
                 None => state.ended = true,
             }
         }
@@ -190,12 +224,9 @@ pub(crate) fn properties(schema: SchemaRef, partitions: usize, emission: Emissio
     ))
 }
 
-/// A task over a stored block. The block is freed as soon as the task has taken it.
+/// A task over a stored block. The block is freed when the task has taken all of it.
 pub(crate) fn task_of_block(id: TaskId, schema: SchemaRef, handle: BlockHandle) -> Task {
-    let batches = stream::once(async move { handle.get() })
-        .map_ok(|block| stream::iter(block.into_batches()).map(Ok))
-        .try_flatten();
-    Task { id, batches: stream_of(schema, batches.boxed()) }
+    Task { id, batches: stream_of(schema, block_batches(handle)) }
 }
 
 /// Number of blocks that a plan will give, if every task gives one and their number is known before running.

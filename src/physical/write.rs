@@ -26,6 +26,10 @@ use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
 use crate::runtime::Drivers;
 use crate::sinks::{FileWriter, Staging, Target};
+use crate::store::{BlockStore, Owner, QueryPool};
+
+/// A row group is not larger than this.
+const MOST_ROW_GROUP_BYTES: usize = 128 << 20;
 
 /// Writes its input and returns the number of rows.
 #[derive(Debug)]
@@ -165,27 +169,43 @@ impl Job {
         Ok(rows)
     }
 
+    fn owner(&self) -> Arc<Owner> {
+        let owner = Owner::default();
+        owner.describe(QueryPool::query_of(&self.context), || format!("Write{}", self.writer.name()));
+        Arc::new(owner)
+    }
+
     async fn write_one(&self, staging: &Arc<Staging>) -> Result<Vec<(TaskId, usize)>> {
         let batches = gather(&self.input, Arc::clone(&self.context), &Arc::default())?;
         let id = TaskId::root(0);
         let path = staging.path_of(&id);
-        let rows = self.writer.write(Arc::clone(staging.store()), path, self.input.schema(), batches).await?;
+        let buffer_bytes = MOST_ROW_GROUP_BYTES.min(BlockyardOptions::block_bytes_of(&self.context));
+        let _reserved = BlockStore::of_task(&self.context)?.working_set(&self.owner(), buffer_bytes)?;
+        let (store, schema) = (Arc::clone(staging.store()), self.input.schema());
+        let rows = self.writer.write(store, path, schema, buffer_bytes, batches).await?;
         Ok(vec![(id, rows)])
     }
 
     async fn write_blocks(&self, staging: &Arc<Staging>) -> Result<Vec<(TaskId, usize)>> {
-        let target_bytes = BlockyardOptions::from_task(&self.context).target_max_block_size.bound();
+        let target_bytes = BlockyardOptions::block_bytes_of(&self.context);
+        let buffer_bytes = MOST_ROW_GROUP_BYTES.min(target_bytes);
+        let store = BlockStore::of_task(&self.context)?;
+        let owner = self.owner();
         let mut drivers = Vec::new();
         for partition in 0..self.input.output_partitioning().partition_count() {
             let mut blocks = block_stream(&self.input, partition, Arc::clone(&self.context), target_bytes)?;
             let (writer, staging) = (self.writer.clone(), Arc::clone(staging));
+            let (store, owner) = (Arc::clone(&store), Arc::clone(&owner));
             drivers.push(async move {
                 let mut written = Vec::new();
                 while let Some((id, block)) = blocks.try_next().await? {
                     let schema = Arc::clone(block.schema());
+                    let bytes = block.metadata().size_bytes;
+                    // The block, and its columns as they are encoded.
+                    let _reserved = store.working_set(&owner, bytes + bytes.min(buffer_bytes))?;
                     let batches = stream::iter(block.into_batches()).map(Ok);
                     let rows = writer
-                        .write(Arc::clone(staging.store()), staging.path_of(&id), schema, batches)
+                        .write(Arc::clone(staging.store()), staging.path_of(&id), schema, buffer_bytes, batches)
                         .await
                         .while_doing(|| format!("writing block {id}"))?;
                     written.push((id, rows));

@@ -111,8 +111,8 @@ impl TaskPlan for ZipExec {
     fn tasks(&self, _partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
         let [left, right] = &self.inputs;
         let sides = [
-            Side::new(gather(left, Arc::clone(&context), self.stage.usage())?),
-            Side::new(gather(right, context, self.stage.usage())?),
+            Side::new(gather(left, Arc::clone(&context), self.stage.owner())?),
+            Side::new(gather(right, context, self.stage.owner())?),
         ];
         let schema = self.schema();
         let zipped = stream::try_unfold((sides, Arc::clone(&schema)), |(mut sides, schema)| async move {

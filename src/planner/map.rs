@@ -27,7 +27,7 @@ impl NodePlanner for PlanMap {
             return Ok(None);
         };
         let input = Arc::clone(&inputs[0]);
-        let target = BlockyardOptions::from_config(config.options()).target_max_block_size.bound();
+        let target = BlockyardOptions::from_config(config.options()).block_bytes(config.target_partitions());
         let call = |function: &crate::functions::FunctionRef, batch_size| {
             let schema = Arc::new(node.schema().as_arrow().clone());
             let name = map.operator().name();

@@ -5,6 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::OnceLock;
 use std::sync::mpsc::channel;
 
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_datafusion_err};
 use futures::FutureExt;
 use tokio::runtime::{Builder, Runtime};
@@ -32,4 +33,17 @@ pub(crate) fn block_on_io<T: Send + 'static>(future: impl Future<Output = Result
         let _sent = send.send(result);
     });
     receive.recv().map_err(|_| exec_datafusion_err!("planning panicked while it waited for IO"))?
+}
+
+/// Runs blocking IO on a thread for that, without holding up the session's threads. Dropping the future does not stop it.
+pub(crate) async fn on_io_thread<T: Send + 'static>(io: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let joined = SpawnedTask::spawn_blocking(io).join().await;
+    joined.unwrap_or_else(|e| Err(exec_datafusion_err!("an IO thread ended: {e}")))
+}
+
+/// Runs `work` on a thread of its own until it returns.
+pub(crate) fn in_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    // Nobody waits for it: it ends by itself.
+    let _thread = std::thread::Builder::new().name(name.to_owned()).spawn(work)?;
+    Ok(())
 }

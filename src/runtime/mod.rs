@@ -6,4 +6,4 @@ mod io;
 
 pub(crate) use background::in_background;
 pub(crate) use drivers::Drivers;
-pub(crate) use io::block_on_io;
+pub(crate) use io::{block_on_io, in_thread, on_io_thread};

@@ -22,6 +22,12 @@ use object_store::buffered::BufWriter;
 use object_store::path::Path;
 use tokio::io::AsyncWriteExt;
 
+/// Bytes of an upload when there is plenty of memory, and at least.
+const UPLOAD_BYTES: usize = 10 << 20;
+const LEAST_UPLOAD_BYTES: usize = 1 << 20;
+/// Uploads of one file at once.
+const CONCURRENT_UPLOADS: usize = 2;
+
 /// A format with its options.
 #[derive(Debug, Clone)]
 pub(crate) enum FileWriter {
@@ -52,16 +58,19 @@ impl FileWriter {
         }
     }
 
-    /// Writes all batches to a new file; returns the number of rows.
+    /// Writes all batches to a new file, buffering not much more than `buffer_bytes`; returns the number of rows.
     pub(crate) async fn write(
         &self,
         store: Arc<dyn ObjectStore>,
         path: Path,
         schema: SchemaRef,
+        buffer_bytes: usize,
         batches: impl Stream<Item = Result<RecordBatch>> + Send,
     ) -> Result<usize> {
+        let capacity = UPLOAD_BYTES.min(buffer_bytes / 4).max(LEAST_UPLOAD_BYTES);
+        let file = BufWriter::with_capacity(store, path, capacity).with_max_concurrency(CONCURRENT_UPLOADS);
         match self {
-            Self::Parquet(options) => write_parquet(options, store, path, schema, batches).await,
+            Self::Parquet(options) => write_parquet(options, file, schema, buffer_bytes, batches).await,
             Self::Csv(options) => {
                 let options = CsvWriterOptions::try_from(options)?;
                 let encode = |batch: &RecordBatch, first: bool| {
@@ -70,7 +79,7 @@ impl FileWriter {
                     options.writer_options.clone().with_header(header).build(&mut text).write(batch)?;
                     Ok(text)
                 };
-                write_text(options.compression, store, path, schema, batches, encode).await
+                write_text(options.compression, file, schema, batches, encode).await
             }
             Self::Json(options) => {
                 let encode = |batch: &RecordBatch, _first: bool| {
@@ -80,7 +89,7 @@ impl FileWriter {
                     writer.finish()?;
                     Ok(text)
                 };
-                write_text(options.compression, store, path, schema, batches, encode).await
+                write_text(options.compression, file, schema, batches, encode).await
             }
         }
     }
@@ -88,20 +97,24 @@ impl FileWriter {
 
 async fn write_parquet(
     options: &TableParquetOptions,
-    store: Arc<dyn ObjectStore>,
-    path: Path,
+    file: BufWriter,
     schema: SchemaRef,
+    buffer_bytes: usize,
     batches: impl Stream<Item = Result<RecordBatch>> + Send,
 ) -> Result<usize> {
     let mut options = options.clone();
     options.arrow_schema(&schema);
     let properties: WriterProperties = WriterPropertiesBuilder::try_from(&options)?.build();
-    let mut writer = AsyncArrowWriter::try_new(BufWriter::new(store, path), schema, Some(properties))?;
+    let mut writer = AsyncArrowWriter::try_new(file, schema, Some(properties))?;
     let mut rows = 0;
     let mut batches = std::pin::pin!(batches);
     while let Some(batch) = batches.try_next().await? {
         rows += batch.num_rows();
         writer.write(&batch).await?;
+        if writer.memory_size() > buffer_bytes {
+            // A row group ends by the bytes of its columns, not only by its rows.
+            writer.flush().await?;
+        }
     }
     writer.close().await?;
     Ok(rows)
@@ -109,13 +122,11 @@ async fn write_parquet(
 
 async fn write_text(
     compression: CompressionTypeVariant,
-    store: Arc<dyn ObjectStore>,
-    path: Path,
+    file: BufWriter,
     schema: SchemaRef,
     batches: impl Stream<Item = Result<RecordBatch>> + Send,
     encode: impl Fn(&RecordBatch, bool) -> Result<Vec<u8>>,
 ) -> Result<usize> {
-    let file = BufWriter::new(store, path);
     let mut writer = FileCompressionType::from(compression).convert_async_writer(file)?;
     let mut rows = 0;
     let mut first = true;

@@ -10,7 +10,7 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::Datasource;
-use crate::block::Block;
+use crate::physical::block_batches;
 use crate::store::BlockHandle;
 
 /// Blocks in order. They live as long as this does.
@@ -76,15 +76,13 @@ impl PartitionStream for BlockTask {
     fn execute(&self, context: Arc<TaskContext>) -> SendableRecordBatchStream {
         let block = self.block.clone();
         let batch_size = context.session_config().batch_size();
-        let batches = stream::once(async move { block.map_or(Ok(Vec::new()), |b| b.get().map(Block::into_batches)) })
-            .map_ok(move |batches| {
-                stream::iter(batches).flat_map(move |batch| {
-                    // Operators expect batches of at most this many rows.
-                    let starts = (0..batch.num_rows()).step_by(batch_size);
-                    stream::iter(starts.map(move |at| Ok(batch.slice(at, batch_size.min(batch.num_rows() - at)))))
-                })
-            })
-            .try_flatten();
+        let blocks = stream::iter(block).map(block_batches).flatten();
+        // Operators expect batches of at most this many rows.
+        let batches = blocks.map_ok(move |batch| {
+            let starts = (0..batch.num_rows()).step_by(batch_size);
+            stream::iter(starts.map(move |at| Ok(batch.slice(at, batch_size.min(batch.num_rows() - at)))))
+        });
+        let batches = batches.try_flatten();
         Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), batches))
     }
 }

@@ -12,8 +12,19 @@ pub(super) struct Unit {
     pub(super) file: usize,
     /// First byte, and the byte after the last.
     pub(super) range: (u64, u64),
-    /// Bytes in memory.
+    /// Bytes of the rows.
     pub(super) bytes: usize,
+    /// Bytes that a reader holds while it reads this, beside the rows that it gives.
+    pub(super) held_bytes: usize,
+}
+
+/// Parts of files as tasks.
+#[derive(Debug)]
+pub(super) struct Packed {
+    /// What each task reads.
+    pub(super) groups: Vec<FileGroup>,
+    /// The most bytes that each task holds while it reads.
+    pub(super) held_bytes: Vec<usize>,
 }
 
 /// More tasks than this cost more to plan than they give; blocks are cut from them anyway.
@@ -28,7 +39,7 @@ pub(super) fn detect_parallelism(bytes: usize, options: &BlockyardOptions) -> us
 }
 
 /// Packs units into at most `tasks` tasks of about equal bytes, in order. A task without units does not come out.
-pub(super) fn pack(files: &[PartitionedFile], units: Vec<Unit>, tasks: usize) -> Vec<FileGroup> {
+pub(super) fn pack(files: &[PartitionedFile], units: Vec<Unit>, tasks: usize) -> Packed {
     let total: usize = units.iter().map(|u| u.bytes).sum();
     let tasks = tasks.clamp(1, units.len().max(1));
     let mut groups: Vec<Vec<Unit>> = Vec::new();
@@ -46,7 +57,9 @@ pub(super) fn pack(files: &[PartitionedFile], units: Vec<Unit>, tasks: usize) ->
             None => groups.push(vec![unit]),
         }
     }
-    groups.into_iter().map(|units| FileGroup::new(join(files, units))).collect()
+    let held = |units: &Vec<Unit>| units.iter().map(|unit| unit.held_bytes).max().unwrap_or(0);
+    let held_bytes = groups.iter().map(held).collect();
+    Packed { groups: groups.into_iter().map(|units| FileGroup::new(join(files, units))).collect(), held_bytes }
 }
 
 /// Neighbouring units of one file are one range.
@@ -72,9 +85,9 @@ mod tests {
 
     fn packed(sizes: &[usize], tasks: usize) -> Vec<usize> {
         let files: Vec<_> = sizes.iter().map(|s| PartitionedFile::new("f", *s as u64)).collect();
-        let unit = |(file, size): (usize, &usize)| Unit { file, range: (0, *size as u64), bytes: *size };
+        let unit = |(file, size): (usize, &usize)| Unit { file, range: (0, *size as u64), bytes: *size, held_bytes: 0 };
         let units = sizes.iter().enumerate().map(unit).collect();
-        pack(&files, units, tasks).iter().map(|g| g.len()).collect()
+        pack(&files, units, tasks).groups.iter().map(|g| g.len()).collect()
     }
 
     #[test]

@@ -31,17 +31,24 @@ use datafusion::physical_plan::ExecutionPlan;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{ObjectStore, ObjectStoreExt};
 
-use super::file_tasks::{Unit, detect_parallelism, pack};
+use super::file_tasks::{Packed, Unit, detect_parallelism, pack};
 use super::listing::{ListedFile, list_files};
+use super::parquet::{self, ParquetUnits};
 use crate::config::BlockyardOptions;
 use crate::error::{ErrorContext, unknown_name};
-use crate::physical::ReadExec;
+use crate::physical::{ReadExec, ReadMemory};
 
 /// Footers that are read at once.
 const CONCURRENT_FOOTERS: usize = 32;
 
 /// The names of the columns of a CSV file are in this many bytes.
 const HEADER_BYTES: u64 = 64 << 10;
+
+/// The length of lines is taken from this many bytes.
+const SAMPLE_BYTES: u64 = 1 << 20;
+
+/// Bytes that a reader of text holds: what it fetched and has not yet decoded.
+const TEXT_BUFFER_BYTES: usize = 1 << 20;
 
 /// The directory that stands for a null value.
 const HIVE_NULL: &str = "__HIVE_DEFAULT_PARTITION__";
@@ -249,19 +256,19 @@ impl FileTable {
     /// Rows by the footers, where the format has footers.
     pub(crate) async fn count_by_metadata(&self, session: &dyn Session) -> Result<Option<usize>> {
         match self.kind {
-            FileKind::Parquet => Ok(Some(self.parquet_units(session).await?.1)),
+            FileKind::Parquet => Ok(Some(self.parquet_units(session, &[]).await?.rows)),
             FileKind::Csv | FileKind::Json => Ok(None),
         }
     }
 
-    /// Row groups of all files, and the number of rows.
-    async fn parquet_units(&self, session: &dyn Session) -> Result<(Vec<Unit>, usize)> {
+    /// Row groups of all files, for a scan of these columns.
+    async fn parquet_units(&self, session: &dyn Session, columns: &[&str]) -> Result<ParquetUnits> {
         let cache = session.runtime_env().cache_manager.get_file_metadata_cache();
-        let footers = stream::iter(self.files.iter().cloned().enumerate()).map(|(index, file)| {
+        let footers = stream::iter(self.files.iter().cloned().enumerate()).map(|(file, part)| {
             let (store, cache) = (Arc::clone(&self.store), Arc::clone(&cache));
             let (schema, url) = (Arc::clone(self.table_schema.file_schema()), self.url.clone());
             async move {
-                let meta = &file.object_meta;
+                let meta = &part.object_meta;
                 let footer = DFParquetMetadata::new(store.as_ref(), meta)
                     .with_file_metadata_cache(Some(cache))
                     .fetch_metadata()
@@ -269,28 +276,13 @@ impl FileTable {
                     .while_doing(|| format!("reading the footer of '{}'", full_path(&url, &meta.location)))?;
                 check_types(&schema, &footer)
                     .while_doing(|| format!("reading '{}'", full_path(&url, &meta.location)))?;
-                let rows = footer.file_metadata().num_rows() as usize;
-                let mut begin = 0;
-                let mut units = Vec::new();
-                for (i, group) in footer.row_groups().iter().enumerate() {
-                    // A reader takes the row groups whose first byte is in its range.
-                    let next = footer.row_groups().get(i + 1).map_or(meta.size, first_byte);
-                    units.push(Unit {
-                        file: index,
-                        range: (begin, next),
-                        bytes: group.total_byte_size().max(0) as usize,
-                    });
-                    begin = next;
-                }
-                if units.is_empty() {
-                    units.push(Unit { file: index, range: (0, meta.size), bytes: 0 });
-                }
-                Ok((units, rows)) as Result<_>
+                Ok(parquet::units(file, meta.size, &footer, columns)) as Result<_>
             }
         });
-        let footers: Vec<_> = footers.buffered(CONCURRENT_FOOTERS).try_collect().await?;
-        let rows = footers.iter().map(|(_, rows)| rows).sum();
-        Ok((footers.into_iter().flat_map(|(units, _)| units).collect(), rows))
+        footers
+            .buffered(CONCURRENT_FOOTERS)
+            .try_fold(ParquetUnits::default(), |all, next| async { Ok(all.and(next)) })
+            .await
     }
 
     /// Values of CSV files are told apart by their place, so all files must have the columns in the same order.
@@ -318,6 +310,16 @@ impl FileTable {
         headers.buffered(CONCURRENT_FOOTERS).try_collect().await
     }
 
+    /// Bytes of a line, by the first lines of the first file that has any.
+    async fn line_bytes(&self) -> Result<usize> {
+        let Some(file) = self.files.iter().find(|f| f.object_meta.size > 0).filter(|_| !self.compressed) else {
+            return Ok(0);
+        };
+        let meta = &file.object_meta;
+        let head = self.store.get_range(&meta.location, 0..meta.size.min(SAMPLE_BYTES)).await?;
+        Ok(head.len() / head.iter().filter(|byte| **byte == b'\n').count().max(1))
+    }
+
     /// Byte ranges of text files.
     fn text_units(&self, options: &BlockyardOptions) -> Vec<Unit> {
         let total: u64 = self.files.iter().map(|f| f.object_meta.size).sum();
@@ -329,7 +331,12 @@ impl FileTable {
         for (file, meta) in self.files.iter().map(|f| &f.object_meta).enumerate() {
             let pieces = if self.splittable { meta.size.div_ceil(piece).max(1) } else { 1 };
             let cut = |k: u64| k * meta.size / pieces;
-            let unit = |k| Unit { file, range: (cut(k), cut(k + 1)), bytes: (cut(k + 1) - cut(k)) as usize };
+            let unit = |k| Unit {
+                file,
+                range: (cut(k), cut(k + 1)),
+                bytes: (cut(k + 1) - cut(k)) as usize,
+                held_bytes: TEXT_BUFFER_BYTES,
+            };
             units.extend((0..pieces).map(unit));
         }
         units
@@ -388,11 +395,6 @@ fn full_path(url: &ListingTableUrl, location: &object_store::path::Path) -> Stri
 fn nullable(schema: &Schema) -> Schema {
     let fields: Vec<Field> = schema.fields().iter().map(|f| f.as_ref().clone().with_nullable(true)).collect();
     Schema::new_with_metadata(fields, schema.metadata().clone())
-}
-
-fn first_byte(group: &datafusion::parquet::file::metadata::RowGroupMetaData) -> u64 {
-    let column = group.columns().first();
-    column.map_or(0, |c| c.dictionary_page_offset().unwrap_or_else(|| c.data_page_offset()) as u64)
 }
 
 fn compression_of(file: &ListedFile) -> FileCompressionType {
@@ -470,25 +472,32 @@ impl TableProvider for FileTable {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let options = BlockyardOptions::from_config(session.config_options());
         let mut statistics = Statistics::new_unknown(self.table_schema.table_schema());
+        let columns: Option<Vec<usize>> = match (&self.columns, projection) {
+            (Some(columns), Some(projection)) => Some(projection.iter().map(|i| columns[*i]).collect()),
+            (columns, projection) => columns.as_ref().or(projection).cloned(),
+        };
+        let mut memory = ReadMemory::default();
         let units = match self.kind {
             FileKind::Parquet => {
-                let (units, rows) = self.parquet_units(session).await?;
-                statistics.num_rows = Precision::Exact(rows);
-                statistics.total_byte_size = Precision::Inexact(units.iter().map(|u| u.bytes).sum());
-                units
+                let full = self.table_schema.table_schema();
+                let read = columns.clone().unwrap_or_else(|| (0..full.fields().len()).collect());
+                let names: Vec<&str> = read.iter().map(|i| full.field(*i).name().as_str()).collect();
+                let found = self.parquet_units(session, &names).await?;
+                statistics.num_rows = Precision::Exact(found.rows);
+                statistics.total_byte_size = Precision::Inexact(found.units.iter().map(|u| u.bytes).sum());
+                memory.row_bytes = found.row_bytes;
+                found.units
             }
             FileKind::Csv | FileKind::Json => {
                 self.check_headers().await?;
+                memory.row_bytes = self.line_bytes().await?;
                 self.text_units(&options)
             }
         };
         let bytes = units.iter().map(|u| u.bytes).sum();
         let tasks = self.options.override_num_blocks.unwrap_or_else(|| detect_parallelism(bytes, &options));
-        let groups = pack(&self.files, units, tasks);
-        let columns: Option<Vec<usize>> = match (&self.columns, projection) {
-            (Some(columns), Some(projection)) => Some(projection.iter().map(|i| columns[*i]).collect()),
-            (columns, projection) => columns.as_ref().or(projection).cloned(),
-        };
+        let Packed { groups, held_bytes } = pack(&self.files, units, tasks);
+        memory.task_bytes = held_bytes;
         // Declaring the partitioning keeps DataFusion from splitting the groups again and from stealing between them.
         let pinned = Partitioning::UnknownPartitioning(groups.len());
         let source = self.format.file_source(self.table_schema.clone());
@@ -500,6 +509,7 @@ impl TableProvider for FileTable {
             .with_output_partitioning(Some(pinned))
             .build();
         let scan = self.format.create_physical_plan(session, config).await?;
-        Ok(Arc::new(ReadExec::new(self.kind.read_name(), scan, session.config().target_partitions())))
+        let read = ReadExec::new(self.kind.read_name(), scan, session.config().target_partitions());
+        Ok(Arc::new(read.with_memory(memory)))
     }
 }

@@ -6,6 +6,7 @@ mod datasource;
 mod file_tasks;
 mod files;
 mod listing;
+mod parquet;
 mod range;
 #[cfg(feature = "tpch")]
 mod tpch;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray};
 use datafusion::common::{Result, config_err, exec_err, not_impl_err};
 use datafusion::config::ExtensionOptions;
 use datafusion::logical_expr::{CreateMemoryTable, DdlStatement, LogicalPlan, Statement};
@@ -12,7 +13,7 @@ use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
 
 use super::normalise::normalise;
-use crate::config::{BlockyardOptions, MemoryLimit};
+use crate::config::{BlockyardOptions, ByteSize, MemoryLimit};
 use crate::context::DataContext;
 use crate::dataset::Dataset;
 
@@ -59,10 +60,21 @@ impl DataContext {
                 self.nothing()
             }
             plan => {
+                let verbose = matches!(&plan, LogicalPlan::Explain(explain) if explain.verbose);
                 let frame = self.session().execute_logical_plan(plan).await?;
-                Ok(self.from_dataframe(frame))
+                let dataset = self.from_dataframe(frame);
+                if verbose { self.with_memory(dataset).await } else { Ok(dataset) }
             }
         }
+    }
+
+    /// EXPLAIN VERBOSE with one more row: the least memory in which the plan can run.
+    async fn with_memory(&self, explain: Dataset) -> Result<Dataset> {
+        let mut batches = explain.take_all().await?;
+        let texts = [vec!["least_memory".to_owned()], vec![explain.explain_memory().await?]];
+        let columns = texts.map(|text| Arc::new(StringArray::from(text)) as ArrayRef).to_vec();
+        batches.push(RecordBatch::try_new(explain.schema(), columns)?);
+        self.from_batches(batches)
     }
 
     async fn set_option(&self, name: &str, value: &str) -> Result<()> {
@@ -87,8 +99,8 @@ impl DataContext {
                 )
             }
             Some("max_temp_directory_size") => {
-                let bytes = value.parse::<crate::config::ByteSize>()?.bound() as u64;
-                self.session().runtime_env().disk_manager.set_max_temp_directory_size(bytes)
+                let quota = value.parse::<ByteSize>()?;
+                self.configure(|options| options.spill_quota = quota)
             }
             _ => {
                 let quoted = value.replace('\'', "''");
@@ -106,7 +118,8 @@ impl DataContext {
         }
         match name.strip_prefix("datafusion.runtime.") {
             Some("memory_limit") => self.configure(|options| options.memory_limit = defaults.memory_limit),
-            Some("temp_directory" | "max_temp_directory_size") => config_err!("{name} cannot be reset"),
+            Some("max_temp_directory_size") => self.configure(|options| options.spill_quota = defaults.spill_quota),
+            Some("temp_directory") => config_err!("{name} cannot be reset"),
             _ => {
                 self.session().sql(&format!("RESET {name}")).await?;
                 Ok(())

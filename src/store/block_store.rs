@@ -1,43 +1,91 @@
-//! [`BlockStore`] and the handles that keep its blocks alive.
+//! [`BlockStore`]: puts blocks, makes room, and writes ahead of need.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{Result, plan_datafusion_err};
 use datafusion::execution::TaskContext;
-use datafusion::execution::disk_manager::DiskManager;
-use parking_lot::Mutex;
+use datafusion::execution::disk_manager::{DiskManager, DiskManagerBuilder, DiskManagerMode};
+use parking_lot::{Condvar, Mutex};
 
-use super::budget::BlockBuffers;
-use super::spill::SpilledBlock;
-use super::{Budget, StoreUsage};
-use crate::block::{Block, BlockMetadata};
+use super::budget::Use;
+use super::buffers::{BufferTable, Buffers};
+use super::candidates::{Candidates, Victim};
+use super::spill::{OperatorFiles, SpillFiles};
+use super::state::{Eviction, State};
+use super::stored::{BlockHandle, InMemory, NextUse, Stored};
+use super::{BlockInfo, Budget, Owner, SpillDirectories};
+use crate::block::{Block, sliced_bytes};
 use crate::config::SpillCompression;
-use crate::error::ErrorContext;
 
-/// Holds blocks in memory up to the limit of its [`Budget`], and in files beyond. See the module for the model.
+/// Batches of a block are cut to about this many bytes: what is restored at once.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// Holds blocks in memory within the limit of its [`Budget`], and in files beyond. See the module for the model.
 pub struct BlockStore {
     budget: Arc<Budget>,
-    disk: Arc<DiskManager>,
+    files: SpillFiles,
     compression: Mutex<SpillCompression>,
+    buffers: BufferTable,
     next_id: AtomicU64,
-    resident: Mutex<BTreeMap<u64, Weak<Stored>>>,
-    totals: StoreUsage,
+    queries: AtomicU64,
+    blocks: Mutex<BTreeMap<u64, Weak<Stored>>>,
+    candidates: Mutex<Candidates>,
+    news: Arc<News>,
+    owners: Mutex<Vec<Weak<Owner>>>,
+    totals: Owner,
+}
+
+/// What threads wait for: a write ended, there may be something to write, or the store is gone.
+#[derive(Debug, Default)]
+struct News {
+    state: Mutex<(u64, bool)>,
+    changed: Condvar,
+}
+
+impl News {
+    /// Number of the latest news.
+    fn latest(&self) -> u64 {
+        self.state.lock().0
+    }
+
+    fn tell(&self) {
+        self.state.lock().0 += 1;
+        self.changed.notify_all();
+    }
+
+    fn close(&self) {
+        self.state.lock().1 = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for news after `seen`. Returns whether there is a store still.
+    fn wait(&self, seen: u64) -> bool {
+        let mut state = self.state.lock();
+        while state.0 == seen && !state.1 {
+            self.changed.wait(&mut state);
+        }
+        !state.1
+    }
 }
 
 impl BlockStore {
-    /// A store which spills through `disk`.
-    pub fn new(budget: Arc<Budget>, disk: Arc<DiskManager>, compression: SpillCompression) -> Self {
+    /// A store which spills to `directories`.
+    pub fn new(budget: Arc<Budget>, directories: Arc<SpillDirectories>, compression: SpillCompression) -> Self {
         Self {
             budget,
-            disk,
+            files: SpillFiles::new(directories),
             compression: Mutex::new(compression),
+            buffers: BufferTable::default(),
             next_id: AtomicU64::new(0),
-            resident: Mutex::default(),
-            totals: StoreUsage::default(),
+            queries: AtomicU64::new(0),
+            blocks: Mutex::default(),
+            candidates: Mutex::default(),
+            news: Arc::default(),
+            owners: Mutex::default(),
+            totals: Owner::default(),
         }
     }
 
@@ -50,9 +98,20 @@ impl BlockStore {
         })
     }
 
-    /// The memory that blocks and operators share.
+    /// The memory that blocks, operators and tasks share.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
+    }
+
+    /// Where blocks are spilled to.
+    pub fn directories(&self) -> &Arc<SpillDirectories> {
+        self.files.directories()
+    }
+
+    /// Makes DataFusion's operators spill to the same directories, under the same quota.
+    pub(crate) fn disk_manager(&self) -> Result<DiskManager> {
+        let factory = Arc::new(OperatorFiles(Arc::clone(self.directories())));
+        DiskManagerBuilder::default().with_mode(DiskManagerMode::Custom(factory)).build()
     }
 
     /// Changes how blocks that spill from now on are compressed.
@@ -60,56 +119,245 @@ impl BlockStore {
         *self.compression.lock() = compression;
     }
 
+    /// Changes the limit, for running queries too: what is too much leaves memory at once, as far as it can.
+    pub fn set_limit(&self, bytes: usize) -> Result<()> {
+        self.budget.set_limit(bytes);
+        self.make_room(self.budget.excess(0)).map(|_| ())
+    }
+
+    /// A number for a query that starts, from 1 on.
+    pub(crate) fn next_query(&self) -> u64 {
+        self.queries.fetch_add(1, Relaxed) + 1
+    }
+
     /// What all owners together moved.
-    pub fn totals(&self) -> &StoreUsage {
+    pub fn totals(&self) -> &Owner {
         &self.totals
     }
 
-    /// Keeps a block until the last clone of the handle drops, counting what happens to it for `owner`. Blocks leave for
-    /// the disk when memory is over its limit, this one first. Fails when the disk does.
-    pub fn put(self: &Arc<Self>, block: Block, owner: &Arc<StoreUsage>) -> Result<BlockHandle> {
-        let metadata = block.metadata();
-        self.claim(block.batches());
-        let id = self.next_id.fetch_add(1, Relaxed);
-        let stored = Arc::new(Stored {
-            id,
-            metadata,
-            state: Mutex::new(State::Resident(block)),
-            owner: Arc::clone(owner),
-            store: Arc::clone(self),
-        });
-        owner.note_put();
-        self.totals.note_put();
-        self.resident.lock().insert(id, Arc::downgrade(&stored));
-        self.make_room(self.budget.excess(0))?;
-        Ok(BlockHandle(stored))
+    /// Who holds memory or has moved blocks, as far as they are still there.
+    pub fn owners(&self) -> Vec<Arc<Owner>> {
+        self.owners.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Spills blocks, newest first, until `bytes` are free or no block is left in memory. Returns whether any was spilled.
-    pub(super) fn make_room(&self, bytes: usize) -> Result<bool> {
-        let before = self.budget.blocks();
-        let mut spilled = false;
-        while bytes > 0 && before.saturating_sub(self.budget.blocks()) < bytes {
-            let Some((id, newest)) = self.resident.lock().pop_last() else {
-                break;
-            };
-            let Some(stored) = newest.upgrade() else {
-                continue;
-            };
-            if let Err(e) = stored.spill() {
-                self.resident.lock().insert(id, newest);
-                return Err(e);
-            }
-            spilled = true;
+    fn know(&self, owner: &Arc<Owner>) {
+        if owner.is_new() {
+            let mut owners = self.owners.lock();
+            owners.retain(|owner| owner.strong_count() > 0);
+            owners.push(Arc::downgrade(owner));
         }
+    }
+
+    /// The blocks that are held now, by their age.
+    pub fn blocks(&self) -> Vec<BlockInfo> {
+        let blocks: Vec<_> = self.blocks.lock().values().filter_map(Weak::upgrade).collect();
+        blocks.iter().map(|stored| stored.info()).collect()
+    }
+
+    /// Keeps a block until the last clone of the handle drops, on behalf of `owner`. `next_use` says when it will be read,
+    /// so that the one that is needed last leaves memory first. When there is no room even so, the block goes to disk at
+    /// once. Fails when the disk does.
+    pub fn put(self: &Arc<Self>, block: Block, next_use: NextUse, owner: &Arc<Owner>) -> Result<BlockHandle> {
+        self.put_pieces(cut(block), next_use, owner)
+    }
+
+    /// As [`BlockStore::put`], with the batches as they are, so that they can be read one by one by their index.
+    pub fn put_pieces(self: &Arc<Self>, block: Block, next_use: NextUse, owner: &Arc<Owner>) -> Result<BlockHandle> {
+        self.know(owner);
+        owner.note_put();
+        self.totals.note_put();
+        let metadata = block.metadata();
+        let schema = Arc::clone(block.schema());
+        let batch_rows = block.batches().iter().map(|batch| batch.num_rows()).collect();
+        let buffers = Arc::new(Buffers::of(block.batches()));
+        let residence = match self.admit(&buffers)? {
+            true => State::Dirty(InMemory { block, buffers }),
+            false => State::Spilled(Arc::new(self.write_block(&block, owner)?)),
+        };
+        let id = self.next_id.fetch_add(1, Relaxed);
+        let stored = Arc::new(Stored::new(id, next_use, metadata, schema, batch_rows, residence, owner, self));
+        self.blocks.lock().insert(id, Arc::downgrade(&stored));
+        if stored.is_in_memory() {
+            owner.change_block_bytes(metadata.size_bytes, 0);
+            self.candidates.lock().add_dirty(&stored);
+            self.wake_writer();
+        }
+        Ok(BlockHandle::new(stored))
+    }
+
+    /// Reserves memory for what a task works on. Blocks leave for it. When that is not enough it is granted all the same,
+    /// so that work that has begun can end: what tasks need is planned before a query starts.
+    pub(crate) fn working_set(self: &Arc<Self>, owner: &Arc<Owner>, bytes: usize) -> Result<WorkingSet> {
+        self.know(owner);
+        let mut set = WorkingSet { store: Arc::clone(self), owner: Arc::clone(owner), bytes: 0 };
+        set.resize(bytes)?;
+        Ok(set)
+    }
+
+    /// Counts the buffers of a block, making room for them. Returns whether there is room.
+    pub(super) fn admit(&self, buffers: &Buffers) -> Result<bool> {
+        while let Err(missing) = self.buffers.try_add(buffers, &self.budget) {
+            if self.make_room(self.budget.excess(missing).max(1))? == 0 && self.budget.excess(missing) > 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// No longer counts the buffers of a block. Returns the bytes that are free.
+    pub(super) fn release(&self, buffers: &Buffers) -> usize {
+        self.buffers.remove(buffers, &self.budget)
+    }
+
+    /// Moves unpinned blocks out of memory until `bytes` are free or none is left: clean ones first, and among equals the
+    /// one whose next use is farthest. Returns the bytes that were freed.
+    pub(super) fn make_room(&self, bytes: usize) -> Result<usize> {
+        let mut freed = 0;
+        while freed < bytes {
+            let seen = self.news.latest();
+            let victim = self.candidates.lock().next_victim();
+            match victim {
+                Ok(victim) => freed += self.evict(&victim)?,
+                Err(false) => break,
+                // What is being written can be dropped soon.
+                Err(true) => {
+                    self.news.wait(seen);
+                }
+            }
+        }
+        Ok(freed)
+    }
+
+    fn evict(&self, victim: &Victim) -> Result<usize> {
+        let (stored, clean) = match victim {
+            Victim::Clean(stored) => (stored, true),
+            Victim::Dirty(stored) => {
+                self.write(stored)?;
+                self.candidates.lock().remove(stored);
+                (stored, false)
+            }
+        };
+        match stored.evict() {
+            Eviction::Out(freed) => {
+                stored.owner().note_evicted(clean);
+                self.totals.note_evicted(clean);
+                Ok(freed)
+            }
+            // Somebody pinned it meanwhile.
+            Eviction::Pinned => {
+                self.candidates.lock().add_clean(stored);
+                Ok(0)
+            }
+            Eviction::NotClean => Ok(0),
+        }
+    }
+
+    /// Writes a block whose turn it is, and makes it clean.
+    fn write(&self, stored: &Arc<Stored>) -> Result<()> {
+        let result = match stored.begin_write() {
+            Some(block) => {
+                let written = self.write_block(&block, stored.owner());
+                drop(block);
+                written.map(|copy| stored.end_write(copy))
+            }
+            None => Ok(()),
+        };
+        self.candidates.lock().end_write(stored);
+        self.news.tell();
+        result
+    }
+
+    fn write_block(&self, block: &Block, owner: &Owner) -> Result<super::spill::SpilledBlock> {
+        let started = std::time::Instant::now();
+        let spilled = super::spill::SpilledBlock::write(block, &self.files, *self.compression.lock())
+            .map_err(|e| e.context(format!("spilling a block of {} rows{}", block.num_rows(), of(owner))))?;
+        owner.note_spilled(spilled.file_bytes(), started);
+        self.totals.note_spilled(spilled.file_bytes(), started);
         Ok(spilled)
     }
 
-    fn claim(&self, batches: &[RecordBatch]) {
-        let buffers = BlockBuffers(Arc::clone(&self.budget));
-        for batch in batches {
-            batch.claim(&buffers);
+    /// Bytes from which on blocks are written ahead of need: Ray's 80 %.
+    fn write_from(&self) -> usize {
+        self.budget.limit() / 5 * 4
+    }
+
+    /// Bytes that should be clean when memory is short.
+    fn clean_target(&self) -> usize {
+        self.budget.limit() / 5
+    }
+
+    fn has_work_ahead(&self) -> bool {
+        self.budget.used() > self.write_from() && self.candidates.lock().wants_writing(self.clean_target())
+    }
+
+    pub(super) fn wake_writer(&self) {
+        if self.has_work_ahead() {
+            self.news.tell();
         }
+    }
+
+    /// Writes blocks ahead of need, so that they can leave without a wait, as long as the store is there. To be run on a
+    /// thread of its own. An error is left to whoever needs the room: the block stays as it is.
+    pub(crate) fn write_behind(store: &Arc<Self>) -> impl FnOnce() + Send + 'static {
+        let (store, news) = (Arc::downgrade(store), Arc::clone(&store.news));
+        move || {
+            loop {
+                let seen = news.latest();
+                let Some(store) = store.upgrade() else {
+                    return;
+                };
+                let next = store.has_work_ahead().then(|| store.candidates.lock().next_write()).flatten();
+                let wrote = next.is_some_and(|stored| store.write(&stored).is_ok());
+                drop(store);
+                if !wrote && !news.wait(seen) {
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) fn forget(&self, stored: &Stored) {
+        self.candidates.lock().remove(stored);
+        self.blocks.lock().remove(&stored.id());
+    }
+
+    pub(super) fn add_clean(&self, stored: &Arc<Stored>) {
+        self.candidates.lock().add_clean(stored);
+    }
+}
+
+/// How messages name an owner.
+pub(super) fn of(owner: &Owner) -> String {
+    match owner.operator() {
+        "" => String::new(),
+        operator => format!(" of {operator}"),
+    }
+}
+
+/// Cuts batches that are too large to be restored at once.
+fn cut(block: Block) -> Block {
+    let large = |batch: &datafusion::arrow::array::RecordBatch| {
+        batch.num_rows() > 1 && batch.get_array_memory_size() > PIECE_BYTES && sliced_bytes(batch) > PIECE_BYTES
+    };
+    if !block.batches().iter().any(large) {
+        return block;
+    }
+    let schema = Arc::clone(block.schema());
+    let mut pieces = Vec::new();
+    for batch in block.into_batches() {
+        let rows = match large(&batch) {
+            true => (batch.num_rows() * PIECE_BYTES / sliced_bytes(&batch)).max(1),
+            false => batch.num_rows().max(1),
+        };
+        let starts = (0..batch.num_rows().max(1)).step_by(rows);
+        pieces.extend(starts.map(|start| batch.slice(start, rows.min(batch.num_rows() - start))));
+    }
+    Block::new(schema, pieces)
+}
+
+impl Drop for BlockStore {
+    fn drop(&mut self) {
+        self.news.close();
     }
 }
 
@@ -119,155 +367,50 @@ impl fmt::Debug for BlockStore {
     }
 }
 
-struct Stored {
-    id: u64,
-    metadata: BlockMetadata,
-    state: Mutex<State>,
-    owner: Arc<StoreUsage>,
+/// Memory that a running task has reserved.
+#[derive(Debug)]
+pub(crate) struct WorkingSet {
     store: Arc<BlockStore>,
+    owner: Arc<Owner>,
+    bytes: usize,
 }
 
-enum State {
-    Resident(Block),
-    Spilled(SpilledBlock),
-}
-
-impl Stored {
-    fn spill(&self) -> Result<()> {
-        let mut state = self.state.lock();
-        if let State::Resident(block) = &*state {
-            let spilled = SpilledBlock::write(block, &self.store.disk, *self.store.compression.lock())
-                .while_doing(|| format!("spilling a block of {} rows", self.metadata.num_rows))?;
-            self.owner.note_spilled(spilled.file_bytes());
-            self.store.totals.note_spilled(spilled.file_bytes());
-            *state = State::Spilled(spilled);
+impl WorkingSet {
+    /// Changes what is reserved, over the limit where need be. Fails when the disk fails to which blocks leave.
+    pub(crate) fn resize(&mut self, bytes: usize) -> Result<()> {
+        if !self.try_resize(bytes)? {
+            self.store.budget.take(Use::Tasks, bytes - self.bytes);
+            self.set(bytes);
         }
         Ok(())
     }
 
-    fn note_restored(&self, bytes: usize) {
-        self.owner.note_restored(bytes);
-        self.store.totals.note_restored(bytes);
-    }
-}
-
-impl Drop for Stored {
-    fn drop(&mut self) {
-        self.store.resident.lock().remove(&self.id);
-    }
-}
-
-/// Keeps one block of the store alive. Cloning shares the block; the last drop frees it.
-#[derive(Clone)]
-pub struct BlockHandle(Arc<Stored>);
-
-impl BlockHandle {
-    /// Rows and bytes, without touching the block.
-    pub fn metadata(&self) -> BlockMetadata {
-        self.0.metadata
-    }
-
-    /// The block, read back from its file when it was spilled. The store's own copy stays where it is.
-    pub fn get(&self) -> Result<Block> {
-        let spilled_bytes;
-        let block = match &*self.0.state.lock() {
-            State::Resident(block) => return Ok(block.clone()),
-            State::Spilled(spilled) => {
-                spilled_bytes = spilled.file_bytes();
-                spilled.read().while_doing(|| "restoring a spilled block")?
+    /// Changes what is reserved if there is room. Returns whether there was.
+    pub(crate) fn try_resize(&mut self, bytes: usize) -> Result<bool> {
+        let budget = &self.store.budget;
+        let more = bytes.saturating_sub(self.bytes);
+        budget.give_back(Use::Tasks, self.bytes.saturating_sub(bytes));
+        while !budget.try_take(Use::Tasks, more) {
+            if self.store.make_room(budget.excess(more).max(1))? == 0 && budget.excess(more) > 0 {
+                return Ok(false);
             }
-        };
-        self.0.note_restored(spilled_bytes);
-        self.0.store.claim(block.batches());
-        Ok(block)
-    }
-
-    /// One batch of the block; of a spilled block only this batch is read back.
-    pub fn get_batch(&self, index: usize) -> Result<RecordBatch> {
-        let spilled_bytes;
-        let batch = match &*self.0.state.lock() {
-            State::Resident(block) => return Ok(block.batches()[index].clone()),
-            State::Spilled(spilled) => {
-                spilled_bytes = spilled.batch_bytes(index);
-                spilled.read_batch(index).while_doing(|| "restoring a spilled block")?
-            }
-        };
-        self.0.note_restored(spilled_bytes);
-        self.0.store.claim(std::slice::from_ref(&batch));
-        Ok(batch)
-    }
-}
-
-impl fmt::Debug for BlockHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BlockHandle({:?})", self.0.metadata)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use datafusion::arrow::array::{ArrayRef, DictionaryArray, Int64Array, StringArray};
-    use datafusion::arrow::datatypes::Int32Type;
-
-    fn store(limit: usize) -> Arc<BlockStore> {
-        let disk = Arc::new(DiskManager::builder().build().unwrap());
-        Arc::new(BlockStore::new(Arc::new(Budget::new(limit)), disk, SpillCompression::Lz4))
-    }
-
-    fn batch(rows: i64) -> RecordBatch {
-        let numbers = Arc::new(Int64Array::from_iter_values(0..rows)) as ArrayRef;
-        let words = Arc::new(StringArray::from_iter_values((0..rows).map(|i| format!("row {i}")))) as ArrayRef;
-        RecordBatch::try_from_iter([("n", numbers), ("s", words)]).unwrap()
-    }
-
-    #[test]
-    fn shared_buffers_are_counted_once_and_freed_with_the_last_slice() {
-        let store = store(usize::MAX);
-        let whole = batch(10_000);
-        let slices: Vec<_> = (0..10).map(|i| whole.slice(i * 1000, 1000)).collect();
-        let usage = Arc::default();
-        let handle = store.put(Block::new(whole.schema(), slices), &usage).unwrap();
-        let once = store.budget().blocks();
-        assert!(once < whole.get_array_memory_size() * 11 / 10, "{once}");
-        let second = store.put(Block::new(whole.schema(), vec![whole.slice(5, 5)]), &usage).unwrap();
-        assert_eq!(store.budget().blocks(), once);
-        drop((handle, whole));
-        assert_eq!(store.budget().blocks(), once, "the second block still holds the buffers");
-        drop(second);
-        assert_eq!(store.budget().blocks(), 0);
-    }
-
-    #[test]
-    fn spilled_batches_come_back_one_by_one() {
-        let store = store(0);
-        let whole = batch(100);
-        let pieces = vec![whole.slice(0, 10), whole.slice(10, 0), whole.slice(10, 90)];
-        let handle = store.put(Block::new(whole.schema(), pieces.clone()), &Arc::default()).unwrap();
-        assert_eq!(store.totals().spilled_blocks(), 1);
-        for (i, piece) in pieces.iter().enumerate() {
-            assert_eq!(&handle.get_batch(i).unwrap(), piece);
         }
-        assert_eq!(handle.get().unwrap().batches(), pieces);
+        if more > 0 {
+            self.store.wake_writer();
+        }
+        self.set(bytes);
+        Ok(true)
     }
 
-    #[test]
-    fn dictionaries_may_differ_between_batches() {
-        let store = store(0);
-        let of = |words: [&str; 2]| {
-            let column: DictionaryArray<Int32Type> = words.into_iter().collect();
-            RecordBatch::try_from_iter([("d", Arc::new(column) as ArrayRef)]).unwrap()
-        };
-        let batches = vec![of(["a", "b"]), of(["x", "y"])];
-        let handle = store.put(Block::new(batches[0].schema(), batches.clone()), &Arc::default()).unwrap();
-        assert_eq!(handle.get().unwrap().batches(), batches);
+    fn set(&mut self, bytes: usize) {
+        self.owner.change_task_bytes(bytes, self.bytes);
+        self.bytes = bytes;
     }
+}
 
-    #[test]
-    fn a_full_disk_is_an_error_that_says_what_was_being_done() {
-        let disk = DiskManager::builder().with_max_temp_directory_size(1000).build().unwrap();
-        let store = Arc::new(BlockStore::new(Arc::new(Budget::new(0)), Arc::new(disk), SpillCompression::None));
-        let error = store.put(Block::new(batch(1).schema(), vec![batch(10_000)]), &Arc::default()).unwrap_err();
-        assert!(error.to_string().contains("while spilling a block of 10000 rows"), "{error}");
+impl Drop for WorkingSet {
+    fn drop(&mut self) {
+        self.store.budget.give_back(Use::Tasks, self.bytes);
+        self.set(0);
     }
 }

@@ -1,19 +1,27 @@
-//! The one number that blocks and operators share.
+//! The one number that blocks, operators and tasks share.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-use arrow_buffer::{MemoryPool, MemoryReservation};
 
 use crate::config::ByteSize;
 
-/// Bytes in use by blocks and by operators, and their limit. All methods are lock-free.
+/// What bytes are used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Buffers of stored blocks.
+    Blocks,
+    /// Reservations of DataFusion's operators.
+    Operators,
+    /// Working sets of tasks: what they decode, encode and buffer.
+    Tasks,
+}
+
+/// Bytes in use, by what they are used for, and their limit. All methods are lock-free.
 #[derive(Debug)]
 pub struct Budget {
     limit: AtomicUsize,
-    blocks: AtomicUsize,
-    execution: AtomicUsize,
+    used: AtomicUsize,
+    by_use: [AtomicUsize; 3],
     peak: AtomicUsize,
 }
 
@@ -21,7 +29,7 @@ impl Budget {
     /// A budget of `limit` bytes.
     pub fn new(limit: usize) -> Self {
         let zero = || AtomicUsize::new(0);
-        Self { limit: AtomicUsize::new(limit), blocks: zero(), execution: zero(), peak: zero() }
+        Self { limit: AtomicUsize::new(limit), used: zero(), by_use: [zero(), zero(), zero()], peak: zero() }
     }
 
     /// The limit in bytes.
@@ -36,17 +44,22 @@ impl Budget {
 
     /// Bytes of the distinct buffers of stored blocks.
     pub fn blocks(&self) -> usize {
-        self.blocks.load(Relaxed)
+        self.of(Use::Blocks).load(Relaxed)
     }
 
     /// Bytes that operators have reserved.
     pub fn execution(&self) -> usize {
-        self.execution.load(Relaxed)
+        self.of(Use::Operators).load(Relaxed)
+    }
+
+    /// Bytes of the working sets of running tasks.
+    pub fn tasks(&self) -> usize {
+        self.of(Use::Tasks).load(Relaxed)
     }
 
     /// Bytes in use.
     pub fn used(&self) -> usize {
-        self.blocks() + self.execution()
+        self.used.load(Relaxed)
     }
 
     /// The most bytes that were in use at once since the last [`Budget::reset_peak`].
@@ -61,20 +74,36 @@ impl Budget {
 
     /// Bytes by which `additional` more would go over the limit.
     pub(super) fn excess(&self, additional: usize) -> usize {
-        (self.used() + additional).saturating_sub(self.limit())
+        self.used().saturating_add(additional).saturating_sub(self.limit())
     }
 
-    pub(super) fn grow_execution(&self, bytes: usize) {
-        self.execution.fetch_add(bytes, Relaxed);
-        self.note_peak();
+    /// Takes `bytes` unless that goes over the limit. Returns whether it did.
+    pub(super) fn try_take(&self, what: Use, bytes: usize) -> bool {
+        let limit = self.limit();
+        let within = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
+        let taken = bytes == 0 || self.used.fetch_update(Relaxed, Relaxed, within).is_ok();
+        if taken {
+            self.of(what).fetch_add(bytes, Relaxed);
+            self.peak.fetch_max(self.used(), Relaxed);
+        }
+        taken
     }
 
-    pub(super) fn shrink_execution(&self, bytes: usize) {
-        self.execution.fetch_sub(bytes, Relaxed);
-    }
-
-    fn note_peak(&self) {
+    /// Takes `bytes` even if that goes over the limit.
+    pub(super) fn take(&self, what: Use, bytes: usize) {
+        self.used.fetch_add(bytes, Relaxed);
+        self.of(what).fetch_add(bytes, Relaxed);
         self.peak.fetch_max(self.used(), Relaxed);
+    }
+
+    /// Gives back what was taken.
+    pub(super) fn give_back(&self, what: Use, bytes: usize) {
+        self.of(what).fetch_sub(bytes, Relaxed);
+        self.used.fetch_sub(bytes, Relaxed);
+    }
+
+    fn of(&self, what: Use) -> &AtomicUsize {
+        &self.by_use[what as usize]
     }
 }
 
@@ -82,59 +111,32 @@ impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} of {} used (operators {}, blocks {})",
+            "{} of {} used (operators {}, blocks {}, tasks {})",
             ByteSize(self.used()),
             ByteSize(self.limit()),
             ByteSize(self.execution()),
-            ByteSize(self.blocks())
+            ByteSize(self.blocks()),
+            ByteSize(self.tasks())
         )
     }
 }
 
-/// Counts each physical buffer that it is given once, until the buffer's last reference drops.
-#[derive(Debug)]
-pub(super) struct BlockBuffers(pub(super) Arc<Budget>);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl MemoryPool for BlockBuffers {
-    fn reserve(&self, size: usize) -> Box<dyn MemoryReservation> {
-        self.0.blocks.fetch_add(size, Relaxed);
-        self.0.note_peak();
-        Box::new(CountedBuffer { budget: Arc::clone(&self.0), size })
-    }
-
-    fn available(&self) -> isize {
-        self.0.limit() as isize - self.0.used() as isize
-    }
-
-    fn used(&self) -> usize {
-        self.0.blocks()
-    }
-
-    fn capacity(&self) -> usize {
-        self.0.limit()
-    }
-}
-
-#[derive(Debug)]
-struct CountedBuffer {
-    budget: Arc<Budget>,
-    size: usize,
-}
-
-impl MemoryReservation for CountedBuffer {
-    fn size(&self) -> usize {
-        self.size
-    }
-
-    fn resize(&mut self, new_size: usize) {
-        self.budget.blocks.fetch_add(new_size, Relaxed);
-        self.budget.blocks.fetch_sub(self.size, Relaxed);
-        self.size = new_size;
-    }
-}
-
-impl Drop for CountedBuffer {
-    fn drop(&mut self) {
-        self.budget.blocks.fetch_sub(self.size, Relaxed);
+    #[test]
+    fn what_is_tried_never_goes_over_the_limit() {
+        let budget = Budget::new(100);
+        assert!(budget.try_take(Use::Blocks, 60));
+        assert!(!budget.try_take(Use::Operators, 41));
+        assert!(budget.try_take(Use::Operators, 40));
+        assert_eq!((budget.used(), budget.blocks(), budget.execution()), (100, 60, 40));
+        budget.take(Use::Tasks, 5);
+        assert!(!budget.try_take(Use::Blocks, 1));
+        assert!(budget.try_take(Use::Blocks, 0), "nothing can always be taken");
+        budget.give_back(Use::Tasks, 5);
+        budget.give_back(Use::Blocks, 60);
+        assert_eq!((budget.used(), budget.peak()), (40, 105));
     }
 }

@@ -1,35 +1,59 @@
 //! The block store: the only place that keeps batches alive beyond one poll, under one limit that it shares with
-//! DataFusion's operators.
+//! DataFusion's operators and with running tasks.
 //!
 //! # The model
 //!
 //! ```text
 //!            limit (blockyard.memory_limit)
-//! ├──────────────── execution ───────────────┼───────── blocks ─────────┼─ free ─┤
-//!   reservations of DataFusion's operators     buffers of stored blocks,
-//!   (fair shares for those that can spill)     counted once by address
+//! ├─────────── operators ────────────┼─ tasks ─┼────────── blocks ──────────┼─ free ─┤
+//!   reservations of DataFusion's      decode,    buffers of stored blocks,
+//!   operators, up to 7/8 of the limit encode,    each counted once by its
+//!   (shares for those that can spill) buffer     address
 //! ```
 //!
-//! A block is **resident** (its batches are held here) or **spilled** (they are in a file of the spill directory). A put
-//! that goes over the limit, or an operator that asks for memory, moves blocks from resident to spilled, newest first:
-//! all-to-all consumers read blocks oldest first, so the newest is the one whose next use is farthest away. A block
-//! leaves both when its last [`BlockHandle`] drops.
+//! A block is in one of these states:
 //!
-//! A buffer is counted from the first put that holds it until its last reference anywhere drops, however it was sliced
-//! and shared in between. What a reader still holds of an evicted block therefore stays counted.
+//! ```text
+//!               write ahead, or when room is needed            evict
+//! put ──> dirty ───────────────────────────────────> clean ───────────> spilled
+//!    in memory only                          in memory and on disk     on disk only
+//!                                                      ^                  │
+//!                                                      └───── pin ────────┘
+//! ```
+//!
+//! and may be **pinned** in the first two: a pinned block does not leave memory. A put that finds no room even when
+//! everything unpinned has left writes its block to disk at once. When memory is used to four fifths, a thread writes
+//! blocks ahead of need (`BlockStore::write_behind`), so that a fifth of the limit can be dropped without a wait. The
+//! block whose next use is farthest leaves first: what is kept for a dataset before what waits for the end of an
+//! all-to-all's input before what a queue hands on, and the newest of its kind first, because consumers read the oldest
+//! first. A block leaves memory and disk when its last [`BlockHandle`] drops.
+//!
+//! Batches of a spilled block are read back one by one and stay with the reader; the block stays on disk.
 //!
 //! # Locks
 //!
-//! `BlockStore::resident` (which blocks could leave) is taken before a block's own `state`, and never held while a file
-//! is written. Dropping a batch takes no lock: it only lowers an atomic, so a drop inside the memory pool is safe.
+//! In this order, and never held while a file is written or read: the pool's consumers; `BlockStore::candidates` and `BlockStore::blocks` (which never hold the last reference to a block, because its drop
+//! takes them); a block's own `residence`; the table of buffers. The budget is atomic. Dropping a batch takes no lock, so a
+//! drop inside the memory pool is safe.
 
 mod block_store;
 mod budget;
+mod buffers;
+mod candidates;
+mod owner;
 mod pool;
 mod spill;
-mod usage;
+mod state;
+mod stored;
 
-pub use block_store::{BlockHandle, BlockStore};
+pub use block_store::BlockStore;
+pub(crate) use block_store::WorkingSet;
 pub use budget::Budget;
-pub use pool::SharedMemoryPool;
-pub use usage::StoreUsage;
+pub use owner::Owner;
+pub(crate) use pool::QueryPool;
+pub use pool::{Holder, SharedMemoryPool};
+pub use spill::{SpillDirectories, SpillFileInfo};
+pub use stored::{BlockHandle, BlockInfo, NextUse, PinnedBlock};
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,51 +1,135 @@
 //! DataFusion's memory pool on the shared budget: an operator that asks first pushes blocks out, and is refused only
 //! when there is nothing left to push out or it has had its fair share.
 
+use std::any::Any;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
 use parking_lot::Mutex;
 
+use super::budget::Use;
 use super::{BlockStore, Budget};
 use crate::config::ByteSize;
 
 /// A consumer that can spill always gets this much, when the budget has it: one batch must fit or nothing can start.
 const SPILLABLE_FLOOR: usize = 2 << 20;
+/// Holders that a refusal names.
+const NAMED_HOLDERS: usize = 4;
 
 /// The pool that a session's operators reserve from.
 #[derive(Debug)]
 pub struct SharedMemoryPool {
     store: Arc<BlockStore>,
-    shares: Mutex<Shares>,
+    consumers: Mutex<Consumers>,
 }
 
 #[derive(Debug, Default)]
-struct Shares {
-    spillable_consumers: usize,
-    /// Bytes held by consumers that cannot spill.
-    unspillable: usize,
+struct Consumers {
+    by_id: HashMap<usize, Holder>,
+    /// Those that can spill and share fairly.
+    sharing: usize,
+    /// Merges of sorts.
+    merging: usize,
+    /// Bytes held by those that do not share.
+    not_sharing: usize,
+}
+
+/// What one consumer of an operator has reserved.
+#[derive(Debug, Clone)]
+pub struct Holder {
+    /// Number of the query, 0 where it is not known.
+    pub query: u64,
+    /// Name of the consumer, like `ExternalSorter[0]`.
+    pub operator: String,
+    /// Whether it spills when it is refused more.
+    pub can_spill: bool,
+    /// Bytes it has now.
+    pub bytes: usize,
+    /// The most bytes that it had.
+    pub peak_bytes: usize,
 }
 
 impl SharedMemoryPool {
     /// A pool which shares the budget of `store`.
     pub fn new(store: Arc<BlockStore>) -> Self {
-        Self { store, shares: Mutex::default() }
+        Self { store, consumers: Mutex::default() }
+    }
+
+    /// What operators hold now, the most first.
+    pub fn holders(&self) -> Vec<Holder> {
+        let mut holders: Vec<_> = self.consumers.lock().by_id.values().cloned().collect();
+        holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
+        holders
+    }
+
+    /// The most that operators may have: the rest is for reading blocks back and for tasks, without which nothing moves.
+    fn operators_limit(limit: usize) -> usize {
+        limit / 8 * 7
     }
 
     fn budget(&self) -> &Budget {
         self.store.budget()
     }
 
+    fn register_for(&self, query: u64, consumer: &MemoryConsumer) {
+        let mut consumers = self.consumers.lock();
+        consumers.sharing += usize::from(shares_fairly(consumer));
+        consumers.merging += usize::from(is_merge(consumer));
+        let (operator, can_spill) = (consumer.name().to_owned(), consumer.can_spill());
+        consumers.by_id.insert(consumer.id(), Holder { query, operator, can_spill, bytes: 0, peak_bytes: 0 });
+    }
+
+    /// Takes memory for an operator, pushing blocks out. Returns whether it got it.
+    fn take(&self, reservation: &MemoryReservation, additional: usize) -> Result<bool> {
+        let consumer = reservation.consumer();
+        loop {
+            {
+                let mut consumers = self.consumers.lock();
+                let limit = self.budget().limit();
+                let most = Self::operators_limit(limit).min(limit.saturating_sub(self.budget().tasks()));
+                let wanted = consumers.bytes(consumer) + additional;
+                let over_share = match (shares_fairly(consumer), is_merge(consumer)) {
+                    (true, _) => wanted > consumers.fair(most),
+                    (_, true) => wanted > consumers.fair_merge(most),
+                    _ => false,
+                };
+                if over_share || self.budget().execution() + additional > most {
+                    return Ok(false);
+                }
+                if self.budget().try_take(Use::Operators, additional) {
+                    consumers.add(consumer, additional);
+                    return Ok(true);
+                }
+            }
+            // Blocks leave without the lock: writing them may take long. Meanwhile others take memory too, so it may take
+            // several turns.
+            let excess = self.budget().excess(additional);
+            if self.store.make_room(excess.max(1))? == 0 && self.budget().excess(additional) > 0 {
+                return Ok(false);
+            }
+        }
+    }
+
     fn refuse(&self, reservation: &MemoryReservation, additional: usize) -> DataFusionError {
+        let holders: Vec<String> = self
+            .holders()
+            .iter()
+            .filter(|holder| holder.bytes > 0)
+            .take(NAMED_HOLDERS)
+            .map(|holder| format!("{} {}", holder.operator, ByteSize(holder.bytes)))
+            .collect();
         let text = format!(
-            "{} needs {} more on top of the {} that it holds, but memory is {}. Raise blockyard.memory_limit, or lower \
-             datafusion.execution.target_partitions so that fewer operators share it",
+            "{} needs {} more on top of the {} that it holds, but memory is {}, most of it held by {}. Raise \
+             blockyard.memory_limit, or lower datafusion.execution.target_partitions so that fewer operators share it",
             reservation.consumer().name(),
             ByteSize(additional),
             ByteSize(reservation.size()),
-            self.budget()
+            self.budget(),
+            if holders.is_empty() { "no operator".to_owned() } else { holders.join(", ") },
         );
         // On this kind of error a nested-loop join goes on in a way that can return wrong rows (DataFusion 55).
         match reservation.consumer().name().starts_with("NestedLoopJoinLoad") {
@@ -55,55 +139,56 @@ impl SharedMemoryPool {
     }
 }
 
+/// Whether a consumer spills when it has had its share. A repartition that is refused writes batches to files one by one,
+/// which is slow and prone to hang; a sort-merge join spills without saying so.
+fn shares_fairly(consumer: &MemoryConsumer) -> bool {
+    let repartition = consumer.name().starts_with("Repartition");
+    (consumer.can_spill() && !repartition) || consumer.name().starts_with("SMJStream")
+}
+
+/// Whether a consumer merges the runs of a sort: it takes as many at once as it gets memory for, and would leave nothing to
+/// the operators above.
+fn is_merge(consumer: &MemoryConsumer) -> bool {
+    consumer.name().starts_with("ExternalSorterMerge")
+}
+
 impl MemoryPool for SharedMemoryPool {
     fn name(&self) -> &str {
         "blockyard"
     }
 
     fn register(&self, consumer: &MemoryConsumer) {
-        if consumer.can_spill() {
-            self.shares.lock().spillable_consumers += 1;
-        }
+        self.register_for(0, consumer);
     }
 
     fn unregister(&self, consumer: &MemoryConsumer) {
-        if consumer.can_spill() {
-            let mut shares = self.shares.lock();
-            shares.spillable_consumers = shares.spillable_consumers.saturating_sub(1);
+        let mut consumers = self.consumers.lock();
+        if consumers.by_id.remove(&consumer.id()).is_some() {
+            consumers.sharing -= usize::from(shares_fairly(consumer));
+            consumers.merging -= usize::from(is_merge(consumer));
         }
     }
 
     fn grow(&self, reservation: &MemoryReservation, additional: usize) {
         // Nobody may refuse here: make room as far as that goes, and let the peak show the rest.
-        let _made_room = self.store.make_room(self.budget().excess(additional));
-        self.shares.lock().add(reservation, additional);
-        self.budget().grow_execution(additional);
+        if !self.budget().try_take(Use::Operators, additional) {
+            let _made_room = self.store.make_room(self.budget().excess(additional));
+            self.budget().take(Use::Operators, additional);
+        }
+        self.consumers.lock().add(reservation.consumer(), additional);
     }
 
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
-        self.shares.lock().remove(reservation, shrink);
-        self.budget().shrink_execution(shrink);
+        self.consumers.lock().remove(reservation.consumer(), shrink);
+        self.budget().give_back(Use::Operators, shrink);
     }
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
-        if additional == 0 {
+        if additional == 0 || self.take(reservation, additional)? {
+            self.store.wake_writer();
             return Ok(());
         }
-        // Blocks leave before the lock is taken: writing them may take long.
-        // Meanwhile others take memory too, so it may take several turns.
-        while self.store.make_room(self.budget().excess(additional))? {}
-        let mut shares = self.shares.lock();
-        let wanted = reservation.size() + additional;
-        // A repartition that is refused writes batches to files one by one, which is slow and prone to hang.
-        let shares_fairly =
-            reservation.consumer().can_spill() && !reservation.consumer().name().starts_with("Repartition");
-        let over_share = shares_fairly && wanted > shares.fair(self.budget().limit());
-        if over_share || self.budget().excess(additional) > 0 {
-            return Err(self.refuse(reservation, additional));
-        }
-        shares.add(reservation, additional);
-        self.budget().grow_execution(additional);
-        Ok(())
+        Err(self.refuse(reservation, additional))
     }
 
     fn reserved(&self) -> usize {
@@ -118,22 +203,37 @@ impl MemoryPool for SharedMemoryPool {
     }
 }
 
-impl Shares {
-    /// What each consumer that can spill may hold.
-    fn fair(&self, limit: usize) -> usize {
-        let spillable = limit.saturating_sub(self.unspillable);
-        (spillable / self.spillable_consumers.max(1)).max(SPILLABLE_FLOOR)
+impl Consumers {
+    /// What each consumer that shares may hold, out of `most` for all operators.
+    fn fair(&self, most: usize) -> usize {
+        (most.saturating_sub(self.not_sharing) / self.sharing.max(1)).max(SPILLABLE_FLOOR)
     }
 
-    fn add(&mut self, reservation: &MemoryReservation, bytes: usize) {
-        if !reservation.consumer().can_spill() {
-            self.unspillable += bytes;
+    /// What each merge may hold, with as much left for the operator above.
+    fn fair_merge(&self, most: usize) -> usize {
+        (most / (self.sharing + self.merging + 1)).max(SPILLABLE_FLOOR)
+    }
+
+    fn bytes(&self, consumer: &MemoryConsumer) -> usize {
+        self.by_id.get(&consumer.id()).map_or(0, |holder| holder.bytes)
+    }
+
+    fn add(&mut self, consumer: &MemoryConsumer, bytes: usize) {
+        if let Some(holder) = self.by_id.get_mut(&consumer.id()) {
+            holder.bytes += bytes;
+            holder.peak_bytes = holder.peak_bytes.max(holder.bytes);
+        }
+        if !shares_fairly(consumer) {
+            self.not_sharing += bytes;
         }
     }
 
-    fn remove(&mut self, reservation: &MemoryReservation, bytes: usize) {
-        if !reservation.consumer().can_spill() {
-            self.unspillable = self.unspillable.saturating_sub(bytes);
+    fn remove(&mut self, consumer: &MemoryConsumer, bytes: usize) {
+        if let Some(holder) = self.by_id.get_mut(&consumer.id()) {
+            holder.bytes -= bytes;
+        }
+        if !shares_fairly(consumer) {
+            self.not_sharing -= bytes;
         }
     }
 }
@@ -144,53 +244,120 @@ impl fmt::Display for SharedMemoryPool {
     }
 }
 
+/// The pool as one query sees it: what its operators reserve is theirs by name.
+#[derive(Debug)]
+pub(crate) struct QueryPool {
+    query: u64,
+    shared: Arc<SharedMemoryPool>,
+}
+
+impl QueryPool {
+    /// The view of query number `query`.
+    pub(crate) fn new(query: u64, shared: Arc<SharedMemoryPool>) -> Self {
+        Self { query, shared }
+    }
+
+    /// Number of the query that a task belongs to, 0 where it is not known.
+    pub(crate) fn query_of(context: &TaskContext) -> u64 {
+        let pool: &dyn Any = context.memory_pool().as_ref();
+        pool.downcast_ref::<Self>().map_or(0, |pool| pool.query)
+    }
+}
+
+impl MemoryPool for QueryPool {
+    fn name(&self) -> &str {
+        self.shared.name()
+    }
+
+    fn register(&self, consumer: &MemoryConsumer) {
+        self.shared.register_for(self.query, consumer);
+    }
+
+    fn unregister(&self, consumer: &MemoryConsumer) {
+        self.shared.unregister(consumer);
+    }
+
+    fn grow(&self, reservation: &MemoryReservation, additional: usize) {
+        self.shared.grow(reservation, additional);
+    }
+
+    fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
+        self.shared.shrink(reservation, shrink);
+    }
+
+    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
+        self.shared.try_grow(reservation, additional)
+    }
+
+    fn reserved(&self) -> usize {
+        self.shared.reserved()
+    }
+
+    fn memory_limit(&self) -> MemoryLimit {
+        self.shared.memory_limit()
+    }
+}
+
+impl fmt::Display for QueryPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.fmt(f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::Block;
-    use crate::config::SpillCompression;
-    use crate::store::StoreUsage;
-    use datafusion::arrow::array::{Int64Array, RecordBatch};
-    use datafusion::execution::disk_manager::DiskManager;
-
-    fn pool(limit: usize) -> (Arc<BlockStore>, Arc<dyn MemoryPool>) {
-        let disk = Arc::new(DiskManager::builder().build().unwrap());
-        let store = Arc::new(BlockStore::new(Arc::new(Budget::new(limit)), disk, SpillCompression::None));
-        let pool: Arc<dyn MemoryPool> = Arc::new(SharedMemoryPool::new(Arc::clone(&store)));
-        (store, pool)
-    }
-
-    fn block(rows: usize) -> Block {
-        let column = Arc::new(Int64Array::from_iter_values(0..rows as i64)) as _;
-        let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
-        Block::new(batch.schema(), vec![batch])
-    }
+    use crate::store::tests::{block, store};
+    use crate::store::{NextUse, Owner};
 
     #[test]
     fn an_operator_pushes_blocks_out() {
-        let (store, pool) = pool(1 << 20);
-        let usage = Arc::new(StoreUsage::default());
-        let handles: Vec<_> = (0..8).map(|_| store.put(block(16_000), &usage).unwrap()).collect();
+        let store = store(1 << 20);
+        let pool: Arc<dyn MemoryPool> = Arc::new(SharedMemoryPool::new(Arc::clone(&store)));
+        let owner = Arc::new(Owner::default());
+        let handles: Vec<_> = (0..8).map(|_| store.put(block(16_000), NextUse::Soon, &owner).unwrap()).collect();
         assert!(store.budget().used() <= 1 << 20);
         let reservation = MemoryConsumer::new("sort").register(&pool);
-        reservation.try_grow(900 << 10).unwrap();
+        reservation.try_grow(850 << 10).unwrap();
         assert!(store.budget().used() <= 1 << 20, "{}", store.budget());
-        assert!(usage.spilled_blocks() >= 7);
+        assert!(owner.spilled_blocks() >= 7);
         for handle in handles {
             assert_eq!(handle.get().unwrap().num_rows(), 16_000);
         }
         drop(reservation);
-        assert_eq!(store.budget().execution(), 0);
-        assert_eq!(store.budget().blocks(), 0);
+        assert_eq!((store.budget().execution(), store.budget().blocks()), (0, 0));
     }
 
     #[test]
     fn growing_by_nothing_succeeds_even_over_the_limit() {
-        let (_store, pool) = pool(100);
+        let pool: Arc<dyn MemoryPool> = Arc::new(SharedMemoryPool::new(store(100)));
         let reservation = MemoryConsumer::new("merge").register(&pool);
         reservation.grow(200);
         reservation.try_grow(0).unwrap();
         let error = reservation.try_grow(1).unwrap_err().to_string();
         assert!(error.contains("merge needs 1B more on top of the 200B"), "{error}");
+        assert!(error.contains("held by merge 200B"), "{error}");
+    }
+
+    #[test]
+    fn operators_leave_an_eighth_to_blocks_and_tasks() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(SharedMemoryPool::new(store(800)));
+        let reservation = MemoryConsumer::new("join").register(&pool);
+        reservation.try_grow(700).unwrap();
+        reservation.try_grow(1).unwrap_err();
+    }
+
+    #[test]
+    fn holders_are_known_by_their_query() {
+        let shared = Arc::new(SharedMemoryPool::new(store(1 << 20)));
+        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(7, Arc::clone(&shared)));
+        let reservation = MemoryConsumer::new("sort").with_can_spill(true).register(&pool);
+        reservation.try_grow(100).unwrap();
+        reservation.shrink(60);
+        let holders = shared.holders();
+        assert_eq!(holders.len(), 1);
+        assert_eq!((holders[0].query, holders[0].bytes, holders[0].peak_bytes), (7, 40, 100));
+        drop(reservation);
+        assert!(shared.holders().is_empty());
     }
 }

@@ -1,13 +1,17 @@
 //! Physical rules, in the order in which they are registered.
 
+mod compact_slices;
 mod fuse_maps;
 mod gather_in_order;
+mod spill_joins;
 
 use std::sync::Arc;
 
 use super::{Anchor, RuleRegistry};
 
 pub(super) fn register(registry: &mut RuleRegistry) {
+    // After DataFusion has chosen build sides, and before it adds the sorts and repartitions that a join asks for.
+    registry.add_physical(Arc::new(spill_joins::SpillJoins), Anchor::after("join_selection"), &[]);
     // Before DataFusion adds its own repartitions, which would come between stages.
     let fuse = fuse_maps::FuseMaps::over_maps();
     registry.add_physical(Arc::new(fuse), Anchor::before("EnsureRequirements"), &[]);
@@ -16,4 +20,6 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(absorb), Anchor::before("SanityCheckPlan"), &["fuse_maps"]);
     let gather = gather_in_order::GatherInOrder;
     registry.add_physical(Arc::new(gather), Anchor::before("SanityCheckPlan"), &["absorb_into_reads"]);
+    let compact = compact_slices::CompactSlices;
+    registry.add_physical(Arc::new(compact), Anchor::before("SanityCheckPlan"), &["gather_in_order"]);
 }

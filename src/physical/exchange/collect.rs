@@ -12,7 +12,7 @@ use crate::config::BlockyardOptions;
 use crate::physical::GatherExec;
 use crate::physical::tasks::block_stream;
 use crate::runtime::Drivers;
-use crate::store::{BlockHandle, BlockStore, StoreUsage};
+use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 
 /// A block and where it stands.
 #[derive(Debug, Clone)]
@@ -23,11 +23,12 @@ pub(crate) struct StoredBlock {
     pub(crate) handle: BlockHandle,
 }
 
-/// All blocks of a plan, in the order of the dataset. Blocks are kept in the store on behalf of `usage`.
+/// All blocks of a plan, in the order of the dataset. Blocks are kept in the store on behalf of `owner`.
 pub(crate) async fn collect_blocks(
     plan: &Arc<dyn ExecutionPlan>,
     context: &Arc<TaskContext>,
-    usage: &Arc<StoreUsage>,
+    next_use: NextUse,
+    owner: &Arc<Owner>,
 ) -> Result<Vec<StoredBlock>> {
     // Blocks have ids, so there is no need to bring partitions together first.
     let plan = match plan.downcast_ref::<GatherExec>() {
@@ -35,15 +36,15 @@ pub(crate) async fn collect_blocks(
         _ => plan,
     };
     let store = BlockStore::of_task(context)?;
-    let target = BlockyardOptions::from_task(context).target_max_block_size.bound();
+    let target = BlockyardOptions::block_bytes_of(context);
     let mut drivers = Vec::new();
     for partition in 0..plan.output_partitioning().partition_count() {
         let mut blocks = block_stream(plan, partition, Arc::clone(context), target)?;
-        let (store, usage) = (Arc::clone(&store), Arc::clone(usage));
+        let (store, owner) = (Arc::clone(&store), Arc::clone(owner));
         drivers.push(async move {
             let mut stored = Vec::new();
             while let Some((id, block)) = blocks.try_next().await? {
-                stored.push(StoredBlock { id, handle: store.put(block, &usage)? });
+                stored.push(StoredBlock { id, handle: store.put(block, next_use, &owner)? });
             }
             Ok(stored)
         });

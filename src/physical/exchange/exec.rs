@@ -27,6 +27,7 @@ use crate::physical::executions::Executions;
 use crate::physical::input_order::InputOrder;
 use crate::physical::tasks::{Task, TaskPlan, TaskStream, as_task_plan, execute_tasks, properties, stream_of};
 use crate::runtime::Drivers;
+use crate::store::{NextUse, QueryPool};
 
 /// Moves rows between tasks by an [`ExchangeScheme`].
 #[derive(Debug)]
@@ -141,12 +142,13 @@ impl ExchangeExec {
         }
         let (input, scheme, stage) = (Arc::clone(&self.input), self.scheme.clone(), self.map_stage.clone());
         let context = Arc::clone(context);
+        stage.owner().describe(QueryPool::query_of(&context), || self.map_stage_name());
         let map_side = async move {
             if let ExchangeScheme::Random { seed, num_blocks } = scheme {
                 let runs = random::map_side(&input, &context, &stage, seed, num_blocks).await?;
                 return Ok(Buckets::Random(Arc::new(runs)));
             }
-            let blocks = collect_blocks(&input, &context, stage.usage()).await?;
+            let blocks = collect_blocks(&input, &context, NextUse::AfterInput, stage.owner()).await?;
             let buckets = slices::buckets(&scheme, blocks).into_iter().map(Mutex::new).collect();
             Ok(Buckets::Slices(Arc::new(buckets)))
         };

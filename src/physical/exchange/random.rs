@@ -19,17 +19,17 @@ use crate::block::{Block, TaskId, row_random, sliced_bytes};
 use crate::config::BlockyardOptions;
 use crate::physical::stage::StageMetrics;
 use crate::physical::tasks::task_stream;
-use crate::runtime::Drivers;
-use crate::store::{BlockHandle, BlockStore};
+use crate::runtime::{Drivers, on_io_thread};
+use crate::store::{BlockHandle, BlockStore, NextUse, Owner, WorkingSet};
 
 /// Rows of an output batch.
 const BATCH_ROWS: usize = 8192;
 /// A task's rows are routed in runs of about this many bytes.
 const RUN_BYTES: usize = 32 << 20;
 /// Rows that a piece should have, so that small inputs make few pieces.
-const PIECE_ROWS: usize = 4096;
+const PIECE_ROWS: usize = 128;
 /// A run has at most 2 to this many pieces.
-const MAX_PIECE_BITS: u32 = 8;
+const MAX_PIECE_BITS: u32 = 10;
 
 /// The rows of one run, as one block whose batch i holds the keys with leading bits i, keys in the last column.
 #[derive(Debug)]
@@ -47,6 +47,10 @@ pub(super) struct Runs {
     schema: SchemaRef,
     num_tasks: usize,
     buckets_per_task: usize,
+    /// What a bucket has, about.
+    sorted_bytes: usize,
+    store: Arc<BlockStore>,
+    owner: Arc<Owner>,
 }
 
 /// The map side: runs `input`'s tasks and routes their rows.
@@ -70,6 +74,7 @@ pub(super) async fn map_side(
             while let Some(task) = tasks.try_next().await? {
                 let mut task = stage.measure(task);
                 let mut router = Router::new(&schema, seed, task.id.hash());
+                let _reserved = store.working_set(stage.owner(), 2 * run_bytes)?;
                 loop {
                     let batch = task.batches.try_next().await?;
                     let ended = batch.is_none();
@@ -78,7 +83,7 @@ pub(super) async fn map_side(
                     }
                     if router.bytes >= run_bytes || (ended && router.rows > 0) {
                         let (bits, rows, block) = router.route()?;
-                        let pieces = store.put(block, stage.usage())?;
+                        let pieces = store.put_pieces(block, NextUse::AfterInput, stage.owner())?;
                         runs.push(Run { task: task.id.child(runs.len()), bits, pieces, rows });
                     }
                     if ended {
@@ -95,13 +100,15 @@ pub(super) async fn map_side(
     let rows: usize = runs.iter().map(|r| r.rows).sum();
     // Output tasks follow from the data alone: their ids give the randomness above. Powers of two keep the small
     // differences that the limit makes to the bytes (offsets of more or fewer pieces) from changing their number.
-    let by_size = (bytes / options.target_max_block_size.bound()).next_power_of_two();
+    let by_size = (bytes / options.target_shuffle_max_block_size.bound()).next_power_of_two();
     let by_rows = (rows / BATCH_ROWS).min(2 * options.num_cpus);
     let num_tasks = num_blocks.unwrap_or_else(|| by_size.max(by_rows));
     // What is sorted at once follows from the limit.
     let sorted_bytes = (store.budget().limit() / (8 * partitions)).max(1 << 20);
-    let buckets_per_task = (bytes / num_tasks.max(1)).div_ceil(sorted_bytes);
-    Ok(Runs { runs, schema: input.schema(), num_tasks: num_tasks.max(1), buckets_per_task: buckets_per_task.max(1) })
+    // A power of two as well: where the number of tasks is one, no piece then belongs to two buckets.
+    let buckets_per_task = (bytes / num_tasks.max(1)).div_ceil(sorted_bytes).next_power_of_two();
+    let (schema, owner, num_tasks) = (input.schema(), Arc::clone(stage.owner()), num_tasks.max(1));
+    Ok(Runs { runs, schema, num_tasks, buckets_per_task, sorted_bytes, store, owner })
 }
 
 /// Gathers the batches of a run and cuts them into pieces.
@@ -179,7 +186,10 @@ impl Runs {
         let first = task * self.buckets_per_task;
         let buckets = stream::iter(first..first + self.buckets_per_task);
         buckets
-            .map(move |bucket| self.order(bucket))
+            .then(move |bucket| {
+                let runs = Arc::clone(&self);
+                on_io_thread(move || runs.order(bucket))
+            })
             .map_ok(|ordered| {
                 let starts = (0..ordered.places.len()).step_by(BATCH_ROWS);
                 stream::iter(starts).map(move |start| ordered.batch(start))
@@ -190,6 +200,7 @@ impl Runs {
 
     fn order(&self, bucket: usize) -> Result<Ordered> {
         let (low, high) = self.key_range(bucket);
+        let reserved = self.store.working_set(&self.owner, 2 * self.sorted_bytes)?;
         let mut pieces: Vec<RecordBatch> = Vec::new();
         let mut places: Vec<(u64, u32, u32)> = Vec::new();
         for run in self.runs.iter().filter(|run| run.rows > 0) {
@@ -205,7 +216,7 @@ impl Runs {
         // Equal keys keep the order of the input, which the tuple gives too.
         places.sort_unstable();
         let places = places.into_iter().map(|(_, piece, row)| (piece as usize, row as usize)).collect();
-        Ok(Ordered { schema: Arc::clone(&self.schema), pieces, places })
+        Ok(Ordered { schema: Arc::clone(&self.schema), pieces, places, _reserved: reserved })
     }
 }
 
@@ -214,6 +225,7 @@ struct Ordered {
     schema: SchemaRef,
     pieces: Vec<RecordBatch>,
     places: Vec<(usize, usize)>,
+    _reserved: WorkingSet,
 }
 
 impl Ordered {
@@ -232,12 +244,15 @@ impl Ordered {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::tests::store;
 
     #[test]
     fn bucket_ranges_cover_all_keys_once() {
         for num_buckets in [1, 2, 3, 7, 64, 1000] {
             let schema = Arc::new(Schema::empty());
-            let runs = Runs { runs: Vec::new(), schema, num_tasks: num_buckets, buckets_per_task: 1 };
+            let (store, owner) = (store(0), Arc::default());
+            let (runs, num_tasks) = (Vec::new(), num_buckets);
+            let runs = Runs { runs, schema, num_tasks, buckets_per_task: 1, sorted_bytes: 0, store, owner };
             let mut next = 0u128;
             for bucket in 0..num_buckets {
                 let (low, high) = runs.key_range(bucket);

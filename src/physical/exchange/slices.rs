@@ -2,11 +2,12 @@
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::Result;
+use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use futures::{StreamExt, TryStreamExt};
 
 use super::{ExchangeScheme, StoredBlock};
 use crate::block::{mix, row_random};
+use crate::physical::stored::block_rows;
 use crate::store::BlockHandle;
 
 /// A run of rows of one block.
@@ -74,9 +75,8 @@ fn block_order(blocks: Vec<StoredBlock>, seed: u64) -> Vec<Vec<Slice>> {
 /// The rows of a bucket.
 pub(super) fn read(bucket: Vec<Slice>) -> BoxStream<'static, Result<RecordBatch>> {
     stream::iter(bucket)
-        .map(|slice| slice.handle.get().map(|block| block.slice(slice.offset, slice.length)))
-        .map_ok(|block| stream::iter(block.into_batches()).map(Ok))
-        .try_flatten()
+        .map(|slice| block_rows(slice.handle, slice.offset..slice.offset + slice.length))
+        .flatten()
         .boxed()
 }
 
@@ -84,18 +84,18 @@ pub(super) fn read(bucket: Vec<Slice>) -> BoxStream<'static, Result<RecordBatch>
 mod tests {
     use super::*;
     use crate::block::{Block, TaskId};
-    use crate::store::{BlockStore, Budget};
+    use crate::store::NextUse;
+    use crate::store::tests::store;
     use datafusion::arrow::array::Int64Array;
-    use datafusion::execution::disk_manager::DiskManager;
     use std::sync::Arc;
 
     fn blocks(rows: &[usize]) -> Vec<StoredBlock> {
-        let disk = Arc::new(DiskManager::builder().build().unwrap());
-        let store = Arc::new(BlockStore::new(Arc::new(Budget::new(usize::MAX)), disk, Default::default()));
+        let store = store(usize::MAX);
         let stored = |(i, rows): (usize, &usize)| {
             let column = Arc::new(Int64Array::from(vec![0; *rows])) as _;
             let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
-            let handle = store.put(Block::new(batch.schema(), vec![batch]), &Arc::default()).unwrap();
+            let handle =
+                store.put(Block::new(batch.schema(), vec![batch]), NextUse::AfterInput, &Arc::default()).unwrap();
             StoredBlock { id: TaskId::root(i), handle }
         };
         rows.iter().enumerate().map(stored).collect()

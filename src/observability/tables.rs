@@ -1,0 +1,177 @@
+//! The system tables: `blockyard.memory`, `blockyard.blocks`, `blockyard.spills` and `blockyard.settings`. Each scan shows
+//! how things stand when it runs, while other queries run too.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::catalog::streaming::StreamingTable;
+use datafusion::catalog::{MemorySchemaProvider, SchemaProvider};
+use datafusion::common::Result;
+use datafusion::config::ExtensionOptions;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::PartitionStream;
+use futures::stream;
+
+use crate::config::BlockyardOptions;
+use crate::store::{BlockStore, NextUse, SharedMemoryPool};
+
+/// Name of the schema with the system tables.
+pub(crate) const SYSTEM_SCHEMA: &str = "blockyard";
+
+/// What the tables look at.
+#[derive(Debug, Clone)]
+struct Sources {
+    store: Arc<BlockStore>,
+    pool: Arc<SharedMemoryPool>,
+}
+
+/// The schema with the system tables of a session.
+pub(crate) fn system_schema(store: &Arc<BlockStore>, pool: &Arc<SharedMemoryPool>) -> Result<Arc<dyn SchemaProvider>> {
+    let sources = Sources { store: Arc::clone(store), pool: Arc::clone(pool) };
+    let tables = [
+        ("memory", columns(&["query", "operator", "kind"], &["bytes", "peak_bytes"]), memory as Rows),
+        (
+            "blocks",
+            columns(
+                &["block", "query", "operator", "state", "next_use", "file"],
+                &["pins", "num_rows", "size_bytes", "file_bytes"],
+            ),
+            blocks,
+        ),
+        ("spills", columns(&["file", "what"], &["bytes"]), spills),
+        ("settings", columns(&["name", "value", "description"], &[]), settings),
+    ];
+    let schema = MemorySchemaProvider::new();
+    for (name, columns, rows) in tables {
+        let snapshot = Arc::new(Snapshot { columns: Arc::clone(&columns), rows, sources: sources.clone() });
+        schema.register_table(name.to_owned(), Arc::new(StreamingTable::try_new(columns, vec![snapshot])?))?;
+    }
+    Ok(Arc::new(schema))
+}
+
+/// Numbers that identify a thing come first and are numbers; the other names are texts.
+fn columns(texts: &[&str], numbers: &[&str]) -> SchemaRef {
+    let text = |name: &&str| match *name {
+        "query" | "block" => Field::new(*name, DataType::UInt64, true),
+        name => Field::new(name, DataType::Utf8, true),
+    };
+    let number = |name: &&str| Field::new(*name, DataType::UInt64, true);
+    Arc::new(Schema::new(texts.iter().map(text).chain(numbers.iter().map(number)).collect::<Vec<_>>()))
+}
+
+/// The columns of a table, now.
+type Rows = fn(&Sources, &TaskContext) -> Vec<ArrayRef>;
+
+struct Snapshot {
+    columns: SchemaRef,
+    rows: Rows,
+    sources: Sources,
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Snapshot({:?})", self.sources.store)
+    }
+}
+
+impl PartitionStream for Snapshot {
+    fn schema(&self) -> &SchemaRef {
+        &self.columns
+    }
+
+    fn execute(&self, context: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let batch = RecordBatch::try_new(Arc::clone(&self.columns), (self.rows)(&self.sources, &context));
+        let batches = stream::iter([batch.map_err(Into::into)]);
+        Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.columns), batches))
+    }
+}
+
+fn numbers(values: impl IntoIterator<Item = u64>) -> ArrayRef {
+    Arc::new(UInt64Array::from_iter_values(values))
+}
+
+/// Numbers of which 0 stands for none.
+fn ids(values: impl IntoIterator<Item = u64>) -> ArrayRef {
+    Arc::new(values.into_iter().map(|id| (id != 0).then_some(id)).collect::<UInt64Array>())
+}
+
+/// Texts of which the empty one stands for none.
+fn texts<S: Into<String>>(values: impl IntoIterator<Item = S>) -> ArrayRef {
+    Arc::new(values.into_iter().map(|text| Some(text.into()).filter(|t| !t.is_empty())).collect::<StringArray>())
+}
+
+/// Who holds how much: operators of DataFusion, blocks, working sets of tasks, and what is free.
+fn memory(sources: &Sources, _context: &TaskContext) -> Vec<ArrayRef> {
+    struct Row {
+        query: u64,
+        operator: String,
+        kind: &'static str,
+        bytes: usize,
+        peak: Option<usize>,
+    }
+    let mut rows = Vec::new();
+    for holder in sources.pool.holders() {
+        let (query, operator, bytes) = (holder.query, holder.operator, holder.bytes);
+        rows.push(Row { query, operator, kind: "operator", bytes, peak: Some(holder.peak_bytes) });
+    }
+    for owner in sources.store.owners() {
+        for (kind, bytes) in [("blocks", owner.block_bytes()), ("tasks", owner.task_bytes())] {
+            if bytes > 0 {
+                let operator = owner.operator().to_owned();
+                rows.push(Row { query: owner.query(), operator, kind, bytes, peak: None });
+            }
+        }
+    }
+    let budget = sources.store.budget();
+    let free = budget.limit().saturating_sub(budget.used());
+    rows.push(Row { query: 0, operator: String::new(), kind: "free", bytes: free, peak: None });
+    vec![
+        ids(rows.iter().map(|row| row.query)),
+        texts(rows.iter().map(|row| row.operator.as_str())),
+        texts(rows.iter().map(|row| row.kind)),
+        numbers(rows.iter().map(|row| row.bytes as u64)),
+        Arc::new(rows.iter().map(|row| row.peak.map(|peak| peak as u64)).collect::<UInt64Array>()),
+    ]
+}
+
+fn blocks(sources: &Sources, _context: &TaskContext) -> Vec<ArrayRef> {
+    let blocks = sources.store.blocks();
+    let next_use = |next: NextUse| match next {
+        NextUse::Soon => "soon",
+        NextUse::AfterInput => "after input",
+        NextUse::Kept => "kept",
+    };
+    vec![
+        numbers(blocks.iter().map(|block| block.id)),
+        ids(blocks.iter().map(|block| block.query)),
+        texts(blocks.iter().map(|block| block.operator.as_str())),
+        texts(blocks.iter().map(|block| block.state)),
+        texts(blocks.iter().map(|block| next_use(block.next_use))),
+        texts(blocks.iter().map(|block| block.file.as_ref().map_or(String::new(), |f| f.display().to_string()))),
+        numbers(blocks.iter().map(|block| block.pins as u64)),
+        numbers(blocks.iter().map(|block| block.metadata.num_rows as u64)),
+        numbers(blocks.iter().map(|block| block.metadata.size_bytes as u64)),
+        numbers(blocks.iter().map(|block| block.file_bytes as u64)),
+    ]
+}
+
+fn spills(sources: &Sources, _context: &TaskContext) -> Vec<ArrayRef> {
+    let files = sources.store.directories().files();
+    vec![
+        texts(files.iter().map(|file| file.path.display().to_string())),
+        texts(files.iter().map(|file| file.what.as_str())),
+        numbers(files.iter().map(|file| file.bytes)),
+    ]
+}
+
+fn settings(_sources: &Sources, context: &TaskContext) -> Vec<ArrayRef> {
+    let entries = BlockyardOptions::from_task(context).entries();
+    vec![
+        texts(entries.iter().map(|entry| entry.key.as_str())),
+        texts(entries.iter().map(|entry| entry.value.clone().unwrap_or_default())),
+        texts(entries.iter().map(|entry| entry.description)),
+    ]
+}

@@ -1,0 +1,117 @@
+//! Joins that are not expected to fit in memory are planned as sort-merge joins, which spill; a hash join would fail.
+//!
+//! A hash join stays when twice what its build side is estimated to take is within an equal share of the memory of all hash
+//! joins of the plan. Should an estimate be wrong, the query is planned again with `prefer_spilling_joins`.
+//!
+//! ```text
+//! HashJoinExec: on=[(a, b)]          SortMergeJoinExec: on=[(a, b)]
+//!   ReadExec (large)           ->      ReadExec          EnsureRequirements then adds the sorts and repartitions
+//!   ReadExec (larger)                  ReadExec
+//! ```
+//!
+//! Joins that a sort-merge join cannot do stay: null-aware anti joins, and keys without an order that both agree on
+//! (nested types, floating-point numbers, dictionaries).
+
+use std::sync::Arc;
+
+use datafusion::arrow::compute::SortOptions;
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::joins::{HashJoinExec, SortMergeJoinExec};
+use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
+
+use crate::config::BlockyardOptions;
+use crate::physical::schema_bytes;
+
+/// Bytes that a hash table takes for each row, beside the row.
+const HASH_ENTRY_BYTES: usize = 24;
+/// Estimates may be wrong by this factor.
+const SAFETY: usize = 2;
+
+#[derive(Debug)]
+pub(super) struct SpillJoins;
+
+impl PhysicalOptimizerRule for SpillJoins {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = BlockyardOptions::from_config(config);
+        let joins = hash_joins(&plan);
+        if joins == 0 {
+            return Ok(plan);
+        }
+        let share = match options.prefer_spilling_joins {
+            true => 0,
+            false => options.memory_limit.bytes() / joins,
+        };
+        let rewrite = |node: Arc<dyn ExecutionPlan>| match node.downcast_ref::<HashJoinExec>() {
+            Some(join) if can_merge(join) && !fits(join, share) => Ok(Transformed::yes(sort_merge(join)?)),
+            _ => Ok(Transformed::no(node)),
+        };
+        plan.transform_up(rewrite).data()
+    }
+
+    fn name(&self) -> &str {
+        "spill_joins"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+fn hash_joins(plan: &Arc<dyn ExecutionPlan>) -> usize {
+    usize::from(plan.is::<HashJoinExec>()) + plan.children().into_iter().map(hash_joins).sum::<usize>()
+}
+
+/// Whether the build side is expected to stay within `share` bytes. A side of unknown size is.
+fn fits(join: &HashJoinExec, share: usize) -> bool {
+    let build = join.left();
+    let rows = StatisticsContext::new()
+        .compute(build.as_ref(), &StatisticsArgs::new())
+        .ok()
+        .and_then(|statistics| statistics.num_rows.get_value().copied());
+    match rows {
+        Some(rows) => {
+            let bytes = rows.saturating_mul(schema_bytes(&build.schema()) + HASH_ENTRY_BYTES);
+            bytes.saturating_mul(SAFETY) <= share
+        }
+        None => share > 0,
+    }
+}
+
+fn can_merge(join: &HashJoinExec) -> bool {
+    let ordered = |schema: &SchemaRef, key: &Arc<dyn PhysicalExpr>| {
+        key.data_type(schema).is_ok_and(|t| {
+            !(t.is_nested() || t.is_floating() || matches!(t, DataType::Dictionary(..) | DataType::RunEndEncoded(..)))
+                && !matches!(t, DataType::Timestamp(_, Some(_)) | DataType::Interval(_) | DataType::Decimal256(..))
+        })
+    };
+    let (left, right) = (join.left().schema(), join.right().schema());
+    !join.null_aware && join.on().iter().all(|(l, r)| ordered(&left, l) && ordered(&right, r))
+}
+
+fn sort_merge(join: &HashJoinExec) -> Result<Arc<dyn ExecutionPlan>> {
+    let merge = Arc::new(SortMergeJoinExec::try_new(
+        Arc::clone(join.left()),
+        Arc::clone(join.right()),
+        join.on().to_vec(),
+        join.filter().cloned(),
+        *join.join_type(),
+        vec![SortOptions::default(); join.on().len()],
+        join.null_equality(),
+    )?);
+    let Some(columns) = &join.projection else {
+        return Ok(merge);
+    };
+    let schema = merge.schema();
+    let expression = |index: &usize| {
+        let name = schema.field(*index).name();
+        ProjectionExpr { expr: Arc::new(Column::new(name, *index)), alias: name.clone() }
+    };
+    Ok(Arc::new(ProjectionExec::try_new(columns.iter().map(expression).collect::<Vec<_>>(), merge)?))
+}

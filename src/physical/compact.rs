@@ -1,0 +1,157 @@
+//! Copies slices that drag a large buffer along, so that whoever counts them counts what they hold.
+//!
+//! DataFusion's operators count a batch by the capacity of all its buffers. A sort or an aggregate gives its result as
+//! slices of one large batch, and a batch that was read back from a spill file has all its columns in one buffer: each is
+//! counted many times over, and the operator above fails for want of memory that nobody uses.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    Array, ArrayRef, AsArray, MutableArrayData, RecordBatch, RecordBatchOptions, make_array,
+};
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, Statistics};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, ReplaceChildrenOptions};
+use futures::StreamExt;
+
+use super::tasks::stream_of;
+use crate::block::sliced_bytes;
+use crate::store::BlockStore;
+
+/// A batch is left as it is when its buffers are at most this many times what its rows take,
+const MOST_WASTE: usize = 2;
+/// or this part of the memory.
+const SMALL_PART: usize = 256;
+
+/// The same rows, with buffers of their own where they were slices of much larger ones.
+#[derive(Debug)]
+pub(crate) struct CompactExec {
+    input: Arc<dyn ExecutionPlan>,
+}
+
+impl CompactExec {
+    /// Compacts the batches of `input`.
+    pub(crate) fn new(input: Arc<dyn ExecutionPlan>) -> Self {
+        Self { input }
+    }
+}
+
+impl DisplayAs for CompactExec {
+    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match t {
+            DisplayFormatType::TreeRender => Ok(()),
+            _ => write!(f, "CompactExec"),
+        }
+    }
+}
+
+impl ExecutionPlan for CompactExec {
+    fn name(&self) -> &str {
+        "CompactExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.input.properties()
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        mut children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(Self::new(children.swap_remove(0))))
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        super::recompute_children(self, children)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let most = BlockStore::of_task(&context)?.budget().limit() / SMALL_PART;
+        let batches = self.input.execute(partition, context)?;
+        let compacted = batches.map(move |batch| batch.and_then(|batch| compact(batch, most)));
+        Ok(stream_of(self.schema(), compacted.boxed()))
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(partition)]
+    }
+
+    fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], _args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+        Ok(Arc::clone(&inputs[0]))
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::Equal
+    }
+}
+
+fn compact(batch: RecordBatch, most: usize) -> Result<RecordBatch> {
+    let counted = batch.get_array_memory_size();
+    if counted <= most || counted <= MOST_WASTE * sliced_bytes(&batch) {
+        return Ok(batch);
+    }
+    let columns = batch.columns().iter().map(copied).collect::<Result<_>>()?;
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    Ok(RecordBatch::try_new_with_options(batch.schema(), columns, &options)?)
+}
+
+/// The same values in buffers of their own.
+fn copied(column: &ArrayRef) -> Result<ArrayRef> {
+    Ok(match column.data_type() {
+        DataType::Utf8View => Arc::new(column.as_string_view().gc()),
+        DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
+        _ => {
+            let data = column.to_data();
+            let mut copy = MutableArrayData::new(vec![&data], false, data.len());
+            copy.try_extend(0, 0, data.len())?;
+            make_array(copy.freeze())
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::arrow::array::{Int64Array, StringArray};
+
+    #[test]
+    fn slices_of_large_batches_are_copied_and_others_are_not() {
+        let words = StringArray::from_iter_values((0..10_000).map(|i| format!("word {i}")));
+        let numbers = Int64Array::from_iter_values(0..10_000);
+        let columns = [("w", Arc::new(words) as ArrayRef), ("n", Arc::new(numbers) as _)];
+        let whole = RecordBatch::try_from_iter(columns).unwrap();
+        let slice = whole.slice(100, 10);
+        let small = compact(slice.clone(), 1000).unwrap();
+        assert_eq!(small, slice);
+        assert!(small.get_array_memory_size() < 2000, "{}", small.get_array_memory_size());
+        let counted = |batch: &RecordBatch| batch.get_array_memory_size();
+        assert_eq!(counted(&compact(slice.clone(), usize::MAX).unwrap()), counted(&slice));
+        assert_eq!(counted(&compact(whole.clone(), 1000).unwrap()), counted(&whole));
+    }
+}

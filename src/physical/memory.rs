@@ -1,0 +1,185 @@
+//! What a plan needs in memory, and how that is shared out before it runs: rows per batch by their width, and what each
+//! sort sets aside for its merge.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::{DataType, Schema};
+use datafusion::common::{Result, resources_err};
+use datafusion::execution::TaskContext;
+use datafusion::execution::memory_pool::MemoryPool;
+use datafusion::physical_plan::aggregates::AggregateExec;
+use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::union::UnionExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+
+use super::{ExchangeExec, ReadExec, WriteExec};
+use crate::config::ByteSize;
+use crate::store::{BlockStore, QueryPool, SharedMemoryPool};
+
+/// What DataFusion sets aside for the merge of each sort when there is plenty.
+const SORT_MERGE_BYTES: usize = 10 << 20;
+/// Bytes that a batch should have at most when there is plenty.
+const BATCH_BYTES: usize = 8 << 20;
+/// Smaller batches cost more to handle than they save.
+const LEAST_BATCH_BYTES: usize = 64 << 10;
+/// Bytes that a value of unknown length is taken to have.
+const TEXT_BYTES: usize = 32;
+/// What a grouping aggregate has to be able to hold to get ahead.
+const LEAST_AGGREGATE_BYTES: usize = 1 << 20;
+
+/// How a plan shares out its memory.
+#[derive(Debug, Clone)]
+pub(crate) struct PlanMemory {
+    batch_rows: usize,
+    sort_bytes: usize,
+    needs: Vec<Need>,
+}
+
+/// What one operator cannot do without.
+#[derive(Debug, Clone)]
+struct Need {
+    operator: String,
+    bytes: usize,
+}
+
+impl PlanMemory {
+    /// Of `plan` within `limit` bytes, with at most `most_rows` per batch.
+    pub(crate) fn of(plan: &dyn ExecutionPlan, limit: usize, most_rows: usize) -> Self {
+        let mut sorts = 0;
+        visit(plan, &mut |node| sorts += sort_streams(node));
+        let streams = sorts.max(plan.output_partitioning().partition_count()).max(1);
+        let row_bytes = row_bytes(plan).max(1);
+        let batch_bytes = (limit / (32 * streams)).clamp(LEAST_BATCH_BYTES, BATCH_BYTES);
+        let batch_rows = (batch_bytes / row_bytes).clamp(1, most_rows.max(1));
+        let sort_bytes = SORT_MERGE_BYTES.min(limit / (4 * streams));
+        let batch_bytes = batch_rows * row_bytes;
+        let mut needs = Vec::new();
+        visit(plan, &mut |node| needs.extend(need(node, batch_bytes, sort_bytes)));
+        Self { batch_rows, sort_bytes, needs }
+    }
+
+    /// The least bytes in which the plan can run.
+    pub(crate) fn least_bytes(&self) -> usize {
+        self.needs.iter().map(|need| need.bytes).sum()
+    }
+
+    /// An error that says what would do, unless `limit` does.
+    pub(crate) fn check(&self, limit: usize) -> Result<()> {
+        if self.least_bytes() > limit {
+            return resources_err!("the memory limit is {}, but {self}", ByteSize(limit));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for PlanMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the plan needs at least {}", ByteSize(self.least_bytes()))?;
+        let mut needs: Vec<_> = self.needs.iter().filter(|need| need.bytes > 0).collect();
+        needs.sort_by_key(|need| std::cmp::Reverse(need.bytes));
+        for (i, need) in needs.iter().take(4).enumerate() {
+            write!(f, "{}{} {}", if i == 0 { ": " } else { ", " }, need.operator, ByteSize(need.bytes))?;
+        }
+        Ok(())
+    }
+}
+
+/// The context in which query number `query` runs `plan`: its operators are known by the query, and its batches and
+/// merges fit the limit. Fails when the limit is less than the plan needs.
+pub(crate) fn query_context(context: TaskContext, plan: &dyn ExecutionPlan, query: u64) -> Result<Arc<TaskContext>> {
+    let limit = BlockStore::of_task(&context)?.budget().limit();
+    let mut config = context.session_config().clone();
+    let memory = PlanMemory::of(plan, limit, config.batch_size());
+    memory.check(limit)?;
+    config = config.with_batch_size(memory.batch_rows);
+    config.options_mut().execution.sort_spill_reservation_bytes = memory.sort_bytes;
+    let mut runtime = context.runtime_env().as_ref().clone();
+    if let Some(pool) = config.get_extension::<SharedMemoryPool>() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(query, pool));
+        runtime.memory_pool = pool;
+    }
+    Ok(Arc::new(context.with_session_config(config).with_runtime(Arc::new(runtime))))
+}
+
+fn visit<'a>(plan: &'a dyn ExecutionPlan, see: &mut impl FnMut(&'a dyn ExecutionPlan)) {
+    see(plan);
+    // What a read scans belongs to it.
+    for child in plan.children().into_iter().filter(|_| !plan.is::<ReadExec>()) {
+        visit(child.as_ref(), see);
+    }
+}
+
+/// Sorts that may be under way at once.
+fn sort_streams(plan: &dyn ExecutionPlan) -> usize {
+    match plan.is::<SortExec>() && plan.fetch().is_none() {
+        true => plan.children()[0].output_partitioning().partition_count(),
+        false => 0,
+    }
+}
+
+/// What an operator needs of its own, beside what those below it need.
+fn need(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Option<Need> {
+    let streams = plan.output_partitioning().partition_count();
+    let bytes = if let Some(read) = plan.downcast_ref::<ReadExec>() {
+        read.partitions().min(read.num_tasks()) * read.task_bytes()
+    } else if plan.is::<SortExec>() && plan.fetch().is_none() {
+        sort_streams(plan) * (sort_bytes.min(4 * batch_bytes) + 2 * batch_bytes)
+    } else if let Some(merge) = plan.downcast_ref::<SortPreservingMergeExec>() {
+        merge.input().output_partitioning().partition_count() * 2 * batch_bytes
+    } else if plan.downcast_ref::<AggregateExec>().is_some_and(|a| !a.group_expr().is_empty()) {
+        streams * LEAST_AGGREGATE_BYTES
+    } else if plan.is::<SortMergeJoinExec>() || plan.is::<ExchangeExec>() {
+        streams * 2 * batch_bytes
+    } else if plan.is::<WriteExec>() {
+        plan.children()[0].output_partitioning().partition_count() * 2 * batch_bytes
+    } else {
+        return None;
+    };
+    Some(Need { operator: plan.name().to_owned(), bytes })
+}
+
+/// Bytes of a row as wide as rows get in a plan.
+pub(crate) fn row_bytes(plan: &dyn ExecutionPlan) -> usize {
+    if let Some(read) = plan.downcast_ref::<ReadExec>() {
+        return read.row_bytes();
+    }
+    let children = plan.children().into_iter().map(|child| row_bytes(child.as_ref()));
+    let below = match is_join(plan) {
+        true => children.sum(),
+        false => children.max().unwrap_or(0),
+    };
+    match plan.children().is_empty() || plan.is::<UnionExec>() {
+        true => below.max(schema_bytes(&plan.schema())),
+        false => below,
+    }
+}
+
+fn is_join(plan: &dyn ExecutionPlan) -> bool {
+    plan.is::<HashJoinExec>()
+        || plan.is::<SortMergeJoinExec>()
+        || plan.is::<NestedLoopJoinExec>()
+        || plan.is::<CrossJoinExec>()
+        || plan.is::<super::ZipExec>()
+}
+
+/// Bytes of a row by the types of its columns.
+pub(crate) fn schema_bytes(schema: &Schema) -> usize {
+    schema.fields().iter().map(|field| type_bytes(field.data_type())).sum()
+}
+
+/// Bytes of a value of a type.
+pub(crate) fn type_bytes(data_type: &DataType) -> usize {
+    match data_type {
+        DataType::Null => 0,
+        DataType::Boolean => 1,
+        DataType::FixedSizeBinary(bytes) => (*bytes).max(0) as usize,
+        DataType::Struct(fields) => fields.iter().map(|field| type_bytes(field.data_type())).sum(),
+        DataType::FixedSizeList(item, length) => type_bytes(item.data_type()) * (*length).max(0) as usize,
+        DataType::List(item) | DataType::LargeList(item) | DataType::Map(item, _) => 4 * type_bytes(item.data_type()),
+        DataType::Dictionary(key, value) => type_bytes(key) + type_bytes(value),
+        other => other.primitive_width().unwrap_or(TEXT_BYTES),
+    }
+}

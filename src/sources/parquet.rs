@@ -1,0 +1,83 @@
+//! What the footers of Parquet files tell of a scan: row groups, rows, and the memory that reading takes.
+
+use datafusion::parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
+
+use super::file_tasks::Unit;
+
+/// Bytes of a page that is being decoded, and of its dictionary, as most writers limit them.
+const PAGE_BYTES: usize = 1 << 20;
+
+/// Row groups as parts of tasks.
+#[derive(Debug, Default)]
+pub(super) struct ParquetUnits {
+    /// One for each row group, and one for each file without any.
+    pub(super) units: Vec<Unit>,
+    /// Rows of all files.
+    pub(super) rows: usize,
+    /// Bytes of a decoded row, in the row group where rows are largest.
+    pub(super) row_bytes: usize,
+}
+
+impl ParquetUnits {
+    /// Those of one file and then those of the next.
+    pub(super) fn and(mut self, next: Self) -> Self {
+        self.units.extend(next.units);
+        Self { rows: self.rows + next.rows, row_bytes: self.row_bytes.max(next.row_bytes), ..self }
+    }
+}
+
+/// The row groups of file number `file`, which has `size` bytes, for a scan of these columns.
+pub(super) fn units(file: usize, size: u64, footer: &ParquetMetaData, columns: &[&str]) -> ParquetUnits {
+    let mut found = ParquetUnits { rows: footer.file_metadata().num_rows() as usize, ..Default::default() };
+    let mut begin = 0;
+    for (index, group) in footer.row_groups().iter().enumerate() {
+        // A reader takes the row groups whose first byte is in its range.
+        let next = footer.row_groups().get(index + 1).map_or(size, first_byte);
+        let wanted = || group.columns().iter().filter(|column| is_among(column, columns));
+        // The reader fetches all chunks of a row group before it decodes the first page.
+        let held_bytes = wanted().map(held_bytes).sum();
+        let bytes = group.total_byte_size().max(0) as usize;
+        found.units.push(Unit { file, range: (begin, next), bytes, held_bytes });
+        let decoded: usize = wanted().map(|column| decoded_bytes(column, group.num_rows())).sum();
+        found.row_bytes = found.row_bytes.max(decoded.div_ceil(group.num_rows().max(1) as usize));
+        begin = next;
+    }
+    if found.units.is_empty() {
+        found.units.push(Unit { file, range: (0, size), bytes: 0, held_bytes: 0 });
+    }
+    found
+}
+
+fn is_among(column: &ColumnChunkMetaData, columns: &[&str]) -> bool {
+    column.column_path().parts().first().is_some_and(|root| columns.contains(&root.as_str()))
+}
+
+fn held_bytes(column: &ColumnChunkMetaData) -> usize {
+    let (compressed, decoded) = (column.compressed_size().max(0) as usize, column.uncompressed_size().max(0) as usize);
+    compressed + decoded.min(2 * PAGE_BYTES)
+}
+
+fn decoded_bytes(column: &ColumnChunkMetaData, rows: i64) -> usize {
+    use datafusion::parquet::basic::Type;
+    let fixed = match column.column_type() {
+        Type::BOOLEAN => Some(1),
+        Type::INT32 | Type::FLOAT => Some(4),
+        Type::INT64 | Type::DOUBLE | Type::INT96 => Some(8),
+        Type::FIXED_LEN_BYTE_ARRAY => Some(column.column_descr().type_length().max(0) as usize),
+        Type::BYTE_ARRAY => None,
+    };
+    // Repeated columns have more values than rows.
+    let values = column.num_values().max(rows).max(0) as usize;
+    match fixed {
+        Some(bytes) => values * bytes,
+        None => {
+            let exact = column.unencoded_byte_array_data_bytes().map(|bytes| bytes.max(0) as usize);
+            4 * values + exact.unwrap_or_else(|| column.uncompressed_size().max(0) as usize)
+        }
+    }
+}
+
+fn first_byte(group: &RowGroupMetaData) -> u64 {
+    let column = group.columns().first();
+    column.map_or(0, |c| c.dictionary_page_offset().unwrap_or_else(|| c.data_page_offset()) as u64)
+}

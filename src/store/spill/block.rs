@@ -1,0 +1,163 @@
+//! A block in a spill file: an Arrow IPC stream whose messages can be read one by one.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use datafusion::arrow::buffer::Buffer;
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::arrow::ipc::CompressionType;
+use datafusion::arrow::ipc::reader::StreamDecoder;
+use datafusion::arrow::ipc::writer::{IpcWriteOptions, StreamEncoder};
+use datafusion::common::{DataFusionError, Result, exec_err};
+
+use super::files::Appender;
+use super::{SpillFiles, TempFile};
+use crate::block::Block;
+use crate::config::SpillCompression;
+
+/// Bytes of the marker that ends a stream.
+const END_BYTES: usize = 8;
+
+/// A block that is on disk. Its bytes there are free when the last block of the file drops.
+#[derive(Debug)]
+pub(in crate::store) struct SpilledBlock {
+    file: Arc<TempFile>,
+    /// The schema message, with which every read starts; `None` where each batch is a stream of its own.
+    schema: Option<Buffer>,
+    batches: Vec<Extent>,
+}
+
+/// Bytes of a file.
+#[derive(Debug, Clone, Copy)]
+struct Extent {
+    offset: u64,
+    length: usize,
+    checksum: u32,
+}
+
+impl SpilledBlock {
+    /// Writes a block. Fails when the disk or its quota is full.
+    pub(in crate::store) fn write(block: &Block, files: &SpillFiles, compression: SpillCompression) -> Result<Self> {
+        let options = IpcWriteOptions::default().try_with_compression(match compression {
+            SpillCompression::None => None,
+            SpillCompression::Lz4 => Some(CompressionType::LZ4_FRAME),
+            SpillCompression::Zstd => Some(CompressionType::ZSTD),
+        })?;
+        let schema = block.schema();
+        // A dictionary is sent once in a stream, so a batch could not be read without the ones before it.
+        let standalone = schema.flattened_fields().iter().any(|f| matches!(f.data_type(), DataType::Dictionary(..)));
+        let new_encoder = || StreamEncoder::try_new_with_options(schema, options.clone());
+        let (file, (schema, batches)) = files.append(|appender| {
+            let mut batches = Vec::with_capacity(block.batches().len());
+            let empty = concat(&new_encoder()?.finish()?);
+            let (message, end) =
+                (empty.slice_with_length(0, empty.len() - END_BYTES), empty.slice(empty.len() - END_BYTES));
+            let mut encoder = new_encoder()?;
+            for batch in block.batches() {
+                let batch = compact_views(batch)?;
+                let mut buffers = encoder.encode(&batch)?;
+                if standalone {
+                    buffers.extend(std::mem::replace(&mut encoder, new_encoder()?).finish()?);
+                } else if batches.is_empty() {
+                    write_out(appender, &take_front(&mut buffers, message.len()))?;
+                }
+                batches.push(write_out(appender, &buffers)?);
+            }
+            if !standalone {
+                write_out(appender, &[end])?;
+            }
+            Ok(((!standalone).then_some(message), batches))
+        })?;
+        Ok(Self { file, schema, batches })
+    }
+
+    /// Bytes of all batches in the file.
+    pub(in crate::store) fn file_bytes(&self) -> usize {
+        self.batches.iter().map(|extent| extent.length).sum()
+    }
+
+    /// Bytes of the batch at `index` in the file.
+    pub(in crate::store) fn batch_bytes(&self, index: usize) -> usize {
+        self.batches[index].length
+    }
+
+    /// Where the block is.
+    pub(in crate::store) fn path(&self) -> &std::path::Path {
+        self.file.path()
+    }
+
+    /// Reads everything back.
+    pub(in crate::store) fn read(&self, schema: &SchemaRef) -> Result<Block> {
+        let batches = (0..self.batches.len()).map(|i| self.read_batch(i)).collect::<Result<Vec<_>>>()?;
+        Ok(Block::new(Arc::clone(schema), batches))
+    }
+
+    /// Reads the batch at `index` back. Uncompressed columns stay where they were read to.
+    pub(in crate::store) fn read_batch(&self, index: usize) -> Result<RecordBatch> {
+        let Extent { offset, length, checksum } = self.batches[index];
+        let bytes = self.file.read(offset, length).map_err(|e| self.file.error(&e, "read"))?;
+        let place = || format!("spill file {} at byte {offset}", self.path().display());
+        let found = crc32fast::hash(&bytes);
+        if found != checksum {
+            return exec_err!(
+                "{} is damaged: the checksum of batch {index} is {found:08x} instead of {checksum:08x}",
+                place()
+            );
+        }
+        let mut decoder = StreamDecoder::new();
+        if let Some(schema) = &self.schema {
+            decoder.decode(&mut schema.clone())?;
+        }
+        match decoder.decode(&mut Buffer::from_vec(bytes)) {
+            Ok(Some(batch)) => Ok(batch),
+            Ok(None) => exec_err!("{} has no batch", place()),
+            Err(e) => Err(DataFusionError::from(e).context(place())),
+        }
+    }
+}
+
+/// Writes buffers; returns where they are.
+fn write_out(appender: &mut Appender, buffers: &[Buffer]) -> Result<Extent> {
+    let offset = appender.offset();
+    let mut hasher = crc32fast::Hasher::new();
+    for buffer in buffers {
+        hasher.update(buffer);
+        if let Err(e) = appender.write_all(buffer) {
+            return Err(appender.file().error(&e, "write"));
+        }
+    }
+    Ok(Extent { offset, length: (appender.offset() - offset) as usize, checksum: hasher.finalize() })
+}
+
+/// Removes the buffers that have the first `length` bytes.
+fn take_front(buffers: &mut Vec<Buffer>, length: usize) -> Vec<Buffer> {
+    let mut bytes = 0;
+    let count = buffers.iter().take_while(|buffer| {
+        let inside = bytes < length;
+        bytes += buffer.len();
+        inside
+    });
+    let count = count.count();
+    buffers.drain(..count).collect()
+}
+
+fn concat(buffers: &[Buffer]) -> Buffer {
+    Buffer::from_vec(buffers.iter().flat_map(|b| b.as_slice()).copied().collect())
+}
+
+/// A slice of a view array drags all of its data buffers along; the file should hold only what its rows use.
+fn compact_views(batch: &RecordBatch) -> Result<RecordBatch> {
+    let compact = |column: &ArrayRef| -> ArrayRef {
+        match column.data_type() {
+            DataType::Utf8View => Arc::new(column.as_string_view().gc()),
+            DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
+            _ => Arc::clone(column),
+        }
+    };
+    let has_views = batch.columns().iter().any(|c| matches!(c.data_type(), DataType::Utf8View | DataType::BinaryView));
+    match has_views {
+        false => Ok(batch.clone()),
+        true => Ok(RecordBatch::try_new(batch.schema(), batch.columns().iter().map(compact).collect())?),
+    }
+}

@@ -1,0 +1,365 @@
+//! [`SpillDirectories`]: where temporary files are, how much they may take, and what dead processes left.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use bytes::Bytes;
+use datafusion::common::{DataFusionError, Result, config_datafusion_err};
+use datafusion::execution::spill_file::{SpillFile, SpillWriter, TempFileFactory};
+use futures::{Stream, TryStreamExt, stream};
+use parking_lot::Mutex;
+use tokio::io::AsyncReadExt;
+use uuid::Uuid;
+
+use super::disk::{Disk, DiskFile, LocalDisk};
+use crate::config::ByteSize;
+
+/// How the directories of processes are called.
+const PREFIX: &str = "blockyard-";
+/// The file in them that a living process holds locked.
+const LOCK: &str = "lock";
+/// Bytes in which operators read their files back.
+const READ_BYTES: usize = 128 << 10;
+
+/// The spill directories of a session, used in turn, under one quota. Also makes the temporary files of DataFusion's
+/// operators.
+pub struct SpillDirectories {
+    own: Vec<OwnDirectory>,
+    disk: Arc<dyn Disk>,
+    next: AtomicUsize,
+    used: AtomicU64,
+    quota: AtomicU64,
+    live: Mutex<Vec<std::sync::Weak<TempFile>>>,
+}
+
+impl fmt::Debug for SpillDirectories {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SpillDirectories({} used)", ByteSize(self.used_bytes() as usize))
+    }
+}
+
+/// A temporary file as it stands.
+#[derive(Debug, Clone)]
+pub struct SpillFileInfo {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it holds.
+    pub what: String,
+    /// Bytes in it.
+    pub bytes: u64,
+}
+
+impl SpillDirectories {
+    /// Makes a directory in each of `roots`, or in the temporary directory of the system, and removes what dead processes
+    /// left there. Fails when one cannot be used.
+    pub fn open(roots: &[PathBuf], quota: u64) -> Result<Self> {
+        Self::on_disk(roots, quota, Arc::new(LocalDisk))
+    }
+
+    pub(in crate::store) fn on_disk(roots: &[PathBuf], quota: u64, disk: Arc<dyn Disk>) -> Result<Self> {
+        let system = [std::env::temp_dir()];
+        let roots = if roots.is_empty() { &system } else { roots };
+        let mut own = Vec::new();
+        for root in roots {
+            let opened = fs::create_dir_all(root).and_then(|()| {
+                sweep(root);
+                OwnDirectory::create(root)
+            });
+            own.push(opened.map_err(|e| config_datafusion_err!("cannot spill to '{}': {e}", root.display()))?);
+        }
+        let quota = AtomicU64::new(quota);
+        Ok(Self { own, disk, next: AtomicUsize::new(0), used: AtomicU64::new(0), quota, live: Mutex::default() })
+    }
+
+    /// Bytes in all files.
+    pub fn used_bytes(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    /// The most bytes that all files together may have.
+    pub fn quota(&self) -> u64 {
+        self.quota.load(Relaxed)
+    }
+
+    /// Changes the quota, for running queries too.
+    pub fn set_quota(&self, bytes: u64) {
+        self.quota.store(bytes, Relaxed);
+    }
+
+    /// The directories of this process.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.own.iter().map(|own| own.path.clone()).collect()
+    }
+
+    /// The files that are there now.
+    pub fn files(&self) -> Vec<SpillFileInfo> {
+        let files: Vec<_> = self.live.lock().iter().filter_map(std::sync::Weak::upgrade).collect();
+        let info = |file: Arc<TempFile>| SpillFileInfo {
+            path: file.path.clone(),
+            what: file.what.clone(),
+            bytes: file.bytes.load(Relaxed),
+        };
+        files.into_iter().map(info).collect()
+    }
+
+    /// An empty file in the next directory. `what` says in errors and tables what it holds.
+    pub(in crate::store) fn create(self: &Arc<Self>, what: &str) -> Result<Arc<TempFile>> {
+        let number = self.next.fetch_add(1, Relaxed);
+        let own = &self.own[number % self.own.len()];
+        let path = own.path.join(format!("{number:08}.arrow"));
+        let open = self.disk.create(&path).map_err(|e| io_error(&e, &format!("cannot create {}", path.display())))?;
+        let file = Arc::new(TempFile {
+            path,
+            what: what.to_owned(),
+            open,
+            bytes: AtomicU64::new(0),
+            directories: Arc::clone(self),
+        });
+        let mut live = self.live.lock();
+        live.retain(|file| file.strong_count() > 0);
+        live.push(Arc::downgrade(&file));
+        Ok(file)
+    }
+
+    fn charge(&self, bytes: u64) -> io::Result<()> {
+        let quota = self.quota();
+        let within = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= quota);
+        match self.used.fetch_update(Relaxed, Relaxed, within) {
+            Ok(_) => Ok(()),
+            Err(used) => Err(io::Error::new(
+                io::ErrorKind::QuotaExceeded,
+                format!(
+                    "the quota of {} is used up ({} in {} files); raise blockyard.spill_quota",
+                    ByteSize(quota as usize),
+                    ByteSize(used as usize),
+                    self.files().len()
+                ),
+            )),
+        }
+    }
+}
+
+/// A file that is removed with its last reference.
+#[derive(Debug)]
+pub(in crate::store) struct TempFile {
+    path: PathBuf,
+    what: String,
+    open: Box<dyn DiskFile>,
+    bytes: AtomicU64,
+    directories: Arc<SpillDirectories>,
+}
+
+impl TempFile {
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes written to it.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Appends all of `data`, within the quota.
+    pub(super) fn append(&self, data: &[u8]) -> io::Result<()> {
+        self.directories.charge(data.len() as u64)?;
+        // What was charged stays charged until the file goes, written or not: a part of it may have been.
+        self.bytes.fetch_add(data.len() as u64, Relaxed);
+        self.open.append(data)
+    }
+
+    /// Reads `length` bytes from `offset` on.
+    pub(super) fn read(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        self.open.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
+    }
+
+    /// An error of this file, for people.
+    pub(super) fn error(&self, e: &io::Error, doing: &str) -> DataFusionError {
+        io_error(e, &format!("cannot {doing} spill file {}", self.path.display()))
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        self.directories.used.fetch_sub(self.bytes(), Relaxed);
+        // Somebody may have removed it already.
+        let _gone = fs::remove_file(&self.path);
+    }
+}
+
+fn io_error(e: &io::Error, what: &str) -> DataFusionError {
+    DataFusionError::ResourcesExhausted(format!("{what}: {e}"))
+}
+
+/// A directory of this process, removed with everything in it.
+struct OwnDirectory {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl OwnDirectory {
+    fn create(root: &Path) -> io::Result<Self> {
+        let name = Uuid::new_v4().simple().to_string();
+        // The lock is taken under another name: whoever sees the real one finds it locked.
+        let hidden = root.join(format!(".{PREFIX}{name}"));
+        fs::create_dir(&hidden)?;
+        let lock = File::create_new(hidden.join(LOCK))?;
+        lock.lock()?;
+        let path = root.join(format!("{PREFIX}{name}"));
+        fs::rename(&hidden, &path)?;
+        Ok(Self { path, _lock: lock })
+    }
+}
+
+impl Drop for OwnDirectory {
+    fn drop(&mut self) {
+        // What cannot be removed now is swept by the next process.
+        let _gone = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes the directories of processes that have died. What cannot be removed stays.
+fn sweep(root: &Path) {
+    let Ok(entries) = fs::read_dir(root) else {
+        return;
+    };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
+        if !ours {
+            continue;
+        }
+        if let Ok(lock) = File::options().write(true).open(path.join(LOCK))
+            && lock.try_lock().is_ok()
+        {
+            let _gone = fs::remove_dir_all(&path);
+        }
+    }
+}
+
+/// DataFusion's handle of one of its files. An operator may read it while it is still written.
+struct OperatorFile(Arc<TempFile>);
+
+/// Makes the temporary files of DataFusion's operators.
+pub(in crate::store) struct OperatorFiles(pub(in crate::store) Arc<SpillDirectories>);
+
+impl TempFileFactory for OperatorFiles {
+    fn create_temp_file(&self, description: &str) -> Result<Arc<dyn SpillFile>> {
+        Ok(Arc::new(OperatorFile(self.0.create(description)?)))
+    }
+}
+
+impl SpillFile for OperatorFile {
+    fn path(&self) -> Option<&Path> {
+        Some(self.0.path())
+    }
+
+    fn size(&self) -> Option<u64> {
+        Some(self.0.bytes())
+    }
+
+    fn read_stream(&self) -> Result<Pin<Box<dyn Stream<Item = Result<Bytes>> + Send>>> {
+        let file = Arc::clone(&self.0);
+        let open = stream::once(async move {
+            let opened = tokio::fs::File::open(&file.path).await.map_err(|e| file.error(&e, "open"))?;
+            let chunks = stream::try_unfold((opened, file), |(mut opened, file)| async move {
+                let mut chunk = Vec::with_capacity(READ_BYTES);
+                let read = opened.read_buf(&mut chunk).await.map_err(|e| file.error(&e, "read"))?;
+                Ok((read > 0).then(|| (Bytes::from(chunk), (opened, file))))
+            });
+            Ok::<_, DataFusionError>(chunks)
+        });
+        Ok(Box::pin(open.try_flatten()))
+    }
+
+    fn open_writer(&self) -> Result<Box<dyn SpillWriter>> {
+        Ok(Box::new(OperatorWriter(Arc::clone(&self.0))))
+    }
+}
+
+struct OperatorWriter(Arc<TempFile>);
+
+impl Write for OperatorWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let told = |e: io::Error| io::Error::new(e.kind(), self.0.error(&e, "write").message().into_owned());
+        self.0.append(bytes).map_err(told)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl SpillWriter for OperatorWriter {
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_are_used_in_turn_and_go_with_their_owner() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let roots = [one.path().to_owned(), two.path().to_owned()];
+        let directories = Arc::new(SpillDirectories::open(&roots, u64::MAX).unwrap());
+        let files: Vec<_> = (0..4).map(|_| directories.create("test").unwrap()).collect();
+        let in_first = files.iter().filter(|f| f.path().starts_with(one.path())).count();
+        assert_eq!(in_first, 2);
+        files[0].append(b"12345").unwrap();
+        assert_eq!(directories.used_bytes(), 5);
+        assert_eq!(directories.files().iter().map(|f| f.bytes).sum::<u64>(), 5);
+        drop(files);
+        assert_eq!(directories.used_bytes(), 0);
+        drop(directories);
+        assert_eq!(fs::read_dir(one.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_start_sweeps_what_the_dead_left_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        let dead = root.path().join("blockyard-dead");
+        fs::create_dir(&dead).unwrap();
+        fs::write(dead.join(LOCK), "").unwrap();
+        fs::write(dead.join("00000001.arrow"), "left").unwrap();
+        let foreign = root.path().join("blockyard-not-ours");
+        fs::create_dir(&foreign).unwrap();
+        let alive = Arc::new(SpillDirectories::open(&[root.path().to_owned()], u64::MAX).unwrap());
+        let file = alive.create("test").unwrap();
+        assert!(!dead.exists());
+        let second = SpillDirectories::open(&[root.path().to_owned()], u64::MAX).unwrap();
+        assert!(file.path().exists(), "the directory of a living neighbour is not touched");
+        assert!(foreign.exists(), "a directory without a lock is not ours");
+        drop(second);
+    }
+
+    #[test]
+    fn the_quota_is_an_error_that_says_how_much_is_used() {
+        let root = tempfile::tempdir().unwrap();
+        let directories = Arc::new(SpillDirectories::open(&[root.path().to_owned()], 10).unwrap());
+        let file = directories.create("test").unwrap();
+        file.append(b"12345678").unwrap();
+        let error = file.append(b"123").unwrap_err().to_string();
+        assert!(error.contains("quota of 10B is used up (8B in 1 files)"), "{error}");
+        directories.set_quota(11);
+        file.append(b"123").unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_used_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = SpillDirectories::open(std::slice::from_ref(&file), 0).unwrap_err().to_string();
+        assert!(error.contains(&format!("cannot spill to '{}'", file.display())), "{error}");
+    }
+}

@@ -1,0 +1,19 @@
+//! Spill files: one or more directories under one quota, for blocks and for DataFusion's operators alike.
+//!
+//! A process has a directory of its own in each spill directory, with a lock that the operating system drops when the
+//! process dies. Whoever starts next removes the directories whose lock is free, and only those.
+//!
+//! Blocks are Arrow IPC streams, one after the other in files that grow to about 100 MB, each batch with a checksum. The
+//! index is in memory: a spill file outlives neither its blocks nor its process.
+
+mod block;
+mod directories;
+mod disk;
+mod files;
+
+pub(super) use block::SpilledBlock;
+pub(super) use directories::{OperatorFiles, TempFile};
+pub use directories::{SpillDirectories, SpillFileInfo};
+#[cfg(test)]
+pub(super) use disk::faulty;
+pub(super) use files::SpillFiles;
