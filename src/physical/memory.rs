@@ -17,7 +17,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use super::{ExchangeExec, ReadExec, WriteExec};
 use crate::config::ByteSize;
-use crate::store::{BlockStore, QueryPool, SharedMemoryPool};
+use crate::store::{BlockStore, LEAST_MERGE_PART, QueryPool, SharedMemoryPool};
 
 /// What DataFusion sets aside for the merge of each sort when there is plenty.
 const SORT_MERGE_BYTES: usize = 10 << 20;
@@ -54,7 +54,7 @@ impl PlanMemory {
         let row_bytes = row_bytes(plan).max(1);
         let batch_bytes = (limit / (32 * streams)).clamp(LEAST_BATCH_BYTES, BATCH_BYTES);
         let batch_rows = (batch_bytes / row_bytes).clamp(1, most_rows.max(1));
-        let sort_bytes = SORT_MERGE_BYTES.min(limit / (4 * streams));
+        let sort_bytes = SORT_MERGE_BYTES.min(limit / (4 * streams)).min(limit / (2 * LEAST_MERGE_PART));
         let batch_bytes = batch_rows * row_bytes;
         let mut needs = Vec::new();
         visit(plan, &mut |node| needs.extend(need(node, batch_bytes, sort_bytes)));

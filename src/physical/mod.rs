@@ -19,6 +19,7 @@ mod map;
 mod memory;
 mod queue;
 mod read;
+mod reserve;
 mod stage;
 mod stored;
 mod tasks;
@@ -32,6 +33,7 @@ pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, Proj
 pub(crate) use memory::{PlanMemory, query_context, schema_bytes};
 pub(crate) use queue::QueueExec;
 pub(crate) use read::{ReadExec, ReadMemory};
+pub(crate) use reserve::ReserveExec;
 pub(crate) use stage::{StageMetrics, TaskRecord};
 pub(crate) use stored::block_batches;
 pub(crate) use tasks::{as_task_plan, is_ordered, planned_blocks};

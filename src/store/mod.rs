@@ -50,8 +50,8 @@ pub use block_store::BlockStore;
 pub(crate) use block_store::WorkingSet;
 pub use budget::Budget;
 pub use owner::Owner;
-pub(crate) use pool::QueryPool;
 pub use pool::{Holder, SharedMemoryPool};
+pub(crate) use pool::{LEAST_MERGE_PART, QueryPool};
 pub use spill::{SpillDirectories, SpillFileInfo};
 pub use stored::{BlockHandle, BlockInfo, NextUse, PinnedBlock};
 

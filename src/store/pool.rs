@@ -17,6 +17,8 @@ use crate::config::ByteSize;
 
 /// A consumer that can spill always gets this much, when the budget has it: one batch must fit or nothing can start.
 const SPILLABLE_FLOOR: usize = 2 << 20;
+/// A merge may always have this part of the memory of operators. No more is set aside for it before a sort begins.
+pub(crate) const LEAST_MERGE_PART: usize = 16;
 /// Holders that a refusal names.
 const NAMED_HOLDERS: usize = 4;
 
@@ -146,8 +148,7 @@ fn shares_fairly(consumer: &MemoryConsumer) -> bool {
     (consumer.can_spill() && !repartition) || consumer.name().starts_with("SMJStream")
 }
 
-/// Whether a consumer merges the runs of a sort: it takes as many at once as it gets memory for, and would leave nothing to
-/// the operators above.
+/// Whether a consumer merges the runs of a sort: it takes as many at once as it gets memory for.
 fn is_merge(consumer: &MemoryConsumer) -> bool {
     consumer.name().starts_with("ExternalSorterMerge")
 }
@@ -209,9 +210,10 @@ impl Consumers {
         (most.saturating_sub(self.not_sharing) / self.sharing.max(1)).max(SPILLABLE_FLOOR)
     }
 
-    /// What each merge may hold, with as much left for the operator above.
+    /// What each merge may hold. It starts with what its sorter gives back, and outlives it; a quarter stays for the merge of
+    /// the partitions above, which cannot do with less.
     fn fair_merge(&self, most: usize) -> usize {
-        (most / (self.sharing + self.merging + 1)).max(SPILLABLE_FLOOR)
+        (most / self.sharing.max(self.merging).max(1) / 4 * 3).max(most / LEAST_MERGE_PART).max(SPILLABLE_FLOOR)
     }
 
     fn bytes(&self, consumer: &MemoryConsumer) -> usize {

@@ -3,6 +3,7 @@
 mod compact_slices;
 mod fuse_maps;
 mod gather_in_order;
+mod reserve_windows;
 mod spill_joins;
 
 use std::sync::Arc;
@@ -22,4 +23,6 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(gather), Anchor::before("SanityCheckPlan"), &["absorb_into_reads"]);
     let compact = compact_slices::CompactSlices;
     registry.add_physical(Arc::new(compact), Anchor::before("SanityCheckPlan"), &["gather_in_order"]);
+    let reserve = reserve_windows::ReserveWindows;
+    registry.add_physical(Arc::new(reserve), Anchor::before("SanityCheckPlan"), &["compact_slices"]);
 }
