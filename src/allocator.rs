@@ -6,7 +6,8 @@
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Pages that nobody uses go back within a fifth of a second, by a thread of the allocator. Few arenas: memory that one
-/// thread allocates and another frees stays in the arena of the first.
+/// Pages that nobody uses go back within a fifth of a second, by a thread of the allocator, and buffers of a mebibyte and
+/// more at once. Few arenas: memory that one thread allocates and another frees stays in the arena of the first.
 #[unsafe(export_name = "_rjem_malloc_conf")]
-static SETTINGS: &[u8] = b"narenas:4,background_thread:true,dirty_decay_ms:200,muzzy_decay_ms:0\0";
+static SETTINGS: &[u8] =
+    b"narenas:4,background_thread:true,dirty_decay_ms:200,muzzy_decay_ms:0,oversize_threshold:1048576\0";

@@ -3,12 +3,14 @@
 mod id;
 mod metadata;
 mod output_buffer;
+mod views;
 
 pub use id::TaskId;
 pub(crate) use id::{mix, row_random};
 pub use metadata::BlockMetadata;
 pub(crate) use metadata::sliced_bytes;
 pub(crate) use output_buffer::OutputBuffer;
+pub(crate) use views::{compact_views, has_views};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;

@@ -7,10 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{
-    Array, ArrayRef, AsArray, MutableArrayData, RecordBatch, RecordBatchOptions, make_array,
-};
-use datafusion::arrow::datatypes::DataType;
+use datafusion::arrow::array::{Array, ArrayRef, MutableArrayData, RecordBatch, RecordBatchOptions, make_array};
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -21,7 +18,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Pla
 use futures::StreamExt;
 
 use super::tasks::stream_of;
-use crate::block::sliced_bytes;
+use crate::block::{compact_views, has_views, sliced_bytes};
 use crate::store::BlockStore;
 
 /// A batch is left as it is when its buffers are at most this many times what its rows take,
@@ -116,6 +113,7 @@ fn compact(batch: RecordBatch, most: usize) -> Result<RecordBatch> {
     if counted <= most || counted <= MOST_WASTE * sliced_bytes(&batch) {
         return Ok(batch);
     }
+    let batch = compact_views(&batch)?;
     let columns = batch.columns().iter().map(copied).collect::<Result<_>>()?;
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     Ok(RecordBatch::try_new_with_options(batch.schema(), columns, &options)?)
@@ -123,16 +121,13 @@ fn compact(batch: RecordBatch, most: usize) -> Result<RecordBatch> {
 
 /// The same values in buffers of their own.
 fn copied(column: &ArrayRef) -> Result<ArrayRef> {
-    Ok(match column.data_type() {
-        DataType::Utf8View => Arc::new(column.as_string_view().gc()),
-        DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
-        _ => {
-            let data = column.to_data();
-            let mut copy = MutableArrayData::new(vec![&data], false, data.len());
-            copy.try_extend(0, 0, data.len())?;
-            make_array(copy.freeze())
-        }
-    })
+    if has_views(column.data_type()) {
+        return Ok(Arc::clone(column));
+    }
+    let data = column.to_data();
+    let mut copy = MutableArrayData::new(vec![&data], false, data.len());
+    copy.try_extend(0, 0, data.len())?;
+    Ok(make_array(copy.freeze()))
 }
 
 #[cfg(test)]

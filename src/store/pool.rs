@@ -93,10 +93,12 @@ impl SharedMemoryPool {
                 let mut consumers = self.consumers.lock();
                 let limit = self.budget().limit();
                 let most = Self::operators_limit(limit).min(limit.saturating_sub(self.budget().tasks()));
-                let wanted = consumers.bytes(consumer) + additional;
+                let held = consumers.bytes(consumer);
+                let wanted = held + additional;
                 let over_share = match (shares_fairly(consumer), is_merge(consumer)) {
-                    (true, _) => wanted > consumers.fair(most),
-                    (_, true) => wanted > consumers.fair_merge(most),
+                    // One that holds nothing has nothing to spill: a refusal would be its end.
+                    (true, _) => held > 0 && wanted > consumers.fair(most),
+                    (_, true) => wanted > consumers.fair_merge(consumer, most),
                     _ => false,
                 };
                 if over_share || self.budget().execution() + additional > most {
@@ -210,10 +212,14 @@ impl Consumers {
         (most.saturating_sub(self.not_sharing) / self.sharing.max(1)).max(SPILLABLE_FLOOR)
     }
 
-    /// What each merge may hold. It starts with what its sorter gives back, and outlives it; a quarter stays for the merge of
-    /// the partitions above, which cannot do with less.
-    fn fair_merge(&self, most: usize) -> usize {
-        (most / self.sharing.max(self.merging).max(1) / 4 * 3).max(most / LEAST_MERGE_PART).max(SPILLABLE_FLOOR)
+    /// What a merge may hold: as much as its sorter had, which it takes over, and later a share. A quarter of all stays for
+    /// the merge of the partitions above, which cannot do with less.
+    fn fair_merge(&self, merge: &MemoryConsumer, most: usize) -> usize {
+        let sorter = merge.name().replace("Merge", "");
+        let sorters = self.by_id.values().filter(|holder| holder.operator == sorter);
+        let taken_over = sorters.map(|holder| holder.peak_bytes).max().unwrap_or(0);
+        let share = most / self.sharing.max(self.merging).max(1) / 4 * 3;
+        share.max(most / LEAST_MERGE_PART).max(SPILLABLE_FLOOR).max(taken_over)
     }
 
     fn bytes(&self, consumer: &MemoryConsumer) -> usize {

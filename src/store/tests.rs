@@ -388,3 +388,27 @@ proptest! {
         prop_assert_eq!(directories.used_bytes(), 0);
     }
 }
+
+#[test]
+fn pieces_of_nested_values_take_their_own_bytes_on_disk() {
+    use datafusion::arrow::array::{ListBuilder, StringBuilder};
+    use datafusion::arrow::compute::interleave_record_batch;
+    let mut lists = ListBuilder::new(StringBuilder::new());
+    for row in 0..10_000 {
+        lists.values().append_value(format!("a text of row {row}"));
+        lists.values().append_null();
+        lists.append(true);
+    }
+    let batch = RecordBatch::try_from_iter([("l", Arc::new(lists.finish()) as ArrayRef)]).unwrap();
+    let rows: Vec<_> = (0..100).map(|row| (0, row * 100)).collect();
+    for compression in [SpillCompression::None, SpillCompression::Lz4] {
+        for piece in [batch.slice(500, 100), interleave_record_batch(&[&batch], &rows).unwrap()] {
+            let store = store(0);
+            store.set_compression(compression);
+            let handle = put(&store, Block::new(piece.schema(), vec![piece.clone(); 50])).unwrap();
+            assert!(handle.metadata().size_bytes < 50 * 5000, "{}", handle.metadata().size_bytes);
+            assert!(store.totals().spilled_bytes() < 50 * 5000, "{}", store.totals().spilled_bytes());
+            assert_eq!(handle.get_batch(1).unwrap(), piece);
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::buffer::Buffer;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::arrow::ipc::CompressionType;
@@ -13,7 +13,7 @@ use datafusion::common::{DataFusionError, Result, exec_err};
 
 use super::files::Appender;
 use super::{SpillFiles, TempFile};
-use crate::block::Block;
+use crate::block::{Block, compact_views};
 use crate::config::SpillCompression;
 
 /// Bytes of the marker that ends a stream.
@@ -144,20 +144,4 @@ fn take_front(buffers: &mut Vec<Buffer>, length: usize) -> Vec<Buffer> {
 
 fn concat(buffers: &[Buffer]) -> Buffer {
     Buffer::from_vec(buffers.iter().flat_map(|b| b.as_slice()).copied().collect())
-}
-
-/// A slice of a view array drags all of its data buffers along; the file should hold only what its rows use.
-fn compact_views(batch: &RecordBatch) -> Result<RecordBatch> {
-    let compact = |column: &ArrayRef| -> ArrayRef {
-        match column.data_type() {
-            DataType::Utf8View => Arc::new(column.as_string_view().gc()),
-            DataType::BinaryView => Arc::new(column.as_binary_view().gc()),
-            _ => Arc::clone(column),
-        }
-    };
-    let has_views = batch.columns().iter().any(|c| matches!(c.data_type(), DataType::Utf8View | DataType::BinaryView));
-    match has_views {
-        false => Ok(batch.clone()),
-        true => Ok(RecordBatch::try_new(batch.schema(), batch.columns().iter().map(compact).collect())?),
-    }
 }
