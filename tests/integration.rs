@@ -19,6 +19,8 @@ mod fixtures;
 /// Which operators become one stage.
 #[path = "integration/fusion.rs"]
 mod fusion;
+#[path = "integration/memory/mod.rs"]
+mod memory;
 /// Random plans against plain DataFusion.
 #[path = "integration/oracle.rs"]
 mod oracle;

@@ -155,13 +155,9 @@ impl Entry<'_> {
                     let blocks = owner.spilled_blocks();
                     writeln!(text, "* Blocks spilled: {blocks} ({spilled} in {write}), restored {restored} in {read}")?;
                     let (clean, dirty) = (owner.clean_evictions(), owner.dirty_evictions());
-                    if clean + dirty > 0 {
-                        let hits = 100 * clean / (clean + dirty);
-                        writeln!(
-                            text,
-                            "* Blocks evicted: {}, of which {hits}% had been written before",
-                            clean + dirty
-                        )?;
+                    let evicted = clean + dirty;
+                    if let Some(hits) = (100 * clean).checked_div(evicted) {
+                        writeln!(text, "* Blocks evicted: {evicted}, of which {hits}% had been written before")?;
                     }
                 }
                 Ok(())

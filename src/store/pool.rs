@@ -16,9 +16,12 @@ use super::{BlockStore, Budget};
 use crate::config::ByteSize;
 
 /// A consumer that can spill always gets this much, when the budget has it: one batch must fit or nothing can start.
-const SPILLABLE_FLOOR: usize = 2 << 20;
+const SPILLABLE_FLOOR: usize = 1 << 20;
 /// A merge may always have this part of the memory of operators. No more is set aside for it before a sort begins.
 pub(crate) const LEAST_MERGE_PART: usize = 16;
+/// What repartitions may have together, as a part of the memory of operators: they hold batches for partitions that are
+/// busy. Beyond that they spill.
+const QUEUE_PART: usize = 4;
 /// Holders that a refusal names.
 const NAMED_HOLDERS: usize = 4;
 
@@ -36,6 +39,8 @@ struct Consumers {
     sharing: usize,
     /// Merges of sorts.
     merging: usize,
+    /// Bytes held by repartitions.
+    queued: usize,
     /// Bytes held by those that do not share.
     not_sharing: usize,
 }
@@ -79,8 +84,8 @@ impl SharedMemoryPool {
 
     fn register_for(&self, query: u64, consumer: &MemoryConsumer) {
         let mut consumers = self.consumers.lock();
-        consumers.sharing += usize::from(shares_fairly(consumer));
-        consumers.merging += usize::from(is_merge(consumer));
+        consumers.sharing += usize::from(Kind::of(consumer).shares());
+        consumers.merging += usize::from(Kind::of(consumer) == Kind::Merge);
         let (operator, can_spill) = (consumer.name().to_owned(), consumer.can_spill());
         consumers.by_id.insert(consumer.id(), Holder { query, operator, can_spill, bytes: 0, peak_bytes: 0 });
     }
@@ -95,11 +100,15 @@ impl SharedMemoryPool {
                 let most = Self::operators_limit(limit).min(limit.saturating_sub(self.budget().tasks()));
                 let held = consumers.bytes(consumer);
                 let wanted = held + additional;
-                let over_share = match (shares_fairly(consumer), is_merge(consumer)) {
+                let over_share = match Kind::of(consumer) {
                     // One that holds nothing has nothing to spill: a refusal would be its end.
-                    (true, _) => held > 0 && wanted > consumers.fair(most),
-                    (_, true) => wanted > consumers.fair_merge(consumer, most),
-                    _ => false,
+                    Kind::Sharing => reservation.size() > 0 && wanted > consumers.fair(most),
+                    // The merge of what was spilled comes first, and leaves room for the groups, which then cannot spill.
+                    Kind::Grouping if reservation.size() < held => false,
+                    Kind::Grouping => held > 0 && wanted > consumers.fair(most) / 4 * 3,
+                    Kind::Merge => wanted > consumers.fair_merge(consumer, most),
+                    Kind::Queue => consumers.queued + additional > most / QUEUE_PART,
+                    Kind::Unspillable => false,
                 };
                 if over_share || self.budget().execution() + additional > most {
                     return Ok(false);
@@ -143,16 +152,42 @@ impl SharedMemoryPool {
     }
 }
 
-/// Whether a consumer spills when it has had its share. A repartition that is refused writes batches to files one by one,
-/// which is slow and prone to hang; a sort-merge join spills without saying so.
-fn shares_fairly(consumer: &MemoryConsumer) -> bool {
-    let repartition = consumer.name().starts_with("Repartition");
-    (consumer.can_spill() && !repartition) || consumer.name().starts_with("SMJStream")
+/// What a consumer does when it is refused more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// It spills what it has, and begins anew.
+    Sharing,
+    /// An aggregate, which does so too, and at its end merges what it has spilled into its groups.
+    Grouping,
+    /// The merge of a sort's runs, which takes as many at once as it gets memory for.
+    Merge,
+    /// A repartition, which writes what it cannot keep batch by batch.
+    Queue,
+    /// It fails.
+    Unspillable,
 }
 
-/// Whether a consumer merges the runs of a sort: it takes as many at once as it gets memory for.
-fn is_merge(consumer: &MemoryConsumer) -> bool {
-    consumer.name().starts_with("ExternalSorterMerge")
+impl Kind {
+    /// Whether it spills when it has had its fair share.
+    fn shares(self) -> bool {
+        matches!(self, Self::Sharing | Self::Grouping)
+    }
+
+    fn of(consumer: &MemoryConsumer) -> Self {
+        let name = consumer.name();
+        if name.starts_with("Repartition") {
+            Self::Queue
+        } else if name.starts_with("ExternalSorterMerge") {
+            Self::Merge
+        } else if consumer.can_spill() && name.contains("Aggregate") {
+            Self::Grouping
+        } else if consumer.can_spill() || name.starts_with("SMJStream") {
+            // A sort-merge join spills without saying so.
+            Self::Sharing
+        } else {
+            Self::Unspillable
+        }
+    }
 }
 
 impl MemoryPool for SharedMemoryPool {
@@ -167,8 +202,8 @@ impl MemoryPool for SharedMemoryPool {
     fn unregister(&self, consumer: &MemoryConsumer) {
         let mut consumers = self.consumers.lock();
         if consumers.by_id.remove(&consumer.id()).is_some() {
-            consumers.sharing -= usize::from(shares_fairly(consumer));
-            consumers.merging -= usize::from(is_merge(consumer));
+            consumers.sharing -= usize::from(Kind::of(consumer).shares());
+            consumers.merging -= usize::from(Kind::of(consumer) == Kind::Merge);
         }
     }
 
@@ -209,7 +244,7 @@ impl MemoryPool for SharedMemoryPool {
 impl Consumers {
     /// What each consumer that shares may hold, out of `most` for all operators.
     fn fair(&self, most: usize) -> usize {
-        (most.saturating_sub(self.not_sharing) / self.sharing.max(1)).max(SPILLABLE_FLOOR)
+        (most.saturating_sub(self.not_sharing + self.queued) / self.sharing.max(1)).max(SPILLABLE_FLOOR)
     }
 
     /// What a merge may hold: as much as its sorter had, which it takes over, and later a share. A quarter of all stays for
@@ -231,8 +266,10 @@ impl Consumers {
             holder.bytes += bytes;
             holder.peak_bytes = holder.peak_bytes.max(holder.bytes);
         }
-        if !shares_fairly(consumer) {
-            self.not_sharing += bytes;
+        match Kind::of(consumer) {
+            Kind::Sharing | Kind::Grouping => {}
+            Kind::Queue => self.queued += bytes,
+            Kind::Merge | Kind::Unspillable => self.not_sharing += bytes,
         }
     }
 
@@ -240,8 +277,10 @@ impl Consumers {
         if let Some(holder) = self.by_id.get_mut(&consumer.id()) {
             holder.bytes -= bytes;
         }
-        if !shares_fairly(consumer) {
-            self.not_sharing -= bytes;
+        match Kind::of(consumer) {
+            Kind::Sharing | Kind::Grouping => {}
+            Kind::Queue => self.queued -= bytes,
+            Kind::Merge | Kind::Unspillable => self.not_sharing -= bytes,
         }
     }
 }

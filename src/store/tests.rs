@@ -1,4 +1,5 @@
 //! The store as a whole, on disks that work and on disks that fail.
+#![expect(clippy::disallowed_methods, reason = "threads of tests are joined by them")]
 
 use std::path::PathBuf;
 use std::sync::Arc;

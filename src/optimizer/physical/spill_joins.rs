@@ -87,8 +87,15 @@ fn fits(join: &HashJoinExec, share: usize) -> bool {
 fn can_merge(join: &HashJoinExec) -> bool {
     let ordered = |schema: &SchemaRef, key: &Arc<dyn PhysicalExpr>| {
         key.data_type(schema).is_ok_and(|t| {
-            !(t.is_nested() || t.is_floating() || matches!(t, DataType::Dictionary(..) | DataType::RunEndEncoded(..)))
-                && !matches!(t, DataType::Timestamp(_, Some(_)) | DataType::Interval(_) | DataType::Decimal256(..))
+            let unordered = match t {
+                DataType::Dictionary(..)
+                | DataType::RunEndEncoded(..)
+                | DataType::Interval(_)
+                | DataType::Decimal256(..) => true,
+                DataType::Timestamp(_, zone) => zone.is_some(),
+                _ => t.is_nested() || t.is_floating(),
+            };
+            !unordered
         })
     };
     let (left, right) = (join.left().schema(), join.right().schema());

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{AsArray, RecordBatch, UInt64Array};
-use datafusion::arrow::compute::interleave_record_batch;
+use datafusion::arrow::array::{AsArray, BooleanArray, RecordBatch, UInt64Array};
+use datafusion::arrow::compute::{filter_record_batch, interleave_record_batch};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
 use datafusion::common::Result;
 use datafusion::execution::TaskContext;
@@ -15,7 +15,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 
-use crate::block::{Block, TaskId, row_random, sliced_bytes};
+use crate::block::{Block, TaskId, compact_views, row_random, sliced_bytes};
 use crate::config::BlockyardOptions;
 use crate::physical::stage::StageMetrics;
 use crate::physical::tasks::task_stream;
@@ -26,8 +26,10 @@ use crate::store::{BlockHandle, BlockStore, NextUse, Owner, WorkingSet};
 const BATCH_ROWS: usize = 8192;
 /// A task's rows are routed in runs of about this many bytes.
 const RUN_BYTES: usize = 32 << 20;
-/// Rows that a piece should have, so that small inputs make few pieces.
-const PIECE_ROWS: usize = 128;
+/// Bytes that a piece should have at least; smaller ones are slow to read back.
+const PIECE_BYTES: usize = 16 << 10;
+/// The same for each column, whose buffers take bytes of their own on disk.
+const PIECE_COLUMN_BYTES: usize = 512;
 /// A run has at most 2 to this many pieces.
 const MAX_PIECE_BITS: u32 = 10;
 
@@ -137,7 +139,8 @@ impl Router {
 
     /// Empties the router into one block. Returns the leading bits that tell pieces apart, and the rows.
     fn route(&mut self) -> Result<(u32, usize, Block)> {
-        let bits = (self.rows / PIECE_ROWS).max(1).ilog2().min(MAX_PIECE_BITS);
+        let piece_bytes = PIECE_BYTES.max(PIECE_COLUMN_BYTES * self.with_key.flattened_fields().len());
+        let bits = (self.bytes / piece_bytes).clamp(1, self.rows.max(1)).ilog2().min(MAX_PIECE_BITS);
         let mut places: Vec<Vec<(usize, usize)>> = vec![Vec::new(); 1 << bits];
         let mut keyed = Vec::with_capacity(self.batches.len());
         for (b, batch) in self.batches.drain(..).enumerate() {
@@ -205,11 +208,10 @@ impl Runs {
         let mut places: Vec<(u64, u32, u32)> = Vec::new();
         for run in self.runs.iter().filter(|run| run.rows > 0) {
             for index in piece_of(low, run.bits)..=piece_of(high, run.bits) {
-                let piece = run.pieces.get_batch(index)?;
+                let piece = inside(run.pieces.get_batch(index)?, low, high)?;
                 let keys = piece.column(piece.num_columns() - 1).as_primitive::<UInt64Type>();
                 let number = pieces.len() as u32;
-                let inside = keys.values().iter().enumerate().filter(|(_, key)| (low..=high).contains(*key));
-                places.extend(inside.map(|(row, key)| (*key, number, row as u32)));
+                places.extend(keys.values().iter().enumerate().map(|(row, key)| (*key, number, row as u32)));
                 pieces.push(piece.project(&(0..piece.num_columns() - 1).collect::<Vec<_>>())?);
             }
         }
@@ -217,6 +219,16 @@ impl Runs {
         places.sort_unstable();
         let places = places.into_iter().map(|(_, piece, row)| (piece as usize, row as usize)).collect();
         Ok(Ordered { schema: Arc::clone(&self.schema), pieces, places, _reserved: reserved })
+    }
+}
+
+/// The rows of a piece whose keys are between `low` and `high`, in memory of their own when they are not all.
+fn inside(piece: RecordBatch, low: u64, high: u64) -> Result<RecordBatch> {
+    let keys = piece.column(piece.num_columns() - 1).as_primitive::<UInt64Type>();
+    let chosen = BooleanArray::from_unary(keys, |key| (low..=high).contains(&key));
+    match chosen.true_count() == piece.num_rows() {
+        true => Ok(piece),
+        false => compact_views(&filter_record_batch(&piece, &chosen)?),
     }
 }
 

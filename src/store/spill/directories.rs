@@ -175,9 +175,7 @@ impl TempFile {
 
     /// Reads `length` bytes from `offset` on.
     pub(super) fn read(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; length];
-        self.open.read_exact_at(&mut bytes, offset)?;
-        Ok(bytes)
+        self.open.read_at(offset, length)
     }
 
     /// An error of this file, for people.

@@ -2,8 +2,8 @@
 
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
-use std::io::{Result, Write};
-use std::path::Path;
+use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
 
 /// Creates files.
 pub(in crate::store) trait Disk: Debug + Send + Sync {
@@ -16,8 +16,8 @@ pub(in crate::store) trait DiskFile: Debug + Send + Sync {
     /// Appends all of `bytes`.
     fn append(&self, bytes: &[u8]) -> Result<()>;
 
-    /// Fills `bytes` from `offset` on.
-    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> Result<()>;
+    /// The `length` bytes from `offset` on.
+    fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>>;
 }
 
 /// The operating system's.
@@ -26,32 +26,33 @@ pub(in crate::store) struct LocalDisk;
 
 impl Disk for LocalDisk {
     fn create(&self, path: &Path) -> Result<Box<dyn DiskFile>> {
-        Ok(Box::new(OpenOptions::new().create_new(true).read(true).append(true).open(path)?))
+        let append = OpenOptions::new().create_new(true).append(true).open(path)?;
+        Ok(Box::new(LocalFile { path: path.to_owned(), append }))
     }
 }
 
-impl DiskFile for File {
+/// A file that is written through one handle and read through others, which have places of their own.
+#[derive(Debug)]
+struct LocalFile {
+    path: PathBuf,
+    append: File,
+}
+
+impl DiskFile for LocalFile {
     fn append(&self, bytes: &[u8]) -> Result<()> {
-        let mut file = self;
+        let mut file = &self.append;
         file.write_all(bytes)
     }
 
-    #[cfg(unix)]
-    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
-        std::os::unix::fs::FileExt::read_exact_at(self, bytes, offset)
-    }
-
-    #[cfg(windows)]
-    fn read_exact_at(&self, mut bytes: &mut [u8], mut offset: u64) -> Result<()> {
-        while !bytes.is_empty() {
-            let read = std::os::windows::fs::FileExt::seek_read(self, bytes, offset)?;
-            if read == 0 {
-                return Err(std::io::ErrorKind::UnexpectedEof.into());
-            }
-            bytes = &mut bytes[read..];
-            offset += read as u64;
+    fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>> {
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(offset))?;
+        // Filled without being zeroed first.
+        let mut bytes = Vec::with_capacity(length);
+        match file.take(length as u64).read_to_end(&mut bytes)? {
+            read if read == length => Ok(bytes),
+            read => Err(Error::new(ErrorKind::UnexpectedEof, format!("it ends after {read} of {length} bytes"))),
         }
-        Ok(())
     }
 }
 
@@ -60,7 +61,6 @@ pub(in crate::store) mod faulty {
     //! A disk that fails on command.
 
     use super::*;
-    use std::io::{Error, ErrorKind};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
@@ -106,15 +106,15 @@ pub(in crate::store) mod faulty {
             self.file.append(bytes)
         }
 
-        fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
+        fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>> {
             if self.faults.read_fails.load(SeqCst) {
                 return Err(Error::other("input/output error"));
             }
-            self.file.read_exact_at(bytes, offset)?;
+            let mut bytes = self.file.read_at(offset, length)?;
             if self.faults.read_flips_a_bit.load(SeqCst) && !bytes.is_empty() {
-                bytes[bytes.len() / 2] ^= 1;
+                bytes[length / 2] ^= 1;
             }
-            Ok(())
+            Ok(bytes)
         }
     }
 }

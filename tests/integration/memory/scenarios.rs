@@ -24,6 +24,10 @@ const LARGEST_OVERHEAD: u64 = 2 << 30;
 /// What the tool says when it does not start a query because the limit is too low for it.
 const REFUSAL: &str = "needs at least";
 
+/// Operators that keep what they need in memory, whatever the limit: windows over whole partitions, and aggregates whose
+/// values grow with their groups.
+const UNSPILLABLE: [&str; 2] = ["WindowAggExec", "FinalHashAggregateStream"];
+
 /// Lines of a result that are kept to be shown when results differ.
 const SHOWN_LINES: usize = 4;
 
@@ -290,6 +294,8 @@ pub(crate) enum Outcome {
     Ok,
     /// The tool said that the limit is too low, and did not start.
     Refused(String),
+    /// The query ended with an error that names an operator which cannot spill, and what it would have needed.
+    CannotSpill(String),
     /// Anything else.
     Failed(String),
 }
@@ -299,6 +305,7 @@ impl fmt::Display for Outcome {
         match self {
             Self::Ok => write!(f, "ok"),
             Self::Refused(message) => write!(f, "refused: {message}"),
+            Self::CannotSpill(message) => write!(f, "cannot spill: {message}"),
             Self::Failed(message) => write!(f, "FAILED: {message}"),
         }
     }
@@ -404,6 +411,12 @@ impl Harness {
         let run = self.run(&text, scenario.check, Some(limit))?;
         let outcome = match &run.problem {
             Some(problem) if run.exit_code == Some(1) && problem.contains(REFUSAL) => Outcome::Refused(problem.clone()),
+            Some(problem)
+                if run.exit_code == Some(1) && UNSPILLABLE.iter().any(|o| problem.contains(&format!("{o}["))) =>
+            {
+                let what_it_says = problem.split(". Raise").next().unwrap_or(problem);
+                Outcome::CannotSpill(what_it_says.to_owned())
+            }
             Some(problem) => Outcome::Failed(problem.clone()),
             None => match run.result.difference(&expected.result, scenario.comparison) {
                 Some(difference) => Outcome::Failed(difference),
