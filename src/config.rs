@@ -172,15 +172,15 @@ impl BlockyardOptions {
     /// Bytes that blocks aim at when `threads` tasks run at once: `target_max_block_size`, but not more than a quarter of a
     /// task's share of the memory, because a task has its input, the block that it fills and what it encodes.
     pub fn block_bytes(&self, threads: usize) -> usize {
-        match self.target_max_block_size.bound() {
-            usize::MAX => usize::MAX,
-            bytes => bytes.min(self.memory_limit.bytes() / (4 * threads.max(1))).max(1),
-        }
+        self.block_bytes_within(self.memory_limit.bytes(), threads)
     }
 
-    /// As [`BlockyardOptions::block_bytes`], for the threads that a running task shares the memory with.
-    pub(crate) fn block_bytes_of(context: &TaskContext) -> usize {
-        Self::from_task(context).block_bytes(context.session_config().target_partitions())
+    /// As [`BlockyardOptions::block_bytes`] for a query that has `memory` bytes.
+    pub(crate) fn block_bytes_within(&self, memory: usize, threads: usize) -> usize {
+        match self.target_max_block_size.bound() {
+            usize::MAX => usize::MAX,
+            bytes => bytes.min(memory / (4 * threads.max(1))).max(1),
+        }
     }
 
     /// Names of all options, with the prefix.

@@ -25,7 +25,7 @@ use crate::physical::{StoredBlock, collect_blocks, gather, planned_blocks, query
 use crate::runtime::in_background;
 use crate::sources::{DatasourceTable, FileTable, StoredBlocks};
 use crate::sql::plan_to_sql;
-use crate::store::{NextUse, Owner};
+use crate::store::{Admission, NextUse, Owner};
 
 impl Dataset {
     /// Runs the dataset and streams its rows, in order. Dropping the stream cancels the work.
@@ -34,7 +34,10 @@ impl Dataset {
         let (schema, dataset) = (first.schema(), self.clone());
         let batches = stream::once(async move {
             match first.next().await {
-                Some(Err(e)) if is_full_hash_join(&e) => dataset.stream_once(&dataset.with_spilling_joins()).await,
+                Some(Err(e)) if is_full_hash_join(&e) => {
+                    drop(first);
+                    dataset.stream_once(&dataset.with_spilling_joins()).await
+                }
                 head => {
                     let schema = first.schema();
                     let batches = stream::iter(head).chain(first);
@@ -46,8 +49,13 @@ impl Dataset {
     }
 
     async fn stream_once(&self, state: &SessionState) -> Result<SendableRecordBatchStream> {
-        let (plan, context, execution) = self.start(state).await?;
-        Ok(in_background(gather(&plan, context, execution.result_owner())?))
+        let Started { plan, context, execution, admission } = self.start(state).await?;
+        let batches = gather(&plan, context, execution.result_owner())?;
+        let schema = batches.schema();
+        let admitted = batches.inspect(move |_| {
+            let _until_the_end = &admission;
+        });
+        Ok(in_background(Box::pin(RecordBatchStreamAdapter::new(schema, admitted))))
     }
 
     /// The settings under which no join fails because its build side does not fit.
@@ -175,7 +183,7 @@ impl Dataset {
     }
 
     async fn collect_once(&self, state: &SessionState) -> Result<Vec<StoredBlock>> {
-        let (plan, context, execution) = self.start(state).await?;
+        let Started { plan, context, execution, admission: _admission } = self.start(state).await?;
         let owner = Arc::new(Owner::default());
         owner.describe(execution.query(), || "Materialize".to_owned());
         collect_blocks(&plan, &context, NextUse::Kept, &owner).await
@@ -234,13 +242,22 @@ impl Dataset {
     }
 
     /// Plans an execution and remembers it for `stats`.
-    async fn start(&self, state: &SessionState) -> Result<(Arc<dyn ExecutionPlan>, Arc<TaskContext>, Execution)> {
+    async fn start(&self, state: &SessionState) -> Result<Started> {
         let plan = state.create_physical_plan(&self.plan).await?;
         let execution = Execution::start(Arc::clone(&plan), Arc::clone(self.context.store()));
-        let context = query_context(TaskContext::from(state), plan.as_ref(), execution.query())?;
+        let (context, admission) = query_context(TaskContext::from(state), plan.as_ref(), execution.query()).await?;
         *self.last.lock() = Some(execution.clone());
-        Ok((plan, context, execution))
+        Ok(Started { plan, context, execution, admission })
     }
+}
+
+/// A plan that is about to run.
+struct Started {
+    plan: Arc<dyn ExecutionPlan>,
+    context: Arc<TaskContext>,
+    execution: Execution,
+    /// The memory that is promised to it, as long as it is held.
+    admission: Admission,
 }
 
 /// Whether a query failed because the build side of a hash join did not fit.

@@ -1,4 +1,5 @@
-//! Copies slices that drag a large buffer along, so that whoever counts them counts what they hold.
+//! Cuts batches that are too large, and copies slices that drag a large buffer along, so that whoever counts them counts
+//! what they hold.
 //!
 //! DataFusion's operators count a batch by the capacity of all its buffers. A sort or an aggregate gives its result as
 //! slices of one large batch, and a batch that was read back from a spill file has all its columns in one buffer: each is
@@ -15,7 +16,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, ReplaceChildrenOptions};
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt, stream};
 
 use super::tasks::stream_of;
 use crate::block::{compact_views, has_views, sliced_bytes};
@@ -90,8 +91,11 @@ impl ExecutionPlan for CompactExec {
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let most = BlockStore::of_task(&context)?.budget().limit() / SMALL_PART;
+        let rows = context.session_config().batch_size();
         let batches = self.input.execute(partition, context)?;
-        let compacted = batches.map(move |batch| batch.and_then(|batch| compact(batch, most)));
+        let compacted = batches
+            .map_ok(move |batch| stream::iter(cut(batch, rows)).map(move |batch| compact(batch, most)))
+            .try_flatten();
         Ok(stream_of(self.schema(), compacted.boxed()))
     }
 
@@ -106,6 +110,13 @@ impl ExecutionPlan for CompactExec {
     fn cardinality_effect(&self) -> CardinalityEffect {
         CardinalityEffect::Equal
     }
+}
+
+/// The batch in parts of at most `rows`.
+fn cut(batch: RecordBatch, rows: usize) -> impl Iterator<Item = RecordBatch> {
+    let total = batch.num_rows();
+    let starts = (0..total.max(1)).step_by(rows.max(1));
+    starts.map(move |start| batch.slice(start, rows.min(total - start)))
 }
 
 fn compact(batch: RecordBatch, most: usize) -> Result<RecordBatch> {
@@ -134,6 +145,15 @@ fn copied(column: &ArrayRef) -> Result<ArrayRef> {
 mod tests {
     use super::*;
     use datafusion::arrow::array::{Int64Array, StringArray};
+
+    #[test]
+    fn large_batches_are_cut() {
+        let batch =
+            RecordBatch::try_from_iter([("n", Arc::new(Int64Array::from_iter_values(0..10)) as ArrayRef)]).unwrap();
+        let rows = |batch: RecordBatch| cut(batch, 4).map(|part| part.num_rows()).collect::<Vec<_>>();
+        assert_eq!(rows(batch.clone()), [4, 4, 2]);
+        assert_eq!(rows(batch.slice(0, 0)), [0]);
+    }
 
     #[test]
     fn slices_of_large_batches_are_copied_and_others_are_not() {

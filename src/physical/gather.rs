@@ -28,6 +28,7 @@ use futures::{StreamExt, TryStreamExt};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::map::limited;
+use super::memory::block_bytes;
 use super::stored::block_batches;
 use super::tasks::{
     Task, TaskPlan, TaskStream, block_stream, execute_tasks, is_ordered, owner_of, properties, stream_of,
@@ -178,7 +179,7 @@ fn ordered_pieces(
     owner: &Arc<Owner>,
 ) -> Result<BoxStream<'static, Result<BlockHandle>>> {
     let store = BlockStore::of_task(context)?;
-    let target = BlockyardOptions::block_bytes_of(context);
+    let target = block_bytes(context)?;
     let ahead = match has_slots(plan.as_ref()) {
         // Whoever has a slot must not wait for one who waits for the slot. The store spills what is too much.
         true => Semaphore::MAX_PERMITS,

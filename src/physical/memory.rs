@@ -15,12 +15,16 @@ use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMerge
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use super::{ExchangeExec, ReadExec, WriteExec};
-use crate::config::ByteSize;
-use crate::store::{BlockStore, LEAST_MERGE_PART, QueryPool, SharedMemoryPool};
+use super::{ExchangeExec, QueueExec, ReadExec, WriteExec};
+use crate::block::has_views;
+use crate::config::{BlockyardOptions, ByteSize};
+use crate::runtime::on_io_thread;
+use crate::store::{Admission, BlockStore, Entry, LEAST_MERGE_PART, QueryPool, SharedMemoryPool};
 
 /// What DataFusion sets aside for the merge of each sort when there is plenty.
 const SORT_MERGE_BYTES: usize = 10 << 20;
+/// From this limit on, batches that are counted several times do no harm.
+pub(crate) const PLENTY: usize = 2 << 30;
 /// Bytes that a batch should have at most when there is plenty.
 const BATCH_BYTES: usize = 8 << 20;
 /// Smaller batches cost more to handle than they save.
@@ -34,7 +38,11 @@ const LEAST_AGGREGATE_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct PlanMemory {
     batch_rows: usize,
+    batch_bytes: usize,
     sort_bytes: usize,
+    sorts_views: bool,
+    /// Whether operators hold more than the batches that pass.
+    holds: bool,
     needs: Vec<Need>,
 }
 
@@ -48,8 +56,13 @@ struct Need {
 impl PlanMemory {
     /// Of `plan` within `limit` bytes, with at most `most_rows` per batch.
     pub(crate) fn of(plan: &dyn ExecutionPlan, limit: usize, most_rows: usize) -> Self {
-        let mut sorts = 0;
-        visit(plan, &mut |node| sorts += sort_streams(node));
+        let (mut sorts, mut sorts_views, mut holds) = (0, false, false);
+        visit(plan, &mut |node| {
+            holds |= node.is::<ExchangeExec>() || node.is::<QueueExec>() || node.is::<WriteExec>() || is_join(node);
+            holds |= sort_streams(node) > 0 || groups(node);
+            sorts += sort_streams(node);
+            sorts_views |= sort_streams(node) > 0 && node.schema().fields().iter().any(|f| has_views(f.data_type()));
+        });
         let streams = sorts.max(plan.output_partitioning().partition_count()).max(1);
         let row_bytes = row_bytes(plan).max(1);
         let batch_bytes = (limit / (32 * streams)).clamp(LEAST_BATCH_BYTES, BATCH_BYTES);
@@ -58,12 +71,21 @@ impl PlanMemory {
         let batch_bytes = batch_rows * row_bytes;
         let mut needs = Vec::new();
         visit(plan, &mut |node| needs.extend(need(node, batch_bytes, sort_bytes)));
-        Self { batch_rows, sort_bytes, needs }
+        Self { batch_rows, batch_bytes, sort_bytes, sorts_views, holds, needs }
     }
 
     /// The least bytes in which the plan can run.
     pub(crate) fn least_bytes(&self) -> usize {
         self.needs.iter().map(|need| need.bytes).sum()
+    }
+
+    /// What the plan should be promised when it was planned for `memory` bytes: more than the least where it holds more
+    /// than the batches that pass.
+    pub(crate) fn wanted_bytes(&self, memory: usize) -> usize {
+        match self.holds {
+            true => self.least_bytes().max(memory / 2),
+            false => self.least_bytes(),
+        }
     }
 
     /// An error that says what would do, unless `limit` does.
@@ -88,20 +110,54 @@ impl fmt::Display for PlanMemory {
 }
 
 /// The context in which query number `query` runs `plan`: its operators are known by the query, and its batches and
-/// merges fit the limit. Fails when the limit is less than the plan needs.
-pub(crate) fn query_context(context: TaskContext, plan: &dyn ExecutionPlan, query: u64) -> Result<Arc<TaskContext>> {
-    let limit = BlockStore::of_task(&context)?.budget().limit();
+/// merges fit the limit, or a share of it beside other queries. Waits until the others leave what the plan needs. Fails
+/// when the limit is less than that. What is returned beside the context must be held while the query runs.
+pub(crate) async fn query_context(
+    context: TaskContext,
+    plan: &dyn ExecutionPlan,
+    query: u64,
+) -> Result<(Arc<TaskContext>, Admission)> {
+    let store = BlockStore::of_task(&context)?;
+    let limit = store.budget().limit();
+    let share = limit / (store.num_queries() + 1);
     let mut config = context.session_config().clone();
-    let memory = PlanMemory::of(plan, limit, config.batch_size());
+    let memory = PlanMemory::of(plan, share, config.batch_size());
     memory.check(limit)?;
+    let admission = match store.enter(query, memory.wanted_bytes(share)) {
+        Entry::Admitted(admission) => admission,
+        Entry::Waiting(place) => {
+            let asking = Arc::new(());
+            let asked = Arc::clone(&asking);
+            on_io_thread(move || place.wait(&asked)).await?
+        }
+    };
     config = config.with_batch_size(memory.batch_rows);
-    config.options_mut().execution.sort_spill_reservation_bytes = memory.sort_bytes;
+    let execution = &mut config.options_mut().execution;
+    execution.sort_spill_reservation_bytes = memory.sort_bytes;
+    if memory.sorts_views && limit <= PLENTY {
+        // A sort cuts what it has sorted at once into batches, and counts the texts of all for each of them.
+        execution.sort_in_place_threshold_bytes = execution.sort_in_place_threshold_bytes.min(2 * memory.batch_bytes);
+    }
     let mut runtime = context.runtime_env().as_ref().clone();
     if let Some(pool) = config.get_extension::<SharedMemoryPool>() {
-        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(query, pool));
+        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(query, share, pool));
         runtime.memory_pool = pool;
     }
-    Ok(Arc::new(context.with_session_config(config).with_runtime(Arc::new(runtime))))
+    Ok((Arc::new(context.with_session_config(config).with_runtime(Arc::new(runtime))), admission))
+}
+
+/// The bytes that the query of a task was planned for.
+pub(crate) fn query_memory(context: &TaskContext) -> Result<usize> {
+    match QueryPool::memory_of(context) {
+        Some(bytes) => Ok(bytes),
+        None => Ok(BlockStore::of_task(context)?.budget().limit()),
+    }
+}
+
+/// The most bytes of a block that a task builds.
+pub(crate) fn block_bytes(context: &TaskContext) -> Result<usize> {
+    let threads = context.session_config().target_partitions();
+    Ok(BlockyardOptions::from_task(context).block_bytes_within(query_memory(context)?, threads))
 }
 
 fn visit<'a>(plan: &'a dyn ExecutionPlan, see: &mut impl FnMut(&'a dyn ExecutionPlan)) {
@@ -120,16 +176,21 @@ fn sort_streams(plan: &dyn ExecutionPlan) -> usize {
     }
 }
 
+/// Whether it is an aggregate that holds groups.
+fn groups(plan: &dyn ExecutionPlan) -> bool {
+    plan.downcast_ref::<AggregateExec>().is_some_and(|a| !a.group_expr().is_empty())
+}
+
 /// What an operator needs of its own, beside what those below it need.
 fn need(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Option<Need> {
     let streams = plan.output_partitioning().partition_count();
     let bytes = if let Some(read) = plan.downcast_ref::<ReadExec>() {
         read.partitions().min(read.num_tasks()) * read.task_bytes()
     } else if plan.is::<SortExec>() && plan.fetch().is_none() {
-        sort_streams(plan) * (sort_bytes.min(4 * batch_bytes) + 2 * batch_bytes)
+        sort_streams(plan) * (sort_bytes + 4 * batch_bytes)
     } else if let Some(merge) = plan.downcast_ref::<SortPreservingMergeExec>() {
         merge.input().output_partitioning().partition_count() * 2 * batch_bytes
-    } else if plan.downcast_ref::<AggregateExec>().is_some_and(|a| !a.group_expr().is_empty()) {
+    } else if groups(plan) {
         streams * LEAST_AGGREGATE_BYTES
     } else if plan.is::<SortMergeJoinExec>() || plan.is::<ExchangeExec>() {
         streams * 2 * batch_bytes

@@ -19,11 +19,11 @@ use tokio::sync::mpsc;
 
 use super::StageMetrics;
 use super::input_order::InputOrder;
+use super::memory::block_bytes;
 use super::tasks::{
     TaskPlan, TaskStream, block_stream, execute_tasks, is_ordered, owner_of, properties, task_of_block,
 };
 use crate::block::TaskId;
-use crate::config::BlockyardOptions;
 use crate::runtime::Drivers;
 use crate::store::{BlockHandle, BlockStore, NextUse};
 
@@ -119,7 +119,7 @@ impl ExecutionPlan for QueueExec {
 impl TaskPlan for QueueExec {
     fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
         let store = BlockStore::of_task(&context)?;
-        let target = BlockyardOptions::block_bytes_of(&context);
+        let target = block_bytes(&context)?;
         let owner = owner_of(self, &context);
         let mut blocks = block_stream(&self.input, partition, context, target)?;
         let (send, receive) = mpsc::channel::<(TaskId, BlockHandle)>(QUEUED_BLOCKS);

@@ -20,9 +20,9 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::gather::gather;
 use super::input_order::InputOrder;
+use super::memory::block_bytes;
 use super::tasks::{block_stream, properties, stream_of};
 use crate::block::TaskId;
-use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
 use crate::runtime::Drivers;
 use crate::sinks::{FileWriter, Staging, Target};
@@ -179,7 +179,7 @@ impl Job {
         let batches = gather(&self.input, Arc::clone(&self.context), &Arc::default())?;
         let id = TaskId::root(0);
         let path = staging.path_of(&id);
-        let buffer_bytes = MOST_ROW_GROUP_BYTES.min(BlockyardOptions::block_bytes_of(&self.context));
+        let buffer_bytes = MOST_ROW_GROUP_BYTES.min(block_bytes(&self.context)?);
         let _reserved = BlockStore::of_task(&self.context)?.working_set(&self.owner(), buffer_bytes)?;
         let (store, schema) = (Arc::clone(staging.store()), self.input.schema());
         let rows = self.writer.write(store, path, schema, buffer_bytes, batches).await?;
@@ -187,7 +187,7 @@ impl Job {
     }
 
     async fn write_blocks(&self, staging: &Arc<Staging>) -> Result<Vec<(TaskId, usize)>> {
-        let target_bytes = BlockyardOptions::block_bytes_of(&self.context);
+        let target_bytes = block_bytes(&self.context)?;
         let buffer_bytes = MOST_ROW_GROUP_BYTES.min(target_bytes);
         let store = BlockStore::of_task(&self.context)?;
         let owner = self.owner();

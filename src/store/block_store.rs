@@ -10,6 +10,7 @@ use datafusion::execution::TaskContext;
 use datafusion::execution::disk_manager::{DiskManager, DiskManagerBuilder, DiskManagerMode};
 use parking_lot::{Condvar, Mutex};
 
+use super::admission::{Admissions, Entry};
 use super::budget::Use;
 use super::buffers::{BufferTable, Buffers};
 use super::candidates::{Candidates, Victim};
@@ -31,6 +32,7 @@ pub struct BlockStore {
     buffers: BufferTable,
     next_id: AtomicU64,
     queries: AtomicU64,
+    admissions: Arc<Admissions>,
     blocks: Mutex<BTreeMap<u64, Weak<Stored>>>,
     candidates: Mutex<Candidates>,
     news: Arc<News>,
@@ -71,10 +73,20 @@ impl News {
     }
 }
 
+/// Memory that was promised to a query that runs.
+#[derive(Debug)]
+pub(super) struct Promise {
+    pub(super) query: u64,
+    pub(super) bytes: usize,
+    /// What its tasks have taken of it.
+    pub(super) tasks: usize,
+}
+
 impl BlockStore {
     /// A store which spills to `directories`.
     pub fn new(budget: Arc<Budget>, directories: Arc<SpillDirectories>, compression: SpillCompression) -> Self {
         Self {
+            admissions: Arc::new(Admissions::new(Arc::clone(&budget))),
             budget,
             files: SpillFiles::new(directories),
             compression: Mutex::new(compression),
@@ -128,6 +140,27 @@ impl BlockStore {
     /// A number for a query that starts, from 1 on.
     pub(crate) fn next_query(&self) -> u64 {
         self.queries.fetch_add(1, Relaxed) + 1
+    }
+
+    /// How many queries run, or wait for memory.
+    pub(crate) fn num_queries(&self) -> usize {
+        self.admissions.count()
+    }
+
+    /// Promises `bytes` to a query, or lets it wait for them.
+    pub(crate) fn enter(&self, query: u64, bytes: usize) -> Entry {
+        self.admissions.enter(query, bytes)
+    }
+
+    /// What was promised to other queries than `query`.
+    pub(super) fn promises_beside(&self, query: u64) -> Vec<Promise> {
+        let others = self.admissions.running().into_iter().filter(|(other, _)| *other != query);
+        others.map(|(query, bytes)| Promise { query, bytes, tasks: self.task_bytes(query) }).collect()
+    }
+
+    /// Bytes of the working sets of a query's tasks.
+    fn task_bytes(&self, query: u64) -> usize {
+        self.owners().iter().filter(|owner| owner.query() == query).map(|owner| owner.task_bytes()).sum()
     }
 
     /// What all owners together moved.

@@ -23,13 +23,20 @@ pub struct Budget {
     used: AtomicUsize,
     by_use: [AtomicUsize; 3],
     peak: AtomicUsize,
+    moves: AtomicUsize,
 }
 
 impl Budget {
     /// A budget of `limit` bytes.
     pub fn new(limit: usize) -> Self {
         let zero = || AtomicUsize::new(0);
-        Self { limit: AtomicUsize::new(limit), used: zero(), by_use: [zero(), zero(), zero()], peak: zero() }
+        Self {
+            limit: AtomicUsize::new(limit),
+            used: zero(),
+            by_use: [zero(), zero(), zero()],
+            peak: zero(),
+            moves: zero(),
+        }
     }
 
     /// The limit in bytes.
@@ -67,6 +74,11 @@ impl Budget {
         self.peak.load(Relaxed)
     }
 
+    /// How often bytes were taken or given back: where it stays the same, nothing moves.
+    pub(super) fn moves(&self) -> usize {
+        self.moves.load(Relaxed)
+    }
+
     /// Starts to measure the peak anew.
     pub fn reset_peak(&self) {
         self.peak.store(self.used(), Relaxed);
@@ -83,8 +95,7 @@ impl Budget {
         let within = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
         let taken = bytes == 0 || self.used.fetch_update(Relaxed, Relaxed, within).is_ok();
         if taken {
-            self.of(what).fetch_add(bytes, Relaxed);
-            self.peak.fetch_max(self.used(), Relaxed);
+            self.note_taken(what, bytes);
         }
         taken
     }
@@ -92,14 +103,20 @@ impl Budget {
     /// Takes `bytes` even if that goes over the limit.
     pub(super) fn take(&self, what: Use, bytes: usize) {
         self.used.fetch_add(bytes, Relaxed);
+        self.note_taken(what, bytes);
+    }
+
+    fn note_taken(&self, what: Use, bytes: usize) {
         self.of(what).fetch_add(bytes, Relaxed);
         self.peak.fetch_max(self.used(), Relaxed);
+        self.moves.fetch_add(1, Relaxed);
     }
 
     /// Gives back what was taken.
     pub(super) fn give_back(&self, what: Use, bytes: usize) {
         self.of(what).fetch_sub(bytes, Relaxed);
         self.used.fetch_sub(bytes, Relaxed);
+        self.moves.fetch_add(1, Relaxed);
     }
 
     fn of(&self, what: Use) -> &AtomicUsize {

@@ -21,7 +21,8 @@ impl Buffers {
         for column in batches.iter().flat_map(RecordBatch::columns) {
             collect(&column.to_data(), &mut found);
         }
-        found.sort_unstable();
+        // Of parts that begin at the same address the longest.
+        found.sort_unstable_by_key(|(address, bytes)| (*address, std::cmp::Reverse(*bytes)));
         found.dedup_by_key(|(address, _)| *address);
         Self(found)
     }
@@ -47,40 +48,66 @@ fn collect(data: &ArrayData, found: &mut Vec<(usize, usize)>) {
     }
 }
 
-/// Which buffers are held, by how many blocks. A buffer cannot be freed, and its address not be used again, while it is
-/// counted here: the block that it is counted for holds it.
+/// A buffer that blocks hold.
 #[derive(Debug, Default)]
-pub(super) struct BufferTable(Mutex<HashMap<usize, usize>>);
+struct Held {
+    blocks: usize,
+    /// What is counted for it. Parts of the pages of a file can begin at the same address and differ in length.
+    bytes: usize,
+}
+
+/// Which buffers are held, by address. A buffer cannot be freed, and its address not be used again, while it is counted
+/// here: the block that it is counted for holds it.
+#[derive(Debug, Default)]
+pub(super) struct BufferTable(Mutex<HashMap<usize, Held>>);
 
 impl BufferTable {
     /// Counts the buffers that are new here, all or none. Otherwise returns how many bytes that takes.
     pub(super) fn try_add(&self, buffers: &Buffers, budget: &Budget) -> Result<(), usize> {
-        let mut holders = self.0.lock();
-        let new = buffers.0.iter().filter(|(address, _)| !holders.contains_key(address));
-        let bytes = new.map(|(_, bytes)| bytes).sum();
+        let mut held = self.0.lock();
+        let counted = |address: &usize| held.get(address).map_or(0, |buffer| buffer.bytes);
+        let bytes = buffers.0.iter().map(|(address, bytes)| bytes.saturating_sub(counted(address))).sum();
         if !budget.try_take(Use::Blocks, bytes) {
             return Err(bytes);
         }
-        for (address, _) in &buffers.0 {
-            *holders.entry(*address).or_default() += 1;
+        for (address, bytes) in &buffers.0 {
+            let buffer = held.entry(*address).or_default();
+            buffer.blocks += 1;
+            buffer.bytes = buffer.bytes.max(*bytes);
         }
         Ok(())
     }
 
     /// One holder less for each of them. Returns the bytes that nobody holds any more.
     pub(super) fn remove(&self, buffers: &Buffers, budget: &Budget) -> usize {
-        let mut holders = self.0.lock();
+        let mut held = self.0.lock();
         let mut freed = 0;
-        for (address, bytes) in &buffers.0 {
-            if let Entry::Occupied(mut entry) = holders.entry(*address) {
-                *entry.get_mut() -= 1;
-                if *entry.get() == 0 {
-                    entry.remove();
-                    freed += bytes;
+        for (address, _) in &buffers.0 {
+            if let Entry::Occupied(mut entry) = held.entry(*address) {
+                entry.get_mut().blocks -= 1;
+                if entry.get().blocks == 0 {
+                    freed += entry.remove().bytes;
                 }
             }
         }
         budget.give_back(Use::Blocks, freed);
         freed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_that_begin_at_the_same_address_are_given_back_as_they_were_counted() {
+        let (table, budget) = (BufferTable::default(), Budget::new(1000));
+        let [short, long] = [10, 300].map(|bytes| Buffers(vec![(4096, bytes)]));
+        table.try_add(&short, &budget).unwrap();
+        table.try_add(&long, &budget).unwrap();
+        assert_eq!(budget.blocks(), 300);
+        assert_eq!(table.remove(&long, &budget), 0);
+        assert_eq!(table.remove(&short, &budget), 300);
+        assert_eq!(budget.used(), 0);
     }
 }

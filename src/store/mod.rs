@@ -32,10 +32,12 @@
 //!
 //! # Locks
 //!
-//! In this order, and never held while a file is written or read: the pool's consumers; `BlockStore::candidates` and `BlockStore::blocks` (which never hold the last reference to a block, because its drop
-//! takes them); a block's own `residence`; the table of buffers. The budget is atomic. Dropping a batch takes no lock, so a
-//! drop inside the memory pool is safe.
+//! In this order, and never held while a file is written or read: the pool's consumers; the admissions;
+//! `BlockStore::owners`, `BlockStore::candidates` and `BlockStore::blocks` (which never hold the last reference to a block,
+//! because its drop takes them); a block's own `residence`; the table of buffers. The budget is atomic. Dropping a batch
+//! takes no lock, so a drop inside the memory pool is safe.
 
+mod admission;
 mod block_store;
 mod budget;
 mod buffers;
@@ -46,6 +48,7 @@ mod spill;
 mod state;
 mod stored;
 
+pub(crate) use admission::{Admission, Entry};
 pub use block_store::BlockStore;
 pub(crate) use block_store::WorkingSet;
 pub use budget::Budget;

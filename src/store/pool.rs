@@ -19,9 +19,15 @@ use crate::config::ByteSize;
 const SPILLABLE_FLOOR: usize = 1 << 20;
 /// A merge may always have this part of the memory of operators. No more is set aside for it before a sort begins.
 pub(crate) const LEAST_MERGE_PART: usize = 16;
+/// What a consumer can have beyond all shares, as long as it is within the limit: too little to fail for.
+const MOST_TRIFLE: usize = 2 << 20;
+/// The same as a part of the limit.
+const TRIFLE_PART: usize = 16;
 /// What repartitions may have together, as a part of the memory of operators: they hold batches for partitions that are
 /// busy. Beyond that they spill.
 const QUEUE_PART: usize = 4;
+/// How the consumers of a sort are called, that of its merge with another word behind.
+const SORTER: &str = "ExternalSorter";
 /// Holders that a refusal names.
 const NAMED_HOLDERS: usize = 4;
 
@@ -34,15 +40,34 @@ pub struct SharedMemoryPool {
 
 #[derive(Debug, Default)]
 struct Consumers {
-    by_id: HashMap<usize, Holder>,
-    /// Those that can spill and share fairly.
+    by_id: HashMap<usize, Registered>,
+}
+
+#[derive(Debug)]
+struct Registered {
+    kind: Kind,
+    holder: Holder,
+}
+
+/// What a query holds, as one of its consumers sees it.
+#[derive(Debug, Default)]
+struct Holds {
+    query: u64,
+    /// Bytes of the consumer itself.
+    consumer: usize,
+    /// Bytes of all consumers.
+    bytes: usize,
+    /// How many spill when they have had their share.
     sharing: usize,
-    /// Merges of sorts.
-    merging: usize,
-    /// Bytes held by repartitions.
-    queued: usize,
-    /// Bytes held by those that do not share.
+    /// Bytes of those that do not.
     not_sharing: usize,
+    /// How many merge runs of a sort.
+    merging: usize,
+    /// Bytes of repartitions.
+    queued: usize,
+    /// What the sorter has whose batches the consumer merges, and the most that it had.
+    sorter: usize,
+    sorter_peak: usize,
 }
 
 /// What one consumer of an operator has reserved.
@@ -68,14 +93,37 @@ impl SharedMemoryPool {
 
     /// What operators hold now, the most first.
     pub fn holders(&self) -> Vec<Holder> {
-        let mut holders: Vec<_> = self.consumers.lock().by_id.values().cloned().collect();
+        let mut holders: Vec<_> =
+            self.consumers.lock().by_id.values().map(|consumer| consumer.holder.clone()).collect();
         holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
         holders
     }
 
-    /// The most that operators may have: the rest is for reading blocks back and for tasks, without which nothing moves.
+    fn trifle(&self) -> usize {
+        MOST_TRIFLE.min(self.budget().limit() / TRIFLE_PART)
+    }
+
+    /// The most that operators may have together.
     fn operators_limit(limit: usize) -> usize {
         limit / 8 * 7
+    }
+
+    /// The most that the operators of a query may have now: the rest is for reading blocks back and for tasks, without
+    /// which nothing moves, and what others have or were promised.
+    fn allowance(&self, consumers: &Consumers, query: u64) -> usize {
+        let limit = self.budget().limit();
+        let most = Self::operators_limit(limit).min(limit.saturating_sub(self.budget().tasks()));
+        let others: usize = self
+            .store
+            .promises_beside(query)
+            .into_iter()
+            .map(|promise| {
+                // What its tasks have is not in `most` any more.
+                let open = promise.bytes.saturating_sub(promise.tasks);
+                open.max(consumers.bytes_of_query(promise.query))
+            })
+            .sum();
+        most.saturating_sub(others)
     }
 
     fn budget(&self) -> &Budget {
@@ -83,34 +131,34 @@ impl SharedMemoryPool {
     }
 
     fn register_for(&self, query: u64, consumer: &MemoryConsumer) {
-        let mut consumers = self.consumers.lock();
-        consumers.sharing += usize::from(Kind::of(consumer).shares());
-        consumers.merging += usize::from(Kind::of(consumer) == Kind::Merge);
         let (operator, can_spill) = (consumer.name().to_owned(), consumer.can_spill());
-        consumers.by_id.insert(consumer.id(), Holder { query, operator, can_spill, bytes: 0, peak_bytes: 0 });
+        let holder = Holder { query, operator, can_spill, bytes: 0, peak_bytes: 0 };
+        self.consumers.lock().by_id.insert(consumer.id(), Registered { kind: Kind::of(consumer), holder });
     }
 
     /// Takes memory for an operator, pushing blocks out. Returns whether it got it.
     fn take(&self, reservation: &MemoryReservation, additional: usize) -> Result<bool> {
         let consumer = reservation.consumer();
         loop {
+            let must;
             {
                 let mut consumers = self.consumers.lock();
-                let limit = self.budget().limit();
-                let most = Self::operators_limit(limit).min(limit.saturating_sub(self.budget().tasks()));
-                let held = consumers.bytes(consumer);
-                let wanted = held + additional;
+                let holds = consumers.of_query_of(consumer);
+                let most = self.allowance(&consumers, holds.query);
+                let wanted = holds.consumer + additional;
+                must = holds.takes_over(wanted);
                 let over_share = match Kind::of(consumer) {
                     // One that holds nothing has nothing to spill: a refusal would be its end.
-                    Kind::Sharing => reservation.size() > 0 && wanted > consumers.fair(most),
+                    Kind::Sharing => reservation.size() > 0 && wanted > holds.fair(most),
                     // The merge of what was spilled comes first, and leaves room for the groups, which then cannot spill.
-                    Kind::Grouping if reservation.size() < held => false,
-                    Kind::Grouping => held > 0 && wanted > consumers.fair(most) / 4 * 3,
-                    Kind::Merge => wanted > consumers.fair_merge(consumer, most),
-                    Kind::Queue => consumers.queued + additional > most / QUEUE_PART,
+                    Kind::Grouping if reservation.size() < holds.consumer => wanted > holds.fair(most),
+                    Kind::Grouping => holds.consumer > 0 && wanted > holds.fair(most) / 4 * 3,
+                    Kind::Merge => wanted > holds.fair_merge(most) && !must,
+                    Kind::Queue => holds.queued + additional > most / QUEUE_PART,
                     Kind::Unspillable => false,
                 };
-                if over_share || self.budget().execution() + additional > most {
+                let over_limit = holds.bytes + additional > most && !must;
+                if wanted > self.trifle() && (over_share || over_limit) {
                     return Ok(false);
                 }
                 if self.budget().try_take(Use::Operators, additional) {
@@ -122,7 +170,12 @@ impl SharedMemoryPool {
             // several turns.
             let excess = self.budget().excess(additional);
             if self.store.make_room(excess.max(1))? == 0 && self.budget().excess(additional) > 0 {
-                return Ok(false);
+                if must {
+                    // What it takes over is there, counted or not, until the sorter has spilled.
+                    self.budget().take(Use::Operators, additional);
+                    self.consumers.lock().add(consumer, additional);
+                }
+                return Ok(must);
             }
         }
     }
@@ -168,16 +221,11 @@ enum Kind {
 }
 
 impl Kind {
-    /// Whether it spills when it has had its fair share.
-    fn shares(self) -> bool {
-        matches!(self, Self::Sharing | Self::Grouping)
-    }
-
     fn of(consumer: &MemoryConsumer) -> Self {
         let name = consumer.name();
         if name.starts_with("Repartition") {
             Self::Queue
-        } else if name.starts_with("ExternalSorterMerge") {
+        } else if name.strip_prefix(SORTER).is_some_and(|suffix| suffix.starts_with("Merge")) {
             Self::Merge
         } else if consumer.can_spill() && name.contains("Aggregate") {
             Self::Grouping
@@ -200,11 +248,7 @@ impl MemoryPool for SharedMemoryPool {
     }
 
     fn unregister(&self, consumer: &MemoryConsumer) {
-        let mut consumers = self.consumers.lock();
-        if consumers.by_id.remove(&consumer.id()).is_some() {
-            consumers.sharing -= usize::from(Kind::of(consumer).shares());
-            consumers.merging -= usize::from(Kind::of(consumer) == Kind::Merge);
-        }
+        self.consumers.lock().by_id.remove(&consumer.id());
     }
 
     fn grow(&self, reservation: &MemoryReservation, additional: usize) {
@@ -242,46 +286,69 @@ impl MemoryPool for SharedMemoryPool {
 }
 
 impl Consumers {
-    /// What each consumer that shares may hold, out of `most` for all operators.
-    fn fair(&self, most: usize) -> usize {
-        (most.saturating_sub(self.not_sharing + self.queued) / self.sharing.max(1)).max(SPILLABLE_FLOOR)
+    fn of_query_of(&self, consumer: &MemoryConsumer) -> Holds {
+        let Some(asking) = self.by_id.get(&consumer.id()) else {
+            return Holds::default();
+        };
+        let mut holds = Holds { query: asking.holder.query, consumer: asking.holder.bytes, ..Holds::default() };
+        for Registered { kind, holder } in self.by_id.values().filter(|other| other.holder.query == holds.query) {
+            holds.bytes += holder.bytes;
+            match kind {
+                Kind::Sharing | Kind::Grouping => holds.sharing += 1,
+                Kind::Merge => {
+                    holds.merging += 1;
+                    holds.not_sharing += holder.bytes;
+                }
+                Kind::Queue => {
+                    holds.queued += holder.bytes;
+                    holds.not_sharing += holder.bytes;
+                }
+                Kind::Unspillable => holds.not_sharing += holder.bytes,
+            }
+            let merges_it = |suffix: &str| suffix.strip_prefix("Merge") == holder.operator.strip_prefix(SORTER);
+            if asking.kind == Kind::Merge && asking.holder.operator.strip_prefix(SORTER).is_some_and(merges_it) {
+                holds.sorter += holder.bytes;
+                holds.sorter_peak = holds.sorter_peak.max(holder.peak_bytes);
+            }
+        }
+        holds
     }
 
-    /// What a merge may hold: as much as its sorter had, which it takes over, and later a share. A quarter of all stays for
-    /// the merge of the partitions above, which cannot do with less.
-    fn fair_merge(&self, merge: &MemoryConsumer, most: usize) -> usize {
-        let sorter = merge.name().replace("Merge", "");
-        let sorters = self.by_id.values().filter(|holder| holder.operator == sorter);
-        let taken_over = sorters.map(|holder| holder.peak_bytes).max().unwrap_or(0);
-        let share = most / self.sharing.max(self.merging).max(1) / 4 * 3;
-        share.max(most / LEAST_MERGE_PART).max(SPILLABLE_FLOOR).max(taken_over)
-    }
-
-    fn bytes(&self, consumer: &MemoryConsumer) -> usize {
-        self.by_id.get(&consumer.id()).map_or(0, |holder| holder.bytes)
+    fn bytes_of_query(&self, query: u64) -> usize {
+        self.by_id.values().map(|consumer| &consumer.holder).filter(|h| h.query == query).map(|h| h.bytes).sum()
     }
 
     fn add(&mut self, consumer: &MemoryConsumer, bytes: usize) {
-        if let Some(holder) = self.by_id.get_mut(&consumer.id()) {
+        if let Some(Registered { holder, .. }) = self.by_id.get_mut(&consumer.id()) {
             holder.bytes += bytes;
             holder.peak_bytes = holder.peak_bytes.max(holder.bytes);
-        }
-        match Kind::of(consumer) {
-            Kind::Sharing | Kind::Grouping => {}
-            Kind::Queue => self.queued += bytes,
-            Kind::Merge | Kind::Unspillable => self.not_sharing += bytes,
         }
     }
 
     fn remove(&mut self, consumer: &MemoryConsumer, bytes: usize) {
-        if let Some(holder) = self.by_id.get_mut(&consumer.id()) {
+        if let Some(Registered { holder, .. }) = self.by_id.get_mut(&consumer.id()) {
             holder.bytes -= bytes;
         }
-        match Kind::of(consumer) {
-            Kind::Sharing | Kind::Grouping => {}
-            Kind::Queue => self.queued -= bytes,
-            Kind::Merge | Kind::Unspillable => self.not_sharing -= bytes,
-        }
+    }
+}
+
+impl Holds {
+    /// What each consumer that shares may hold, out of `most` for the query.
+    fn fair(&self, most: usize) -> usize {
+        (most.saturating_sub(self.not_sharing) / self.sharing.max(1)).max(SPILLABLE_FLOOR)
+    }
+
+    /// Whether a merge takes over what its sorter gives back: the batches, and as much again for its cursors. The sorter
+    /// spills by it, so a refusal would be the end of the sort.
+    fn takes_over(&self, wanted: usize) -> bool {
+        wanted + self.sorter <= 2 * self.sorter_peak
+    }
+
+    /// What a merge may hold of what was spilled. A quarter of all stays for the merge of the partitions above, which
+    /// cannot do with less.
+    fn fair_merge(&self, most: usize) -> usize {
+        let share = most / self.sharing.max(self.merging).max(1) / 4 * 3;
+        share.max(most / LEAST_MERGE_PART).max(SPILLABLE_FLOOR)
     }
 }
 
@@ -295,13 +362,20 @@ impl fmt::Display for SharedMemoryPool {
 #[derive(Debug)]
 pub(crate) struct QueryPool {
     query: u64,
+    memory: usize,
     shared: Arc<SharedMemoryPool>,
 }
 
 impl QueryPool {
-    /// The view of query number `query`.
-    pub(crate) fn new(query: u64, shared: Arc<SharedMemoryPool>) -> Self {
-        Self { query, shared }
+    /// The view of query number `query`, which was planned for `memory` bytes.
+    pub(crate) fn new(query: u64, memory: usize, shared: Arc<SharedMemoryPool>) -> Self {
+        Self { query, memory, shared }
+    }
+
+    /// The bytes that the query of a task was planned for, where that is known.
+    pub(crate) fn memory_of(context: &TaskContext) -> Option<usize> {
+        let pool: &dyn Any = context.memory_pool().as_ref();
+        pool.downcast_ref::<Self>().map(|pool| pool.memory)
     }
 
     /// Number of the query that a task belongs to, 0 where it is not known.
@@ -387,17 +461,35 @@ mod tests {
     }
 
     #[test]
+    fn what_is_promised_to_another_query_is_left_to_it() {
+        let store = store(64 << 20);
+        let shared = Arc::new(SharedMemoryPool::new(Arc::clone(&store)));
+        let (_one, other) = (store.enter(1, 8 << 20), store.enter(2, 24 << 20));
+        let [greedy, modest] = [1, 2].map(|query| -> MemoryReservation {
+            let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(query, 0, Arc::clone(&shared)));
+            MemoryConsumer::new("join").register(&pool)
+        });
+        greedy.try_grow(33 << 20).unwrap_err();
+        greedy.try_grow(32 << 20).unwrap();
+        modest.try_grow(24 << 20).unwrap();
+        drop((modest, other));
+        greedy.try_grow(24 << 20).unwrap();
+    }
+
+    #[test]
     fn operators_leave_an_eighth_to_blocks_and_tasks() {
-        let pool: Arc<dyn MemoryPool> = Arc::new(SharedMemoryPool::new(store(800)));
+        let pool: Arc<dyn MemoryPool> = Arc::new(SharedMemoryPool::new(store(8 << 20)));
         let reservation = MemoryConsumer::new("join").register(&pool);
-        reservation.try_grow(700).unwrap();
+        reservation.try_grow(7 << 20).unwrap();
         reservation.try_grow(1).unwrap_err();
+        // What is next to nothing comes out of the eighth.
+        MemoryConsumer::new("count").register(&pool).try_grow(1000).unwrap();
     }
 
     #[test]
     fn holders_are_known_by_their_query() {
         let shared = Arc::new(SharedMemoryPool::new(store(1 << 20)));
-        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(7, Arc::clone(&shared)));
+        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(7, 1 << 20, Arc::clone(&shared)));
         let reservation = MemoryConsumer::new("sort").with_can_spill(true).register(&pool);
         reservation.try_grow(100).unwrap();
         reservation.shrink(60);

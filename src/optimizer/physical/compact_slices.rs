@@ -16,16 +16,14 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::joins::{HashJoinExec, SortMergeJoinExec};
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::CompactExec;
-
-/// From this limit on slices are left alone.
-const PLENTY: usize = 2 << 30;
+use crate::physical::{CompactExec, MapExec, PLENTY};
 
 #[derive(Debug)]
 pub(super) struct CompactSlices;
@@ -67,9 +65,12 @@ fn counts_batches(plan: &dyn ExecutionPlan) -> bool {
         || plan.is::<HashJoinExec>()
 }
 
+/// Whether batches can be slices, or larger than the session's: a function of the user gives what it likes.
 fn gives_slices(plan: &dyn ExecutionPlan) -> bool {
     plan.is::<SortExec>()
         || plan.is::<AggregateExec>()
         || plan.is::<RepartitionExec>()
         || plan.is::<SortMergeJoinExec>()
+        || plan.is::<MapExec>()
+        || (plan.is::<ProjectionExec>() && gives_slices(plan.children()[0].as_ref()))
 }

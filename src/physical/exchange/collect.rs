@@ -8,8 +8,8 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::TryStreamExt;
 
 use crate::block::TaskId;
-use crate::config::BlockyardOptions;
 use crate::physical::GatherExec;
+use crate::physical::memory::block_bytes;
 use crate::physical::tasks::block_stream;
 use crate::runtime::Drivers;
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
@@ -36,7 +36,7 @@ pub(crate) async fn collect_blocks(
         _ => plan,
     };
     let store = BlockStore::of_task(context)?;
-    let target = BlockyardOptions::block_bytes_of(context);
+    let target = block_bytes(context)?;
     let mut drivers = Vec::new();
     for partition in 0..plan.output_partitioning().partition_count() {
         let mut blocks = block_stream(plan, partition, Arc::clone(context), target)?;

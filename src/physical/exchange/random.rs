@@ -17,13 +17,14 @@ use futures::{StreamExt, TryStreamExt};
 
 use crate::block::{Block, TaskId, compact_views, row_random, sliced_bytes};
 use crate::config::BlockyardOptions;
+use crate::physical::memory::query_memory;
 use crate::physical::stage::StageMetrics;
 use crate::physical::tasks::task_stream;
 use crate::runtime::{Drivers, on_io_thread};
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner, WorkingSet};
 
-/// Rows of an output batch.
-const BATCH_ROWS: usize = 8192;
+/// Rows that an output task should have at least, so that small inputs have few.
+const TASK_ROWS: usize = 8192;
 /// A task's rows are routed in runs of about this many bytes.
 const RUN_BYTES: usize = 32 << 20;
 /// Bytes that a piece should have at least; smaller ones are slow to read back.
@@ -51,6 +52,8 @@ pub(super) struct Runs {
     buckets_per_task: usize,
     /// What a bucket has, about.
     sorted_bytes: usize,
+    /// Rows of an output batch.
+    batch_rows: usize,
     store: Arc<BlockStore>,
     owner: Arc<Owner>,
 }
@@ -66,7 +69,7 @@ pub(super) async fn map_side(
     let store = BlockStore::of_task(context)?;
     let options = BlockyardOptions::from_task(context);
     let partitions = input.output_partitioning().partition_count();
-    let run_bytes = RUN_BYTES.min(store.budget().limit() / (8 * partitions)).max(1);
+    let run_bytes = RUN_BYTES.min(query_memory(context)? / (8 * partitions)).max(1);
     let mut drivers = Vec::new();
     for partition in 0..partitions {
         let mut tasks = task_stream(input, partition, Arc::clone(context))?;
@@ -103,14 +106,15 @@ pub(super) async fn map_side(
     // Output tasks follow from the data alone: their ids give the randomness above. Powers of two keep the small
     // differences that the limit makes to the bytes (offsets of more or fewer pieces) from changing their number.
     let by_size = (bytes / options.target_shuffle_max_block_size.bound()).next_power_of_two();
-    let by_rows = (rows / BATCH_ROWS).min(2 * options.num_cpus);
+    let by_rows = (rows / TASK_ROWS).min(2 * options.num_cpus);
     let num_tasks = num_blocks.unwrap_or_else(|| by_size.max(by_rows));
     // What is sorted at once follows from the limit.
-    let sorted_bytes = (store.budget().limit() / (8 * partitions)).max(1 << 20);
+    let sorted_bytes = (query_memory(context)? / (8 * partitions)).max(1 << 20);
     // A power of two as well: where the number of tasks is one, no piece then belongs to two buckets.
     let buckets_per_task = (bytes / num_tasks.max(1)).div_ceil(sorted_bytes).next_power_of_two();
     let (schema, owner, num_tasks) = (input.schema(), Arc::clone(stage.owner()), num_tasks.max(1));
-    Ok(Runs { runs, schema, num_tasks, buckets_per_task, sorted_bytes, store, owner })
+    let batch_rows = context.session_config().batch_size();
+    Ok(Runs { runs, schema, num_tasks, buckets_per_task, sorted_bytes, batch_rows, store, owner })
 }
 
 /// Gathers the batches of a run and cuts them into pieces.
@@ -194,7 +198,7 @@ impl Runs {
                 on_io_thread(move || runs.order(bucket))
             })
             .map_ok(|ordered| {
-                let starts = (0..ordered.places.len()).step_by(BATCH_ROWS);
+                let starts = (0..ordered.places.len()).step_by(ordered.batch_rows);
                 stream::iter(starts).map(move |start| ordered.batch(start))
             })
             .try_flatten()
@@ -218,7 +222,8 @@ impl Runs {
         // Equal keys keep the order of the input, which the tuple gives too.
         places.sort_unstable();
         let places = places.into_iter().map(|(_, piece, row)| (piece as usize, row as usize)).collect();
-        Ok(Ordered { schema: Arc::clone(&self.schema), pieces, places, _reserved: reserved })
+        let (schema, batch_rows) = (Arc::clone(&self.schema), self.batch_rows);
+        Ok(Ordered { schema, batch_rows, pieces, places, _reserved: reserved })
     }
 }
 
@@ -235,6 +240,7 @@ fn inside(piece: RecordBatch, low: u64, high: u64) -> Result<RecordBatch> {
 /// A bucket that was sorted but not yet copied.
 struct Ordered {
     schema: SchemaRef,
+    batch_rows: usize,
     pieces: Vec<RecordBatch>,
     places: Vec<(usize, usize)>,
     _reserved: WorkingSet,
@@ -242,7 +248,7 @@ struct Ordered {
 
 impl Ordered {
     fn batch(&self, start: usize) -> Result<RecordBatch> {
-        let places = &self.places[start..(start + BATCH_ROWS).min(self.places.len())];
+        let places = &self.places[start..(start + self.batch_rows).min(self.places.len())];
         if self.schema.fields().is_empty() {
             let options = datafusion::arrow::array::RecordBatchOptions::new().with_row_count(Some(places.len()));
             return Ok(RecordBatch::try_new_with_options(Arc::clone(&self.schema), Vec::new(), &options)?);
@@ -264,7 +270,8 @@ mod tests {
             let schema = Arc::new(Schema::empty());
             let (store, owner) = (store(0), Arc::default());
             let (runs, num_tasks) = (Vec::new(), num_buckets);
-            let runs = Runs { runs, schema, num_tasks, buckets_per_task: 1, sorted_bytes: 0, store, owner };
+            let runs =
+                Runs { runs, schema, num_tasks, buckets_per_task: 1, sorted_bytes: 0, batch_rows: 1, store, owner };
             let mut next = 0u128;
             for bucket in 0..num_buckets {
                 let (low, high) = runs.key_range(bucket);

@@ -17,7 +17,7 @@ use datafusion::physical_plan::{
 use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
-use super::MapStep;
+use super::{MapStep, StepTask};
 use crate::functions::Compute;
 use crate::physical::StageMetrics;
 use crate::physical::input_order::InputOrder;
@@ -165,9 +165,10 @@ impl ExecutionPlan for MapExec {
 
 impl TaskPlan for MapExec {
     fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
+        let batch_rows = context.session_config().batch_size();
         let input = task_stream(&self.input, partition, context)?;
         let state = (input, self.steps.clone(), self.slots.clone(), self.schema());
-        let tasks = stream::try_unfold(state, |(mut input, steps, slots, schema)| async move {
+        let tasks = stream::try_unfold(state, move |(mut input, steps, slots, schema)| async move {
             // The slot comes before the task: whoever waits for a slot holds no task that others wait for.
             let slot = match &slots {
                 Some(slots) => {
@@ -179,8 +180,9 @@ impl TaskPlan for MapExec {
             let Some(Task { id, mut batches }) = input.try_next().await? else {
                 return Ok(None);
             };
+            let task = StepTask { id, batch_rows };
             for step in &steps {
-                batches = step.run(batches, &id)?;
+                batches = step.run(batches, &task)?;
             }
             if let Some(slot) = slot {
                 // It is given back when the task's stream drops.
@@ -189,7 +191,7 @@ impl TaskPlan for MapExec {
                 });
                 batches = stream_of(Arc::clone(&schema), held.boxed());
             }
-            Ok(Some((Task { id, batches }, (input, steps, slots, schema))))
+            Ok(Some((Task { id: task.id, batches }, (input, steps, slots, schema))))
         });
         Ok(tasks.boxed())
     }

@@ -11,12 +11,8 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr_common::physical_expr::fmt_sql;
 
-use super::MapStep;
 use super::push::{Push, push_stream};
-use crate::block::TaskId;
-
-/// Small batches that a selective filter leaves are put together up to this many rows.
-const COALESCED_ROWS: usize = 8192;
+use super::{MapStep, StepTask};
 
 /// Keeps the rows for which a predicate is true.
 #[derive(Debug)]
@@ -41,8 +37,9 @@ impl MapStep for FilterStep {
         &self.schema
     }
 
-    fn run(&self, batches: SendableRecordBatchStream, _id: &TaskId) -> Result<SendableRecordBatchStream> {
-        let kept = BatchCoalescer::new(Arc::clone(&self.schema), COALESCED_ROWS);
+    fn run(&self, batches: SendableRecordBatchStream, task: &StepTask) -> Result<SendableRecordBatchStream> {
+        // Small batches that a selective filter leaves are put together.
+        let kept = BatchCoalescer::new(Arc::clone(&self.schema), task.batch_rows);
         let push = FilterPush { predicate: Arc::clone(&self.predicate), kept };
         Ok(push_stream(Arc::clone(&self.schema), batches, push))
     }

@@ -9,8 +9,8 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
 
-use super::MapStep;
 use super::push::{Push, push_stream};
+use super::{MapStep, StepTask};
 use crate::block::{Block, OutputBuffer, TaskId};
 use crate::error::ErrorContext;
 use crate::functions::BatchSize;
@@ -50,12 +50,12 @@ impl MapStep for FunctionStep {
         &self.schema
     }
 
-    fn run(&self, batches: SendableRecordBatchStream, id: &TaskId) -> Result<SendableRecordBatchStream> {
+    fn run(&self, batches: SendableRecordBatchStream, task: &StepTask) -> Result<SendableRecordBatchStream> {
         let push = FunctionPush {
             name: self.name(),
             function: self.function.clone(),
             schema: Arc::clone(&self.schema),
-            task: id.clone(),
+            task: task.id.clone(),
             next_row: 0,
             batcher: Batcher::new(self.batch_size, self.target_block_bytes, Arc::clone(&self.input_schema)),
         };

@@ -7,8 +7,7 @@ use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::MapStep;
-use crate::block::TaskId;
+use super::{MapStep, StepTask};
 use crate::physical::tasks::stream_of;
 
 /// Ends each task after a number of rows, so that what is below stops early. The exact limit is taken above.
@@ -34,7 +33,7 @@ impl MapStep for LimitStep {
         &self.schema
     }
 
-    fn run(&self, batches: SendableRecordBatchStream, _id: &TaskId) -> Result<SendableRecordBatchStream> {
+    fn run(&self, batches: SendableRecordBatchStream, _task: &StepTask) -> Result<SendableRecordBatchStream> {
         Ok(limited(batches, self.fetch))
     }
 }

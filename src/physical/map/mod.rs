@@ -26,6 +26,15 @@ use datafusion::physical_expr::PhysicalExpr;
 
 use crate::block::TaskId;
 
+/// The task that a step works for.
+#[derive(Debug)]
+pub(crate) struct StepTask {
+    /// Where the task stands in its dataset.
+    pub(crate) id: TaskId,
+    /// Rows that a batch should have at most.
+    pub(crate) batch_rows: usize,
+}
+
 /// One operator of a fused stage. A step transforms the batches of one task, without knowing of other tasks.
 pub(crate) trait MapStep: Debug + Send + Sync {
     /// What the stage's name shows for it, like `MapBatches(f)`.
@@ -34,8 +43,8 @@ pub(crate) trait MapStep: Debug + Send + Sync {
     /// Columns after the step.
     fn schema(&self) -> &SchemaRef;
 
-    /// Transforms the batches of the task `id`.
-    fn run(&self, batches: SendableRecordBatchStream, id: &TaskId) -> Result<SendableRecordBatchStream>;
+    /// Transforms the batches of a task.
+    fn run(&self, batches: SendableRecordBatchStream, task: &StepTask) -> Result<SendableRecordBatchStream>;
 
     /// Expressions inside the step.
     fn expressions(&self) -> Vec<&Arc<dyn PhysicalExpr>> {

@@ -11,9 +11,8 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr_common::physical_expr::fmt_sql;
 
-use super::MapStep;
 use super::push::{Push, push_stream};
-use crate::block::TaskId;
+use super::{MapStep, StepTask};
 
 /// Computes columns from each row.
 #[derive(Debug)]
@@ -44,7 +43,7 @@ impl MapStep for ProjectStep {
         &self.schema
     }
 
-    fn run(&self, batches: SendableRecordBatchStream, _id: &TaskId) -> Result<SendableRecordBatchStream> {
+    fn run(&self, batches: SendableRecordBatchStream, _task: &StepTask) -> Result<SendableRecordBatchStream> {
         let push = ProjectPush { expressions: self.expressions.clone(), schema: Arc::clone(&self.schema) };
         Ok(push_stream(Arc::clone(&self.schema), batches, push))
     }

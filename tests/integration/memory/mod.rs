@@ -2,6 +2,7 @@
 //! data.
 #![cfg(target_os = "linux")]
 
+mod at_once;
 mod scenarios;
 
 use std::fmt::Write;
