@@ -10,7 +10,7 @@ pub(crate) use id::{mix, row_random};
 pub use metadata::BlockMetadata;
 pub(crate) use metadata::sliced_bytes;
 pub(crate) use output_buffer::OutputBuffer;
-pub(crate) use views::{compact_views, has_views};
+pub(crate) use views::{compact_views, has_views, without_views};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;

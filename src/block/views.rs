@@ -8,7 +8,7 @@ use datafusion::arrow::array::{
     RecordBatchOptions, StructArray,
 };
 use datafusion::arrow::buffer::OffsetBuffer;
-use datafusion::arrow::datatypes::{DataType, FieldRef};
+use datafusion::arrow::datatypes::{DataType, FieldRef, Schema};
 use datafusion::common::Result;
 
 /// The same rows, in which views, nested ones too, have only the bytes that they refer to.
@@ -32,6 +32,27 @@ pub(crate) fn has_views(data_type: &DataType) -> bool {
         | DataType::Map(item, _) => has_views(item.data_type()),
         _ => false,
     }
+}
+
+/// The same columns with plain strings and bytes in place of views, nested ones too.
+pub(crate) fn without_views(schema: &Schema) -> Schema {
+    let fields: Vec<FieldRef> = schema.fields().iter().map(plain_field).collect();
+    Schema::new_with_metadata(fields, schema.metadata().clone())
+}
+
+fn plain_field(field: &FieldRef) -> FieldRef {
+    let plain = match field.data_type() {
+        other if !has_views(other) => return Arc::clone(field),
+        DataType::Utf8View => DataType::Utf8,
+        DataType::BinaryView => DataType::Binary,
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(plain_field).collect()),
+        DataType::List(item) => DataType::List(plain_field(item)),
+        DataType::LargeList(item) => DataType::LargeList(plain_field(item)),
+        DataType::FixedSizeList(item, size) => DataType::FixedSizeList(plain_field(item), *size),
+        DataType::Map(entries, sorted) => DataType::Map(plain_field(entries), *sorted),
+        other => other.clone(),
+    };
+    Arc::new(field.as_ref().clone().with_data_type(plain))
 }
 
 fn compact(array: &ArrayRef) -> Result<ArrayRef> {

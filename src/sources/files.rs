@@ -34,6 +34,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use super::file_tasks::{Packed, Unit, detect_parallelism, pack};
 use super::listing::{ListedFile, list_files};
 use super::parquet::{self, ParquetUnits};
+use crate::block::without_views;
 use crate::config::BlockyardOptions;
 use crate::error::{ErrorContext, unknown_name};
 use crate::physical::{ReadExec, ReadMemory};
@@ -193,6 +194,9 @@ impl FileTable {
             .infer_schema(session, &store, std::slice::from_ref(&telling.meta))
             .await
             .while_doing(|| format!("reading the columns of '{}'", full_path(&url, &telling.meta.location)))?;
+        // What is said of views in ARCHITECTURE.md under T10.
+        let views = session.config_options().execution.parquet.schema_force_view_types;
+        let file_schema = if views { file_schema } else { Arc::new(without_views(&file_schema)) };
         // Another file may lack a column, or have nulls where the first has none.
         let file_schema = if listed.len() > 1 { Arc::new(nullable(&file_schema)) } else { file_schema };
         let (hive, files) = partition_columns(&url, &listed, options.include_paths)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, plan_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -20,6 +20,7 @@ use tpchgen_arrow::{
 };
 
 use super::Datasource;
+use crate::block::without_views;
 use crate::error::unknown_name;
 
 /// Names of the tables.
@@ -43,11 +44,7 @@ impl Tpch {
             return plan_err!("the scale of tpch must be above 0 and at most 100000, got {scale}");
         }
         let schema = Arc::clone(generate(table, scale, 1, 1, 1).schema());
-        let plain = |field: &Arc<Field>| match field.data_type() {
-            DataType::Utf8View => Arc::new(field.as_ref().clone().with_data_type(DataType::Utf8)),
-            _ => Arc::clone(field),
-        };
-        let schema = Arc::new(Schema::new(schema.fields().iter().map(plain).collect::<Vec<_>>()));
+        let schema = Arc::new(without_views(&schema));
         Ok(Self { table, scale, schema })
     }
 }
