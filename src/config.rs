@@ -127,6 +127,9 @@ impl ConfigExtension for BlockyardOptions {
     const PREFIX: &'static str = "blockyard";
 }
 
+/// The option that sets others.
+const PRESET_KEY: &str = "block_size_preset";
+
 impl BlockyardOptions {
     /// The options of a session's configuration, or the defaults where Blockyard was not installed.
     pub fn from_config(config: &ConfigOptions) -> Self {
@@ -142,11 +145,15 @@ impl BlockyardOptions {
     /// environment; a value that does not parse is an error which names the variable.
     pub fn from_env(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
         let mut options = Self::default();
-        for (name, value) in vars {
-            let Some(key) = name.strip_prefix("BLOCKYARD_") else {
-                continue;
-            };
-            ExtensionOptions::set(&mut options, &key.to_lowercase(), &value)
+        let ours = vars.into_iter().filter_map(|(name, value)| {
+            let key = name.strip_prefix("BLOCKYARD_")?.to_lowercase();
+            Some((name, key, value))
+        });
+        let mut ours: Vec<_> = ours.collect();
+        // Variables have no order: a preset comes before the sizes that replace its own.
+        ours.sort_by_key(|(_, key, _)| key != PRESET_KEY);
+        for (name, key, value) in ours {
+            ExtensionOptions::set(&mut options, &key, &value)
                 .map_err(|e| DataFusionError::Configuration(format!("environment variable {name}: {}", e.message())))?;
         }
         Ok(options)
@@ -154,7 +161,7 @@ impl BlockyardOptions {
 
     /// Sets what follows from an option.
     fn was_set(&mut self, key: &str) {
-        if key == "block_size_preset" {
+        if key == PRESET_KEY {
             self.use_preset(self.block_size_preset);
         }
     }
@@ -506,7 +513,11 @@ mod tests {
     #[test]
     fn environment_sets_options_and_names_what_is_wrong() {
         let vars = [("BLOCKYARD_TARGET_MAX_BLOCK_SIZE".to_owned(), "64MiB".to_owned()), ("HOME".into(), "/".into())];
-        assert_eq!(BlockyardOptions::from_env(vars).unwrap().target_max_block_size, ByteSize::mib(64));
+        assert_eq!(BlockyardOptions::from_env(vars.clone()).unwrap().target_max_block_size, ByteSize::mib(64));
+        let preset = ("BLOCKYARD_BLOCK_SIZE_PRESET".to_owned(), "large_analytics".to_owned());
+        let options = BlockyardOptions::from_env(vars.into_iter().chain([preset])).unwrap();
+        assert_eq!(options.target_max_block_size, ByteSize::mib(64), "the size stands, whatever comes first");
+        assert_eq!(options.target_min_block_size, ByteSize::mib(128));
         let error = BlockyardOptions::from_env([("BLOCKYARD_NUM_CPUS".to_owned(), "many".to_owned())]).unwrap_err();
         assert!(error.to_string().contains("BLOCKYARD_NUM_CPUS"), "{error}");
     }

@@ -195,10 +195,17 @@ impl DataContext {
     }
 
     /// Changes options for datasets that are created from now on. The memory limit and the compression of spilled blocks
-    /// take effect at once, for running queries too. Fails when the memory limit is too small.
+    /// take effect at once, for running queries too. Fails when the memory limit is too small, and when the spill directory
+    /// changes, which only a new session can.
     pub fn configure(&self, change: impl FnOnce(&mut BlockyardOptions)) -> Result<()> {
         let mut options = self.config();
+        let directory = options.spill_directory.clone();
         change(&mut options);
+        if options.spill_directory != directory {
+            return config_err!(
+                "spill_directory cannot change while a session runs; set it in the options of a new one"
+            );
+        }
         let limit = options.memory_limit.bytes();
         let state = self.session.state_ref();
         let mut state = state.write();

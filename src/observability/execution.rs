@@ -23,7 +23,9 @@ pub(crate) struct Execution {
 impl Execution {
     /// Starts to observe a plan that is about to run.
     pub(crate) fn start(plan: Arc<dyn ExecutionPlan>, store: Arc<BlockStore>) -> Self {
-        store.budget().reset_peak();
+        if store.num_queries() == 0 {
+            store.budget().reset_peak();
+        }
         Self {
             query: store.next_query(),
             plan,
@@ -65,7 +67,8 @@ impl Execution {
         self.store.totals().restored_bytes() - self.restored_before
     }
 
-    /// Most bytes of memory that the session's blocks and operators held at once since the start.
+    /// Most bytes of memory that the session's blocks and operators held at once since the start, or since the
+    /// start of the first of the queries that run at once.
     pub(crate) fn peak_bytes(&self) -> usize {
         self.store.budget().peak()
     }

@@ -189,16 +189,24 @@ impl SharedMemoryPool {
             .map(|holder| format!("{} {}", holder.operator, ByteSize(holder.bytes)))
             .collect();
         let text = format!(
-            "{} needs {} more on top of the {} that it holds, but memory is {}, most of it held by {}. Raise \
+            "{} needs {} more on top of the {} that it holds, but memory is {}, of which operators may have {}, most of it \
+             held by {}. Raise \
              blockyard.memory_limit, or lower datafusion.execution.target_partitions so that fewer operators share it",
             reservation.consumer().name(),
             ByteSize(additional),
             ByteSize(reservation.size()),
             self.budget(),
+            ByteSize(Self::operators_limit(self.budget().limit())),
             if holders.is_empty() { "no operator".to_owned() } else { holders.join(", ") },
         );
+        let name = reservation.consumer().name();
+        if name.starts_with("HashJoinInput") {
+            return DataFusionError::ResourcesExhausted(
+                text + "; blockyard.prefer_spilling_joins plans joins that spill",
+            );
+        }
         // On this kind of error a nested-loop join goes on in a way that can return wrong rows (DataFusion 55).
-        match reservation.consumer().name().starts_with("NestedLoopJoinLoad") {
+        match name.starts_with("NestedLoopJoinLoad") {
             true => DataFusionError::Execution(text + "; a nested-loop join cannot spill"),
             false => DataFusionError::ResourcesExhausted(text),
         }

@@ -235,7 +235,9 @@ impl ExecutionPlan for ExchangeExec {
     fn metrics(&self) -> Option<MetricsSet> {
         let mut metrics = self.stage.metrics();
         let map_side = self.map_stage.metrics();
-        for metric in map_side.iter().filter(|m| m.value().name().ends_with("_bytes") || m.value().name() == "blocks") {
+        let of_store =
+            |name: &str| name == "blocks" || ["_bytes", "_micros", "_evictions"].iter().any(|end| name.ends_with(end));
+        for metric in map_side.iter().filter(|m| of_store(m.value().name())) {
             metrics.push(Arc::clone(metric));
         }
         Some(metrics)

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use bytes::Bytes;
 use datafusion::common::{DataFusionError, Result, config_datafusion_err};
@@ -21,6 +22,8 @@ use crate::config::ByteSize;
 
 /// How the directories of processes are called.
 const PREFIX: &str = "blockyard-";
+/// A directory that has its first name for longer was left by a process that died.
+const CREATED_WITHIN: Duration = Duration::from_secs(60);
 /// The file in them that a living process holds locked.
 const LOCK: &str = "lock";
 /// Bytes in which operators read their files back.
@@ -229,16 +232,22 @@ fn sweep(root: &Path) {
         return;
     };
     for path in entries.flatten().map(|entry| entry.path()) {
-        let ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
-        if !ours {
-            continue;
-        }
-        if let Ok(lock) = File::options().write(true).open(path.join(LOCK))
-            && lock.try_lock().is_ok()
-        {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let dead = if name.starts_with(PREFIX) {
+            File::options().write(true).open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok())
+        } else {
+            // One that is being created has no lock for a moment.
+            name.strip_prefix('.').is_some_and(|name| name.starts_with(PREFIX)) && is_old(&path)
+        };
+        if dead {
             let _gone = fs::remove_dir_all(&path);
         }
     }
+}
+
+fn is_old(path: &Path) -> bool {
+    let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
+    modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > CREATED_WITHIN))
 }
 
 /// DataFusion's handle of one of its files. An operator may read it while it is still written.
@@ -303,6 +312,8 @@ impl SpillWriter for OperatorWriter {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     #[test]
@@ -331,9 +342,15 @@ mod tests {
         fs::write(dead.join("00000001.arrow"), "left").unwrap();
         let foreign = root.path().join("blockyard-not-ours");
         fs::create_dir(&foreign).unwrap();
+        let [unfinished, begun] = [".blockyard-unfinished", ".blockyard-begun"].map(|name| root.path().join(name));
+        fs::create_dir(&unfinished).unwrap();
+        let long_ago = SystemTime::now() - 2 * CREATED_WITHIN;
+        File::open(&unfinished).unwrap().set_modified(long_ago).unwrap();
+        fs::create_dir(&begun).unwrap();
         let alive = Arc::new(SpillDirectories::open(&[root.path().to_owned()], u64::MAX).unwrap());
         let file = alive.create("test").unwrap();
-        assert!(!dead.exists());
+        assert!(!dead.exists() && !unfinished.exists());
+        assert!(begun.exists(), "a neighbour may be at it");
         let second = SpillDirectories::open(&[root.path().to_owned()], u64::MAX).unwrap();
         assert!(file.path().exists(), "the directory of a living neighbour is not touched");
         assert!(foreign.exists(), "a directory without a lock is not ours");
