@@ -140,7 +140,7 @@ pub(crate) async fn query_context(
     }
     let mut runtime = context.runtime_env().as_ref().clone();
     if let Some(pool) = config.get_extension::<SharedMemoryPool>() {
-        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(query, share, pool));
+        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(query, share, pool, Arc::clone(admission.operators())));
         runtime.memory_pool = pool;
     }
     Ok((Arc::new(context.with_session_config(config).with_runtime(Arc::new(runtime))), admission))

@@ -6,12 +6,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use datafusion::common::{Result, exec_err};
 use parking_lot::{Condvar, Mutex};
 
 use super::Budget;
+use super::owner::Owners;
 
 /// A query that asks for at most this part of the limit enters at once: it is no burden, and may be what looks after the others.
 const LIGHT_PART: usize = 64;
@@ -24,21 +26,38 @@ const STALL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Admissions {
     budget: Arc<Budget>,
+    owners: Arc<Owners>,
     queries: Mutex<Queries>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Queries {
-    /// Number of each, and what was promised to it.
-    running: Vec<(u64, usize)>,
+    running: Vec<Running>,
     /// Numbers in the order in which they came.
     waiting: VecDeque<u64>,
 }
 
+/// A query that runs.
+#[derive(Debug, Clone)]
+pub(super) struct Running {
+    pub(super) query: u64,
+    /// Bytes that were promised to it.
+    pub(super) promised: usize,
+    /// Bytes that its operators have.
+    operators: Arc<AtomicUsize>,
+}
+
+impl Running {
+    /// Bytes that its operators have.
+    pub(super) fn operators(&self) -> usize {
+        self.operators.load(Relaxed)
+    }
+}
+
 impl Admissions {
-    pub(super) fn new(budget: Arc<Budget>) -> Self {
-        Self { budget, queries: Mutex::default(), changed: Condvar::new() }
+    pub(super) fn new(budget: Arc<Budget>, owners: Arc<Owners>) -> Self {
+        Self { budget, owners, queries: Mutex::default(), changed: Condvar::new() }
     }
 
     /// How many queries run or wait.
@@ -47,8 +66,8 @@ impl Admissions {
         queries.running.len() + queries.waiting.len()
     }
 
-    /// Numbers of the queries that run, and what was promised to them.
-    pub(super) fn running(&self) -> Vec<(u64, usize)> {
+    /// The queries that run.
+    pub(super) fn running(&self) -> Vec<Running> {
         self.queries.lock().running.clone()
     }
 
@@ -64,16 +83,17 @@ impl Admissions {
     }
 
     fn entered(self: &Arc<Self>, queries: &mut Queries, query: u64, bytes: usize) -> Admission {
-        queries.running.push((query, bytes));
-        Admission { admissions: Arc::clone(self), query }
+        let operators = Arc::<AtomicUsize>::default();
+        queries.running.push(Running { query, promised: bytes, operators: Arc::clone(&operators) });
+        Admission { admissions: Arc::clone(self), query, operators }
     }
 
     /// Whether `bytes` more bytes fit beside what is promised to those that run, and beside what they have. Blocks make room.
     fn has_room(&self, queries: &Queries, bytes: usize) -> bool {
-        let promised: usize = queries.running.iter().map(|(_, bytes)| bytes).sum();
-        let taken = self.budget.execution() + self.budget.tasks();
+        let has = |running: &Running| running.operators() + self.owners.task_bytes(running.query);
+        let taken: usize = queries.running.iter().map(|running| running.promised.max(has(running))).sum();
         // An eighth is for nobody: see the pool.
-        queries.running.is_empty() || promised.max(taken).saturating_add(bytes) <= self.budget.limit() / 8 * 7
+        queries.running.is_empty() || taken.saturating_add(bytes) <= self.budget.limit() / 8 * 7
     }
 }
 
@@ -126,12 +146,20 @@ impl Drop for Waiting {
 pub(crate) struct Admission {
     admissions: Arc<Admissions>,
     query: u64,
+    operators: Arc<AtomicUsize>,
+}
+
+impl Admission {
+    /// Where the bytes of the query's operators are counted.
+    pub(crate) fn operators(&self) -> &Arc<AtomicUsize> {
+        &self.operators
+    }
 }
 
 impl Drop for Admission {
     fn drop(&mut self) {
         let mut queries = self.admissions.queries.lock();
-        queries.running.retain(|(query, _)| *query != self.query);
+        queries.running.retain(|running| running.query != self.query);
         drop(queries);
         self.admissions.changed.notify_all();
     }
@@ -141,6 +169,14 @@ impl Drop for Admission {
 mod tests {
     use super::super::budget::Use;
     use super::*;
+
+    fn admissions(budget: &Arc<Budget>) -> Arc<Admissions> {
+        Arc::new(Admissions::new(Arc::clone(budget), Arc::default()))
+    }
+
+    fn promises(admissions: &Admissions) -> Vec<(u64, usize)> {
+        admissions.running().iter().map(|running| (running.query, running.promised)).collect()
+    }
 
     fn admitted(entry: Entry) -> Admission {
         match entry {
@@ -163,20 +199,20 @@ mod tests {
 
     #[test]
     fn queries_wait_for_what_others_need_and_enter_in_their_order() {
-        let admissions = Arc::new(Admissions::new(Arc::new(Budget::new(1000))));
+        let admissions = admissions(&Arc::new(Budget::new(1000)));
         let first = admitted(admissions.enter(1, 600));
         let second = waiting(admissions.enter(2, 600));
         // It came after one that waits.
         let third = waiting(admissions.enter(3, 100));
         let light = admitted(admissions.enter(4, 10));
-        assert_eq!((admissions.count(), admissions.running()), (4, vec![(1, 600), (4, 10)]));
+        assert_eq!((admissions.count(), promises(&admissions)), (4, vec![(1, 600), (4, 10)]));
         let (second, third) = std::thread::scope(|scope| {
             let third = scope.spawn(|| wait(third).unwrap());
             let second = scope.spawn(|| wait(second).unwrap());
             drop(first);
             (second.join().unwrap(), third.join().unwrap())
         });
-        assert_eq!(admissions.running(), [(4, 10), (2, 600), (3, 100)]);
+        assert_eq!(promises(&admissions), [(4, 10), (2, 600), (3, 100)]);
         drop((light, second, third));
         assert_eq!(admissions.count(), 0);
     }
@@ -184,9 +220,10 @@ mod tests {
     #[test]
     fn a_query_does_not_wait_for_what_does_not_move() {
         let budget = Arc::new(Budget::new(1000));
-        let admissions = Arc::new(Admissions::new(Arc::clone(&budget)));
+        let admissions = admissions(&budget);
         let outer = admitted(admissions.enter(1, 800));
         assert!(budget.try_take(Use::Operators, 900));
+        outer.operators().store(900, Relaxed);
         let inner = wait(waiting(admissions.enter(2, 800))).unwrap();
         assert_eq!(admissions.running().len(), 2);
         drop((outer, inner));
@@ -194,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_query_that_is_cancelled_leaves_its_place() {
-        let admissions = Arc::new(Admissions::new(Arc::new(Budget::new(1000))));
+        let admissions = admissions(&Arc::new(Budget::new(1000)));
         let first = admitted(admissions.enter(1, 600));
         let nobody = Arc::new(());
         waiting(admissions.enter(2, 600)).wait(&nobody).unwrap_err();

@@ -10,10 +10,12 @@ use datafusion::execution::TaskContext;
 use datafusion::execution::disk_manager::{DiskManager, DiskManagerBuilder, DiskManagerMode};
 use parking_lot::{Condvar, Mutex};
 
-use super::admission::{Admissions, Entry};
+use super::admission::{Admissions, Entry, Running};
+
 use super::budget::Use;
 use super::buffers::{BufferTable, Buffers};
 use super::candidates::{Candidates, Victim};
+use super::owner::Owners;
 use super::spill::{OperatorFiles, SpillFiles};
 use super::state::{Eviction, State};
 use super::stored::{BlockHandle, InMemory, NextUse, Stored};
@@ -36,7 +38,7 @@ pub struct BlockStore {
     blocks: Mutex<BTreeMap<u64, Weak<Stored>>>,
     candidates: Mutex<Candidates>,
     news: Arc<News>,
-    owners: Mutex<Vec<Weak<Owner>>>,
+    owners: Arc<Owners>,
     totals: Owner,
 }
 
@@ -73,20 +75,12 @@ impl News {
     }
 }
 
-/// Memory that was promised to a query that runs.
-#[derive(Debug)]
-pub(super) struct Promise {
-    pub(super) query: u64,
-    pub(super) bytes: usize,
-    /// What its tasks have taken of it.
-    pub(super) tasks: usize,
-}
-
 impl BlockStore {
     /// A store which spills to `directories`.
     pub fn new(budget: Arc<Budget>, directories: Arc<SpillDirectories>, compression: SpillCompression) -> Self {
+        let owners = Arc::<Owners>::default();
         Self {
-            admissions: Arc::new(Admissions::new(Arc::clone(&budget))),
+            admissions: Arc::new(Admissions::new(Arc::clone(&budget), Arc::clone(&owners))),
             budget,
             files: SpillFiles::new(directories),
             compression: Mutex::new(compression),
@@ -96,7 +90,7 @@ impl BlockStore {
             blocks: Mutex::default(),
             candidates: Mutex::default(),
             news: Arc::default(),
-            owners: Mutex::default(),
+            owners,
             totals: Owner::default(),
         }
     }
@@ -152,15 +146,12 @@ impl BlockStore {
         self.admissions.enter(query, bytes)
     }
 
-    /// What was promised to other queries than `query`.
-    pub(super) fn promises_beside(&self, query: u64) -> Vec<Promise> {
-        let others = self.admissions.running().into_iter().filter(|(other, _)| *other != query);
-        others.map(|(query, bytes)| Promise { query, bytes, tasks: self.task_bytes(query) }).collect()
-    }
-
-    /// Bytes of the working sets of a query's tasks.
-    fn task_bytes(&self, query: u64) -> usize {
-        self.owners().iter().filter(|owner| owner.query() == query).map(|owner| owner.task_bytes()).sum()
+    /// Bytes that the operators of other queries than `query` have, or could have by what was promised to them.
+    pub(super) fn operators_beside(&self, query: u64) -> usize {
+        let others = self.admissions.running().into_iter().filter(|other| other.query != query);
+        // What tasks have is counted as theirs.
+        let open = |other: &Running| other.promised.saturating_sub(self.owners.task_bytes(other.query));
+        others.map(|other| open(&other).max(other.operators())).sum()
     }
 
     /// What all owners together moved.
@@ -170,15 +161,7 @@ impl BlockStore {
 
     /// Who holds memory or has moved blocks, as far as they are still there.
     pub fn owners(&self) -> Vec<Arc<Owner>> {
-        self.owners.lock().iter().filter_map(Weak::upgrade).collect()
-    }
-
-    fn know(&self, owner: &Arc<Owner>) {
-        if owner.is_new() {
-            let mut owners = self.owners.lock();
-            owners.retain(|owner| owner.strong_count() > 0);
-            owners.push(Arc::downgrade(owner));
-        }
+        self.owners.all()
     }
 
     /// The blocks that are held now, by their age.
@@ -196,7 +179,7 @@ impl BlockStore {
 
     /// As [`BlockStore::put`], with the batches as they are, so that they can be read one by one by their index.
     pub fn put_pieces(self: &Arc<Self>, block: Block, next_use: NextUse, owner: &Arc<Owner>) -> Result<BlockHandle> {
-        self.know(owner);
+        self.owners.add(owner);
         owner.note_put();
         self.totals.note_put();
         let metadata = block.metadata();
@@ -221,7 +204,7 @@ impl BlockStore {
     /// Reserves memory for what a task works on. Blocks leave for it. When that is not enough it is granted all the same,
     /// so that work that has begun can end: what tasks need is planned before a query starts.
     pub(crate) fn working_set(self: &Arc<Self>, owner: &Arc<Owner>, bytes: usize) -> Result<WorkingSet> {
-        self.know(owner);
+        self.owners.add(owner);
         let mut set = WorkingSet { store: Arc::clone(self), owner: Arc::clone(owner), bytes: 0 };
         set.resize(bytes)?;
         Ok(set)

@@ -1,8 +1,10 @@
 //! Who holds blocks, and what it moved in and out of the store.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// A query and an operator of it, with counters of the blocks that it put, spilled and restored. Bytes on disk are those
 /// of the spill files, that is compressed.
@@ -20,6 +22,29 @@ pub struct Owner {
     restore_nanos: AtomicUsize,
     clean_evictions: AtomicUsize,
     dirty_evictions: AtomicUsize,
+}
+
+/// All owners that are still there.
+#[derive(Debug, Default)]
+pub(super) struct Owners(Mutex<Vec<Weak<Owner>>>);
+
+impl Owners {
+    pub(super) fn all(&self) -> Vec<Arc<Owner>> {
+        self.0.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(super) fn add(&self, owner: &Arc<Owner>) {
+        if owner.is_new() {
+            let mut owners = self.0.lock();
+            owners.retain(|owner| owner.strong_count() > 0);
+            owners.push(Arc::downgrade(owner));
+        }
+    }
+
+    /// Bytes of the working sets of a query's tasks.
+    pub(super) fn task_bytes(&self, query: u64) -> usize {
+        self.all().iter().filter(|owner| owner.query() == query).map(|owner| owner.task_bytes()).sum()
+    }
 }
 
 impl Owner {
@@ -89,7 +114,7 @@ impl Owner {
     }
 
     /// Whether the store hears of it for the first time.
-    pub(super) fn is_new(&self) -> bool {
+    fn is_new(&self) -> bool {
         !self.known.swap(true, Relaxed)
     }
 

@@ -5,6 +5,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
@@ -110,20 +111,10 @@ impl SharedMemoryPool {
 
     /// The most that the operators of a query may have now: the rest is for reading blocks back and for tasks, without
     /// which nothing moves, and what others have or were promised.
-    fn allowance(&self, consumers: &Consumers, query: u64) -> usize {
+    fn allowance(&self, query: u64) -> usize {
         let limit = self.budget().limit();
         let most = Self::operators_limit(limit).min(limit.saturating_sub(self.budget().tasks()));
-        let others: usize = self
-            .store
-            .promises_beside(query)
-            .into_iter()
-            .map(|promise| {
-                // What its tasks have is not in `most` any more.
-                let open = promise.bytes.saturating_sub(promise.tasks);
-                open.max(consumers.bytes_of_query(promise.query))
-            })
-            .sum();
-        most.saturating_sub(others)
+        most.saturating_sub(self.store.operators_beside(query))
     }
 
     fn budget(&self) -> &Budget {
@@ -144,14 +135,22 @@ impl SharedMemoryPool {
             {
                 let mut consumers = self.consumers.lock();
                 let holds = consumers.of_query_of(consumer);
-                let most = self.allowance(&consumers, holds.query);
+                let most = self.allowance(holds.query);
                 let wanted = holds.consumer + additional;
-                must = holds.takes_over(wanted);
+                must = match Kind::of(consumer) {
+                    Kind::Merge => holds.takes_over(wanted),
+                    // Groups into which what was spilled is merged, by another reservation of the same aggregate.
+                    Kind::Grouping => {
+                        let groups = reservation.size() + additional;
+                        2 * reservation.size() < holds.consumer && groups <= holds.fair(most) / 4
+                    }
+                    _ => false,
+                };
                 let over_share = match Kind::of(consumer) {
                     // One that holds nothing has nothing to spill: a refusal would be its end.
                     Kind::Sharing => reservation.size() > 0 && wanted > holds.fair(most),
                     // The merge of what was spilled comes first, and leaves room for the groups, which then cannot spill.
-                    Kind::Grouping if reservation.size() < holds.consumer => wanted > holds.fair(most),
+                    Kind::Grouping if reservation.size() < holds.consumer => wanted > holds.fair(most) && !must,
                     Kind::Grouping => holds.consumer > 0 && wanted > holds.fair(most) / 4 * 3,
                     Kind::Merge => wanted > holds.fair_merge(most) && !must,
                     Kind::Queue => holds.queued + additional > most / QUEUE_PART,
@@ -171,7 +170,7 @@ impl SharedMemoryPool {
             let excess = self.budget().excess(additional);
             if self.store.make_room(excess.max(1))? == 0 && self.budget().excess(additional) > 0 {
                 if must {
-                    // What it takes over is there, counted or not, until the sorter has spilled.
+                    // It is there, counted or not, until what it works for is done.
                     self.budget().take(Use::Operators, additional);
                     self.consumers.lock().add(consumer, additional);
                 }
@@ -322,10 +321,6 @@ impl Consumers {
         holds
     }
 
-    fn bytes_of_query(&self, query: u64) -> usize {
-        self.by_id.values().map(|consumer| &consumer.holder).filter(|h| h.query == query).map(|h| h.bytes).sum()
-    }
-
     fn add(&mut self, consumer: &MemoryConsumer, bytes: usize) {
         if let Some(Registered { holder, .. }) = self.by_id.get_mut(&consumer.id()) {
             holder.bytes += bytes;
@@ -372,12 +367,15 @@ pub(crate) struct QueryPool {
     query: u64,
     memory: usize,
     shared: Arc<SharedMemoryPool>,
+    /// What its operators have.
+    bytes: Arc<AtomicUsize>,
 }
 
 impl QueryPool {
-    /// The view of query number `query`, which was planned for `memory` bytes.
-    pub(crate) fn new(query: u64, memory: usize, shared: Arc<SharedMemoryPool>) -> Self {
-        Self { query, memory, shared }
+    /// The view of query number `query`, which was planned for `memory` bytes. What its operators have is counted in
+    /// `bytes` too.
+    pub(crate) fn new(query: u64, memory: usize, shared: Arc<SharedMemoryPool>, bytes: Arc<AtomicUsize>) -> Self {
+        Self { query, memory, shared, bytes }
     }
 
     /// The bytes that the query of a task was planned for, where that is known.
@@ -408,14 +406,18 @@ impl MemoryPool for QueryPool {
 
     fn grow(&self, reservation: &MemoryReservation, additional: usize) {
         self.shared.grow(reservation, additional);
+        self.bytes.fetch_add(additional, Relaxed);
     }
 
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
         self.shared.shrink(reservation, shrink);
+        self.bytes.fetch_sub(shrink, Relaxed);
     }
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
-        self.shared.try_grow(reservation, additional)
+        self.shared.try_grow(reservation, additional)?;
+        self.bytes.fetch_add(additional, Relaxed);
+        Ok(())
     }
 
     fn reserved(&self) -> usize {
@@ -437,7 +439,7 @@ impl fmt::Display for QueryPool {
 mod tests {
     use super::*;
     use crate::store::tests::{block, store};
-    use crate::store::{NextUse, Owner};
+    use crate::store::{Entry, NextUse, Owner};
 
     #[test]
     fn an_operator_pushes_blocks_out() {
@@ -472,9 +474,14 @@ mod tests {
     fn what_is_promised_to_another_query_is_left_to_it() {
         let store = store(64 << 20);
         let shared = Arc::new(SharedMemoryPool::new(Arc::clone(&store)));
-        let (_one, other) = (store.enter(1, 8 << 20), store.enter(2, 24 << 20));
-        let [greedy, modest] = [1, 2].map(|query| -> MemoryReservation {
-            let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(query, 0, Arc::clone(&shared)));
+        let enter = |query, bytes| match store.enter(query, bytes) {
+            Entry::Admitted(admission) => admission,
+            Entry::Waiting(place) => panic!("{place:?}"),
+        };
+        let (one, other) = (enter(1, 8 << 20), enter(2, 24 << 20));
+        let [greedy, modest] = [(1, &one), (2, &other)].map(|(query, admission)| -> MemoryReservation {
+            let bytes = Arc::clone(admission.operators());
+            let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(query, 0, Arc::clone(&shared), bytes));
             MemoryConsumer::new("join").register(&pool)
         });
         greedy.try_grow(33 << 20).unwrap_err();
@@ -497,7 +504,7 @@ mod tests {
     #[test]
     fn holders_are_known_by_their_query() {
         let shared = Arc::new(SharedMemoryPool::new(store(1 << 20)));
-        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(7, 1 << 20, Arc::clone(&shared)));
+        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(7, 1 << 20, Arc::clone(&shared), Arc::default()));
         let reservation = MemoryConsumer::new("sort").with_can_spill(true).register(&pool);
         reservation.try_grow(100).unwrap();
         reservation.shrink(60);
