@@ -239,6 +239,7 @@ impl Drop for Session {
             // Work that was cancelled ends at its next await; what does not end soon is left behind.
             workers.shutdown_timeout(Duration::from_secs(2));
         }
+        self.context.store().directories().close();
     }
 }
 

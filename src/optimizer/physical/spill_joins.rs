@@ -16,11 +16,12 @@ use std::sync::Arc;
 
 use datafusion::arrow::compute::SortOptions;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
-use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{JoinSide, JoinType, Result};
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::joins::{HashJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
@@ -99,7 +100,38 @@ fn can_merge(join: &HashJoinExec) -> bool {
         })
     };
     let (left, right) = (join.left().schema(), join.right().schema());
-    !join.null_aware && join.on().iter().all(|(l, r)| ordered(&left, l) && ordered(&right, r))
+    let keys = join.on().iter().all(|(l, r)| ordered(&left, l) && ordered(&right, r));
+    keys && !join.null_aware && can_pad(join)
+}
+
+/// DataFusion 55's sort-merge join with a condition beside the keys pads rows that have no match with nulls before it makes
+/// their columns nullable.
+fn can_pad(join: &HashJoinExec) -> bool {
+    let nullable = |input: &Arc<dyn ExecutionPlan>| input.schema().fields().iter().all(|field| field.is_nullable());
+    join.filter().is_none()
+        || match join.join_type() {
+            JoinType::Left => nullable(join.right()),
+            JoinType::Right => nullable(join.left()),
+            JoinType::Full => nullable(join.left()) && nullable(join.right()),
+            _ => true,
+        }
+}
+
+/// The same condition over columns of which those of the left side come first: a sort-merge join takes them for that,
+/// whatever the indices say, and a hash join whose sides were swapped has them the other way round.
+fn left_first(filter: &JoinFilter) -> Result<JoinFilter> {
+    let mut order: Vec<usize> = (0..filter.column_indices().len()).collect();
+    order.sort_by_key(|&at| filter.column_indices()[at].side != JoinSide::Left);
+    let indices = order.iter().map(|&at| filter.column_indices()[at].clone()).collect();
+    let expression = Arc::clone(filter.expression()).transform(|expression| {
+        let moved = expression.downcast_ref::<Column>().and_then(|column| {
+            let at = order.iter().position(|&at| at == column.index())?;
+            Some(Arc::new(Column::new(column.name(), at)) as Arc<dyn PhysicalExpr>)
+        });
+        Ok(moved.map_or_else(|| Transformed::no(expression), Transformed::yes))
+    });
+    let schema = filter.schema().project(&order)?;
+    Ok(JoinFilter::new(expression.data()?, indices, Arc::new(schema)))
 }
 
 fn sort_merge(join: &HashJoinExec) -> Result<Arc<dyn ExecutionPlan>> {
@@ -107,7 +139,7 @@ fn sort_merge(join: &HashJoinExec) -> Result<Arc<dyn ExecutionPlan>> {
         Arc::clone(join.left()),
         Arc::clone(join.right()),
         join.on().to_vec(),
-        join.filter().cloned(),
+        join.filter().map(left_first).transpose()?,
         *join.join_type(),
         vec![SortOptions::default(); join.on().len()],
         join.null_equality(),

@@ -16,8 +16,8 @@ use super::{SpillFiles, TempFile};
 use crate::block::{Block, compact_views};
 use crate::config::SpillCompression;
 
-/// Bytes of the marker that ends a stream.
-const END_BYTES: usize = 8;
+/// The marker that ends a stream.
+const END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 
 /// A block that is on disk. Its bytes there are free when the last block of the file drops.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl SpilledBlock {
             let mut batches = Vec::with_capacity(block.batches().len());
             let empty = concat(&new_encoder()?.finish()?);
             let (message, end) =
-                (empty.slice_with_length(0, empty.len() - END_BYTES), empty.slice(empty.len() - END_BYTES));
+                (empty.slice_with_length(0, empty.len() - END.len()), empty.slice(empty.len() - END.len()));
             let mut encoder = new_encoder()?;
             for batch in block.batches() {
                 let batch = compact_views(batch)?;
@@ -109,7 +109,12 @@ impl SpilledBlock {
         if let Some(schema) = &self.schema {
             decoder.decode(&mut schema.clone())?;
         }
-        match decoder.decode(&mut Buffer::from_vec(bytes)) {
+        let decoded = match decoder.decode(&mut Buffer::from_vec(bytes)) {
+            // The decoder stops at the end of its bytes, before it looks at a body of none: no rows, or nothing but nulls.
+            Ok(None) => decoder.decode(&mut Buffer::from(&END)),
+            decoded => decoded,
+        };
+        match decoded {
             Ok(Some(batch)) => Ok(batch),
             Ok(None) => exec_err!("{} has no batch", place()),
             Err(e) => Err(DataFusionError::from(e).context(place())),

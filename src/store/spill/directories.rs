@@ -2,19 +2,14 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use bytes::Bytes;
-use datafusion::common::{DataFusionError, Result, config_datafusion_err};
-use datafusion::execution::spill_file::{SpillFile, SpillWriter, TempFileFactory};
-use futures::{Stream, TryStreamExt, stream};
-use parking_lot::Mutex;
-use tokio::io::AsyncReadExt;
+use datafusion::common::{DataFusionError, Result, config_datafusion_err, exec_err};
+use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
 use super::disk::{Disk, DiskFile, LocalDisk};
@@ -26,8 +21,6 @@ const PREFIX: &str = "blockyard-";
 const CREATED_WITHIN: Duration = Duration::from_secs(60);
 /// The file in them that a living process holds locked.
 const LOCK: &str = "lock";
-/// Bytes in which operators read their files back.
-const READ_BYTES: usize = 128 << 10;
 
 /// The spill directories of a session, used in turn, under one quota. Also makes the temporary files of DataFusion's
 /// operators.
@@ -38,6 +31,7 @@ pub struct SpillDirectories {
     used: AtomicU64,
     quota: AtomicU64,
     live: Mutex<Vec<std::sync::Weak<TempFile>>>,
+    closed: RwLock<bool>,
 }
 
 impl fmt::Debug for SpillDirectories {
@@ -76,7 +70,15 @@ impl SpillDirectories {
             own.push(opened.map_err(|e| config_datafusion_err!("cannot spill to '{}': {e}", root.display()))?);
         }
         let quota = AtomicU64::new(quota);
-        Ok(Self { own, disk, next: AtomicUsize::new(0), used: AtomicU64::new(0), quota, live: Mutex::default() })
+        Ok(Self {
+            own,
+            disk,
+            next: AtomicUsize::new(0),
+            used: AtomicU64::new(0),
+            quota,
+            live: Mutex::default(),
+            closed: RwLock::default(),
+        })
     }
 
     /// Bytes in all files.
@@ -112,6 +114,10 @@ impl SpillDirectories {
 
     /// An empty file in the next directory. `what` says in errors and tables what it holds.
     pub(in crate::store) fn create(self: &Arc<Self>, what: &str) -> Result<Arc<TempFile>> {
+        let closed = self.closed.read();
+        if *closed {
+            return exec_err!("the session has ended, and its spill directories are gone");
+        }
         let number = self.next.fetch_add(1, Relaxed);
         let own = &self.own[number % self.own.len()];
         let path = own.path.join(format!("{number:08}.arrow"));
@@ -127,6 +133,15 @@ impl SpillDirectories {
         live.retain(|file| file.strong_count() > 0);
         live.push(Arc::downgrade(&file));
         Ok(file)
+    }
+
+    /// Removes all files and directories now, although somebody may still hold them: a process that ends does not wait for
+    /// its threads.
+    pub fn close(&self) {
+        *self.closed.write() = true;
+        for directory in &self.own {
+            directory.remove();
+        }
     }
 
     fn charge(&self, bytes: u64) -> io::Result<()> {
@@ -161,6 +176,11 @@ impl TempFile {
     /// Where it is.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What it is for.
+    pub(super) fn what(&self) -> &str {
+        &self.what
     }
 
     /// Bytes written to it.
@@ -219,10 +239,16 @@ impl OwnDirectory {
     }
 }
 
-impl Drop for OwnDirectory {
-    fn drop(&mut self) {
+impl OwnDirectory {
+    fn remove(&self) {
         // What cannot be removed now is swept by the next process.
         let _gone = fs::remove_dir_all(&self.path);
+    }
+}
+
+impl Drop for OwnDirectory {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 
@@ -248,66 +274,6 @@ fn sweep(root: &Path) {
 fn is_old(path: &Path) -> bool {
     let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
     modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > CREATED_WITHIN))
-}
-
-/// DataFusion's handle of one of its files. An operator may read it while it is still written.
-struct OperatorFile(Arc<TempFile>);
-
-/// Makes the temporary files of DataFusion's operators.
-pub(in crate::store) struct OperatorFiles(pub(in crate::store) Arc<SpillDirectories>);
-
-impl TempFileFactory for OperatorFiles {
-    fn create_temp_file(&self, description: &str) -> Result<Arc<dyn SpillFile>> {
-        Ok(Arc::new(OperatorFile(self.0.create(description)?)))
-    }
-}
-
-impl SpillFile for OperatorFile {
-    fn path(&self) -> Option<&Path> {
-        Some(self.0.path())
-    }
-
-    fn size(&self) -> Option<u64> {
-        Some(self.0.bytes())
-    }
-
-    fn read_stream(&self) -> Result<Pin<Box<dyn Stream<Item = Result<Bytes>> + Send>>> {
-        let file = Arc::clone(&self.0);
-        let open = stream::once(async move {
-            let opened = tokio::fs::File::open(&file.path).await.map_err(|e| file.error(&e, "open"))?;
-            let chunks = stream::try_unfold((opened, file), |(mut opened, file)| async move {
-                let mut chunk = Vec::with_capacity(READ_BYTES);
-                let read = opened.read_buf(&mut chunk).await.map_err(|e| file.error(&e, "read"))?;
-                Ok((read > 0).then(|| (Bytes::from(chunk), (opened, file))))
-            });
-            Ok::<_, DataFusionError>(chunks)
-        });
-        Ok(Box::pin(open.try_flatten()))
-    }
-
-    fn open_writer(&self) -> Result<Box<dyn SpillWriter>> {
-        Ok(Box::new(OperatorWriter(Arc::clone(&self.0))))
-    }
-}
-
-struct OperatorWriter(Arc<TempFile>);
-
-impl Write for OperatorWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let told = |e: io::Error| io::Error::new(e.kind(), self.0.error(&e, "write").message().into_owned());
-        self.0.append(bytes).map_err(told)?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl SpillWriter for OperatorWriter {
-    fn finish(&mut self) -> Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -4,16 +4,19 @@
 //! process dies. Whoever starts next removes the directories whose lock is free, and only those.
 //!
 //! Blocks are Arrow IPC streams, one after the other in files that grow to about 100 MB, each batch with a checksum. The
-//! index is in memory: a spill file outlives neither its blocks nor its process.
+//! index is in memory: a spill file outlives neither its blocks nor its process. Files of operators have checksums of the
+//! parts that were written, beside them in memory.
 
 mod block;
 mod directories;
 mod disk;
 mod files;
+mod operator_files;
 
 pub(super) use block::SpilledBlock;
-pub(super) use directories::{OperatorFiles, TempFile};
+pub(super) use directories::TempFile;
 pub use directories::{SpillDirectories, SpillFileInfo};
 #[cfg(test)]
 pub(super) use disk::faulty;
 pub(super) use files::SpillFiles;
+pub(super) use operator_files::OperatorFiles;
