@@ -8,6 +8,7 @@ use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::common::{Result, resources_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryPool;
+use datafusion::physical_expr::PhysicalSortExpr;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::sorts::sort::SortExec;
@@ -19,7 +20,9 @@ use super::{ExchangeExec, QueueExec, ReadExec, WriteExec};
 use crate::block::has_views;
 use crate::config::{BlockyardOptions, ByteSize};
 use crate::runtime::on_io_thread;
-use crate::store::{Admission, BlockStore, Entry, LEAST_MERGE_PART, QueryPool, SharedMemoryPool};
+use crate::store::{
+    Admission, BlockStore, Entry, LEAST_MERGE_FACTOR, LEAST_MERGE_PART, QueryNeeds, QueryPool, SharedMemoryPool,
+};
 
 /// What DataFusion sets aside for the merge of each sort when there is plenty.
 const SORT_MERGE_BYTES: usize = 10 << 20;
@@ -31,6 +34,9 @@ const BATCH_BYTES: usize = 8 << 20;
 const LEAST_BATCH_BYTES: usize = 64 << 10;
 /// Bytes that a value of unknown length is taken to have.
 const TEXT_BYTES: usize = 32;
+/// Bytes that a column adds to an encoded key, and that each key has.
+const KEY_BYTES: usize = 2;
+const ROW_KEY_BYTES: usize = 8;
 /// What a grouping aggregate has to be able to hold to get ahead.
 const LEAST_AGGREGATE_BYTES: usize = 1 << 20;
 
@@ -41,8 +47,12 @@ pub(crate) struct PlanMemory {
     batch_bytes: usize,
     sort_bytes: usize,
     sorts_views: bool,
+    /// Bytes that a merge of sorts takes for each byte of the rows.
+    merge_factor: usize,
     /// Whether operators hold more than the batches that pass.
     holds: bool,
+    /// Stages whose tasks build blocks, or sort them.
+    building_stages: usize,
     needs: Vec<Need>,
 }
 
@@ -56,10 +66,13 @@ struct Need {
 impl PlanMemory {
     /// Of `plan` within `limit` bytes, with at most `most_rows` per batch.
     pub(crate) fn of(plan: &dyn ExecutionPlan, limit: usize, most_rows: usize) -> Self {
-        let (mut sorts, mut sorts_views, mut holds) = (0, false, false);
+        let (mut sorts, mut sorts_views, mut holds, mut merge_factor) = (0, false, false, LEAST_MERGE_FACTOR);
+        let mut building_stages = 0;
         visit(plan, &mut |node| {
-            holds |= node.is::<ExchangeExec>() || node.is::<QueueExec>() || node.is::<WriteExec>() || is_join(node);
-            holds |= sort_streams(node) > 0 || groups(node);
+            let builds = node.is::<ExchangeExec>() || node.is::<QueueExec>() || node.is::<WriteExec>();
+            building_stages += usize::from(builds);
+            holds |= builds || is_join(node) || sort_streams(node) > 0 || groups(node);
+            merge_factor = merge_factor.max(key_factor(node));
             sorts += sort_streams(node);
             sorts_views |= sort_streams(node) > 0 && node.schema().fields().iter().any(|f| has_views(f.data_type()));
         });
@@ -71,7 +84,7 @@ impl PlanMemory {
         let batch_bytes = batch_rows * row_bytes;
         let mut needs = Vec::new();
         visit(plan, &mut |node| needs.extend(need(node, batch_bytes, sort_bytes)));
-        Self { batch_rows, batch_bytes, sort_bytes, sorts_views, holds, needs }
+        Self { batch_rows, batch_bytes, sort_bytes, sorts_views, merge_factor, holds, building_stages, needs }
     }
 
     /// The least bytes in which the plan can run.
@@ -83,7 +96,8 @@ impl PlanMemory {
     /// than the batches that pass.
     pub(crate) fn wanted_bytes(&self, memory: usize) -> usize {
         match self.holds {
-            true => self.least_bytes().max(memory / 2),
+            // A stage takes a quarter for blocks that its tasks build, or sort; two of them work at once.
+            true => self.least_bytes().saturating_add(memory / 4 * self.building_stages.min(2)).max(memory / 2),
             false => self.least_bytes(),
         }
     }
@@ -140,7 +154,8 @@ pub(crate) async fn query_context(
     }
     let mut runtime = context.runtime_env().as_ref().clone();
     if let Some(pool) = config.get_extension::<SharedMemoryPool>() {
-        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(query, share, pool, Arc::clone(admission.operators())));
+        let needs = QueryNeeds { memory: share, merge_factor: memory.merge_factor };
+        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(query, needs, pool, Arc::clone(admission.operators())));
         runtime.memory_pool = pool;
     }
     Ok((Arc::new(context.with_session_config(config).with_runtime(Arc::new(runtime))), admission))
@@ -166,6 +181,18 @@ fn visit<'a>(plan: &'a dyn ExecutionPlan, see: &mut impl FnMut(&'a dyn Execution
     for child in plan.children().into_iter().filter(|_| !plan.is::<ReadExec>()) {
         visit(child.as_ref(), see);
     }
+}
+
+/// Bytes that the merge of a sort takes for each byte of its rows: for the rows, and for keys that may be computed and
+/// wider than they.
+fn key_factor(plan: &dyn ExecutionPlan) -> usize {
+    let Some(sort) = plan.downcast_ref::<SortExec>() else {
+        return 0;
+    };
+    let schema = sort.schema();
+    let key = |key: &PhysicalSortExpr| key.expr.data_type(&schema).map_or(TEXT_BYTES, |t| type_bytes(&t)) + KEY_BYTES;
+    let keys: usize = ROW_KEY_BYTES + sort.expr().iter().map(key).sum::<usize>();
+    1 + keys.div_ceil(schema_bytes(&schema).max(1))
 }
 
 /// Sorts that may be under way at once.

@@ -54,7 +54,7 @@ pub(crate) use block_store::WorkingSet;
 pub use budget::Budget;
 pub use owner::Owner;
 pub use pool::{Holder, SharedMemoryPool};
-pub(crate) use pool::{LEAST_MERGE_PART, QueryPool};
+pub(crate) use pool::{LEAST_MERGE_FACTOR, LEAST_MERGE_PART, QueryNeeds, QueryPool};
 pub use spill::{SpillDirectories, SpillFileInfo};
 pub use stored::{BlockHandle, BlockInfo, NextUse, PinnedBlock};
 

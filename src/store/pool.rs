@@ -27,6 +27,8 @@ const TRIFLE_PART: usize = 16;
 /// What repartitions may have together, as a part of the memory of operators: they hold batches for partitions that are
 /// busy. Beyond that they spill.
 const QUEUE_PART: usize = 4;
+/// What a merge takes for each byte of the rows when its keys are as large as they.
+pub(crate) const LEAST_MERGE_FACTOR: usize = 2;
 /// How the consumers of a sort are called, that of its merge with another word behind.
 const SORTER: &str = "ExternalSorter";
 /// Holders that a refusal names.
@@ -48,6 +50,8 @@ struct Consumers {
 struct Registered {
     kind: Kind,
     holder: Holder,
+    /// Bytes that a merge takes for each byte of the rows: those of the batch and of its keys.
+    merge_factor: usize,
 }
 
 /// What a query holds, as one of its consumers sees it.
@@ -69,6 +73,7 @@ struct Holds {
     /// What the sorter has whose batches the consumer merges, and the most that it had.
     sorter: usize,
     sorter_peak: usize,
+    merge_factor: usize,
 }
 
 /// What one consumer of an operator has reserved.
@@ -121,10 +126,13 @@ impl SharedMemoryPool {
         self.store.budget()
     }
 
-    fn register_for(&self, query: u64, consumer: &MemoryConsumer) {
+    fn register_for(&self, query: u64, merge_factor: usize, consumer: &MemoryConsumer) {
         let (operator, can_spill) = (consumer.name().to_owned(), consumer.can_spill());
         let holder = Holder { query, operator, can_spill, bytes: 0, peak_bytes: 0 };
-        self.consumers.lock().by_id.insert(consumer.id(), Registered { kind: Kind::of(consumer), holder });
+        self.consumers
+            .lock()
+            .by_id
+            .insert(consumer.id(), Registered { kind: Kind::of(consumer), holder, merge_factor });
     }
 
     /// Takes memory for an operator, pushing blocks out. Returns whether it got it.
@@ -138,6 +146,10 @@ impl SharedMemoryPool {
                 let most = self.allowance(holds.query);
                 let wanted = holds.consumer + additional;
                 must = match Kind::of(consumer) {
+                    // A sort cannot begin without a batch and what its merge sets aside.
+                    Kind::Sharing | Kind::Merge if consumer.name().starts_with(SORTER) && wanted <= self.trifle() => {
+                        true
+                    }
                     Kind::Merge => holds.takes_over(wanted),
                     // Groups into which what was spilled is merged, by another reservation of the same aggregate.
                     Kind::Grouping => {
@@ -148,6 +160,9 @@ impl SharedMemoryPool {
                 };
                 let over_share = match Kind::of(consumer) {
                     // One that holds nothing has nothing to spill: a refusal would be its end.
+                    Kind::Sharing if consumer.name().starts_with(SORTER) => {
+                        reservation.size() > 0 && wanted > holds.fair_sorter(most)
+                    }
                     Kind::Sharing => reservation.size() > 0 && wanted > holds.fair(most),
                     // The merge of what was spilled comes first, and leaves room for the groups, which then cannot spill.
                     Kind::Grouping if reservation.size() < holds.consumer => wanted > holds.fair(most) && !must,
@@ -251,7 +266,7 @@ impl MemoryPool for SharedMemoryPool {
     }
 
     fn register(&self, consumer: &MemoryConsumer) {
-        self.register_for(0, consumer);
+        self.register_for(0, LEAST_MERGE_FACTOR, consumer);
     }
 
     fn unregister(&self, consumer: &MemoryConsumer) {
@@ -297,8 +312,9 @@ impl Consumers {
         let Some(asking) = self.by_id.get(&consumer.id()) else {
             return Holds::default();
         };
-        let mut holds = Holds { query: asking.holder.query, consumer: asking.holder.bytes, ..Holds::default() };
-        for Registered { kind, holder } in self.by_id.values().filter(|other| other.holder.query == holds.query) {
+        let (query, consumer, merge_factor) = (asking.holder.query, asking.holder.bytes, asking.merge_factor);
+        let mut holds = Holds { query, consumer, merge_factor, ..Holds::default() };
+        for Registered { kind, holder, .. } in self.by_id.values().filter(|other| other.holder.query == holds.query) {
             holds.bytes += holder.bytes;
             match kind {
                 Kind::Sharing | Kind::Grouping => holds.sharing += 1,
@@ -341,10 +357,16 @@ impl Holds {
         (most.saturating_sub(self.not_sharing) / self.sharing.max(1)).max(SPILLABLE_FLOOR)
     }
 
-    /// Whether a merge takes over what its sorter gives back: the batches, and as much again for its cursors. The sorter
-    /// spills by it, so a refusal would be the end of the sort.
+    /// What a sorter may hold, so that the merge by which it spills has room too. It counts each batch twice. Of the merge's
+    /// batches and keys it gives one back.
+    fn fair_sorter(&self, most: usize) -> usize {
+        (self.fair(most) / (self.merge_factor + 1) * 2).max(SPILLABLE_FLOOR)
+    }
+
+    /// Whether a merge takes over what its sorter gives back: the batches, and what their keys take. The sorter spills by
+    /// it, so a refusal would be the end of the sort.
     fn takes_over(&self, wanted: usize) -> bool {
-        wanted + self.sorter <= 2 * self.sorter_peak
+        wanted + self.sorter <= self.sorter_peak.saturating_mul(self.merge_factor + 2) / 2
     }
 
     /// What a merge may hold of what was spilled. A quarter of all stays for the merge of the partitions above, which
@@ -361,27 +383,35 @@ impl fmt::Display for SharedMemoryPool {
     }
 }
 
+/// What the pool knows of a query's plan.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QueryNeeds {
+    /// Bytes that it was planned for.
+    pub(crate) memory: usize,
+    /// Bytes that a merge of its sorts takes for each byte of the rows: those of the batch and of its keys.
+    pub(crate) merge_factor: usize,
+}
+
 /// The pool as one query sees it: what its operators reserve is theirs by name.
 #[derive(Debug)]
 pub(crate) struct QueryPool {
     query: u64,
-    memory: usize,
+    needs: QueryNeeds,
     shared: Arc<SharedMemoryPool>,
     /// What its operators have.
     bytes: Arc<AtomicUsize>,
 }
 
 impl QueryPool {
-    /// The view of query number `query`, which was planned for `memory` bytes. What its operators have is counted in
-    /// `bytes` too.
-    pub(crate) fn new(query: u64, memory: usize, shared: Arc<SharedMemoryPool>, bytes: Arc<AtomicUsize>) -> Self {
-        Self { query, memory, shared, bytes }
+    /// The view of query number `query`. What its operators have is counted in `bytes` too.
+    pub(crate) fn new(query: u64, needs: QueryNeeds, shared: Arc<SharedMemoryPool>, bytes: Arc<AtomicUsize>) -> Self {
+        Self { query, needs, shared, bytes }
     }
 
     /// The bytes that the query of a task was planned for, where that is known.
     pub(crate) fn memory_of(context: &TaskContext) -> Option<usize> {
         let pool: &dyn Any = context.memory_pool().as_ref();
-        pool.downcast_ref::<Self>().map(|pool| pool.memory)
+        pool.downcast_ref::<Self>().map(|pool| pool.needs.memory)
     }
 
     /// Number of the query that a task belongs to, 0 where it is not known.
@@ -397,7 +427,7 @@ impl MemoryPool for QueryPool {
     }
 
     fn register(&self, consumer: &MemoryConsumer) {
-        self.shared.register_for(self.query, consumer);
+        self.shared.register_for(self.query, self.needs.merge_factor, consumer);
     }
 
     fn unregister(&self, consumer: &MemoryConsumer) {
@@ -441,6 +471,10 @@ mod tests {
     use crate::store::tests::{block, store};
     use crate::store::{Entry, NextUse, Owner};
 
+    fn needs() -> QueryNeeds {
+        QueryNeeds { memory: 1 << 20, merge_factor: LEAST_MERGE_FACTOR }
+    }
+
     #[test]
     fn an_operator_pushes_blocks_out() {
         let store = store(1 << 20);
@@ -481,7 +515,7 @@ mod tests {
         let (one, other) = (enter(1, 8 << 20), enter(2, 24 << 20));
         let [greedy, modest] = [(1, &one), (2, &other)].map(|(query, admission)| -> MemoryReservation {
             let bytes = Arc::clone(admission.operators());
-            let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(query, 0, Arc::clone(&shared), bytes));
+            let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(query, needs(), Arc::clone(&shared), bytes));
             MemoryConsumer::new("join").register(&pool)
         });
         greedy.try_grow(33 << 20).unwrap_err();
@@ -504,7 +538,7 @@ mod tests {
     #[test]
     fn holders_are_known_by_their_query() {
         let shared = Arc::new(SharedMemoryPool::new(store(1 << 20)));
-        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(7, 1 << 20, Arc::clone(&shared), Arc::default()));
+        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(7, needs(), Arc::clone(&shared), Arc::default()));
         let reservation = MemoryConsumer::new("sort").with_can_spill(true).register(&pool);
         reservation.try_grow(100).unwrap();
         reservation.shrink(60);
