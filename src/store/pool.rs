@@ -55,9 +55,10 @@ struct Registered {
 }
 
 /// What a query holds, as one of its consumers sees it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Holds {
     query: u64,
+    kind: Kind,
     /// Bytes of the consumer itself.
     consumer: usize,
     /// Bytes of all consumers.
@@ -145,11 +146,10 @@ impl SharedMemoryPool {
                 let holds = consumers.of_query_of(consumer);
                 let most = self.allowance(holds.query);
                 let wanted = holds.consumer + additional;
-                must = match Kind::of(consumer) {
+                let trifle = wanted <= self.trifle();
+                must = match holds.kind {
                     // A sort cannot begin without a batch and what its merge sets aside.
-                    Kind::Sharing | Kind::Merge if consumer.name().starts_with(SORTER) && wanted <= self.trifle() => {
-                        true
-                    }
+                    Kind::Sorter | Kind::Merge if trifle => true,
                     Kind::Merge => holds.takes_over(wanted),
                     // Groups into which what was spilled is merged, by another reservation of the same aggregate.
                     Kind::Grouping => {
@@ -158,11 +158,9 @@ impl SharedMemoryPool {
                     }
                     _ => false,
                 };
-                let over_share = match Kind::of(consumer) {
+                let over_share = match holds.kind {
                     // One that holds nothing has nothing to spill: a refusal would be its end.
-                    Kind::Sharing if consumer.name().starts_with(SORTER) => {
-                        reservation.size() > 0 && wanted > holds.fair_sorter(most)
-                    }
+                    Kind::Sorter => reservation.size() > 0 && wanted > holds.fair_sorter(most),
                     Kind::Sharing => reservation.size() > 0 && wanted > holds.fair(most),
                     // The merge of what was spilled comes first, and leaves room for the groups, which then cannot spill.
                     Kind::Grouping if reservation.size() < holds.consumer => wanted > holds.fair(most) && !must,
@@ -172,7 +170,7 @@ impl SharedMemoryPool {
                     Kind::Unspillable => false,
                 };
                 let over_limit = holds.bytes + additional > most && !must;
-                if wanted > self.trifle() && (over_share || over_limit) {
+                if !trifle && (over_share || over_limit) {
                     return Ok(false);
                 }
                 if self.budget().try_take(Use::Operators, additional) {
@@ -232,6 +230,8 @@ impl SharedMemoryPool {
 enum Kind {
     /// It spills what it has, and begins anew.
     Sharing,
+    /// A sort, which does so too, by a merge that takes memory of its own.
+    Sorter,
     /// An aggregate, which does so too, and at its end merges what it has spilled into its groups.
     Grouping,
     /// The merge of a sort's runs, which takes as many at once as it gets memory for.
@@ -247,8 +247,8 @@ impl Kind {
         let name = consumer.name();
         if name.starts_with("Repartition") {
             Self::Queue
-        } else if name.strip_prefix(SORTER).is_some_and(|suffix| suffix.starts_with("Merge")) {
-            Self::Merge
+        } else if let Some(suffix) = name.strip_prefix(SORTER) {
+            if suffix.starts_with("Merge") { Self::Merge } else { Self::Sorter }
         } else if consumer.can_spill() && name.contains("Aggregate") {
             Self::Grouping
         } else if consumer.can_spill() || name.starts_with("SMJStream") {
@@ -309,15 +309,30 @@ impl MemoryPool for SharedMemoryPool {
 
 impl Consumers {
     fn of_query_of(&self, consumer: &MemoryConsumer) -> Holds {
-        let Some(asking) = self.by_id.get(&consumer.id()) else {
-            return Holds::default();
+        let asking = self.by_id.get(&consumer.id());
+        let mut holds = Holds {
+            query: asking.map_or(0, |asking| asking.holder.query),
+            kind: asking.map_or_else(|| Kind::of(consumer), |asking| asking.kind),
+            consumer: asking.map_or(0, |asking| asking.holder.bytes),
+            bytes: 0,
+            sharing: 0,
+            not_sharing: 0,
+            merging: 0,
+            queued: 0,
+            sorter: 0,
+            sorter_peak: 0,
+            merge_factor: asking.map_or(LEAST_MERGE_FACTOR, |asking| asking.merge_factor),
         };
-        let (query, consumer, merge_factor) = (asking.holder.query, asking.holder.bytes, asking.merge_factor);
-        let mut holds = Holds { query, consumer, merge_factor, ..Holds::default() };
+        let merged = match (holds.kind, asking) {
+            (Kind::Merge, Some(asking)) => {
+                asking.holder.operator.strip_prefix(SORTER).and_then(|s| s.strip_prefix("Merge"))
+            }
+            _ => None,
+        };
         for Registered { kind, holder, .. } in self.by_id.values().filter(|other| other.holder.query == holds.query) {
             holds.bytes += holder.bytes;
             match kind {
-                Kind::Sharing | Kind::Grouping => holds.sharing += 1,
+                Kind::Sharing | Kind::Sorter | Kind::Grouping => holds.sharing += 1,
                 Kind::Merge => {
                     holds.merging += 1;
                     holds.not_sharing += holder.bytes;
@@ -328,8 +343,7 @@ impl Consumers {
                 }
                 Kind::Unspillable => holds.not_sharing += holder.bytes,
             }
-            let merges_it = |suffix: &str| suffix.strip_prefix("Merge") == holder.operator.strip_prefix(SORTER);
-            if asking.kind == Kind::Merge && asking.holder.operator.strip_prefix(SORTER).is_some_and(merges_it) {
+            if *kind == Kind::Sorter && merged.is_some() && merged == holder.operator.strip_prefix(SORTER) {
                 holds.sorter += holder.bytes;
                 holds.sorter_peak = holds.sorter_peak.max(holder.peak_bytes);
             }
