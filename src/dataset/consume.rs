@@ -226,8 +226,7 @@ impl Dataset {
             LogicalPlan::Analyze(analyze) => self.state.create_physical_plan(&analyze.input).await?,
             plan => self.state.create_physical_plan(plan).await?,
         };
-        let limit = self.context.store().budget().limit();
-        Ok(PlanMemory::of(plan.as_ref(), limit, self.state.config().batch_size()).to_string())
+        Ok(PlanMemory::least_of(plan.as_ref(), self.state.config().batch_size()).to_string())
     }
 
     /// The physical plan, in which fused stages show as one operator.

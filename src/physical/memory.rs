@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Schema};
+use datafusion::common::stats::Precision;
 use datafusion::common::{Result, resources_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryPool;
@@ -13,10 +14,12 @@ use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use super::{ExchangeExec, QueueExec, ReadExec, WriteExec};
+use super::reserve::COPIES;
+use super::{ExchangeExec, QueueExec, ReadExec, ReserveExec, WriteExec};
 use crate::block::has_views;
 use crate::config::{BlockyardOptions, ByteSize};
 use crate::runtime::on_io_thread;
@@ -39,6 +42,8 @@ const KEY_BYTES: usize = 2;
 const ROW_KEY_BYTES: usize = 8;
 /// What a grouping aggregate has to be able to hold to get ahead.
 const LEAST_AGGREGATE_BYTES: usize = 1 << 20;
+/// By what the search for the least limit of a plan goes on at least.
+const LEAST_STEP: usize = 1 << 20;
 
 /// How a plan shares out its memory.
 #[derive(Debug, Clone)]
@@ -53,7 +58,7 @@ pub(crate) struct PlanMemory {
     holds: bool,
     /// Stages whose tasks build blocks, or sort them.
     building_stages: usize,
-    needs: Vec<Need>,
+    needs: Needs,
 }
 
 /// What one operator cannot do without.
@@ -63,33 +68,81 @@ struct Need {
     bytes: usize,
 }
 
+/// What the operators of a plan cannot do without.
+#[derive(Debug, Clone, Default)]
+struct Needs {
+    /// Those that work while rows of the plan come out.
+    live: Vec<Need>,
+    /// Those that work when most is needed.
+    peak: Vec<Need>,
+}
+
+impl Needs {
+    fn of(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Self {
+        let (mut live, mut peak) = (Vec::new(), Vec::new());
+        // What a read scans belongs to it.
+        for child in plan.children().into_iter().filter(|_| !plan.is::<ReadExec>()) {
+            let below = Self::of(child.as_ref(), batch_bytes, sort_bytes);
+            live.extend(below.live);
+            peak.extend(below.peak);
+        }
+        let own = need(plan, batch_bytes, sort_bytes);
+        live.extend(own.clone());
+        if total(&live) > total(&peak) {
+            peak.clone_from(&live);
+        }
+        // An exchange gives its first row when all below it have ended.
+        if plan.is::<ExchangeExec>() {
+            live = own.into_iter().collect();
+        }
+        Self { live, peak }
+    }
+}
+
+fn total(needs: &[Need]) -> usize {
+    needs.iter().map(|need| need.bytes).fold(0, usize::saturating_add)
+}
+
 impl PlanMemory {
     /// Of `plan` within `limit` bytes, with at most `most_rows` per batch.
     pub(crate) fn of(plan: &dyn ExecutionPlan, limit: usize, most_rows: usize) -> Self {
         let (mut sorts, mut sorts_views, mut holds, mut merge_factor) = (0, false, false, LEAST_MERGE_FACTOR);
-        let mut building_stages = 0;
+        let (mut building_stages, mut streams) = (0, 1);
         visit(plan, &mut |node| {
             let builds = node.is::<ExchangeExec>() || node.is::<QueueExec>() || node.is::<WriteExec>();
             building_stages += usize::from(builds);
+            streams = streams.max(node.output_partitioning().partition_count());
             holds |= builds || is_join(node) || sort_streams(node) > 0 || groups(node);
             merge_factor = merge_factor.max(key_factor(node));
             sorts += sort_streams(node);
             sorts_views |= sort_streams(node) > 0 && node.schema().fields().iter().any(|f| has_views(f.data_type()));
         });
-        let streams = sorts.max(plan.output_partitioning().partition_count()).max(1);
+        let streams = sorts.max(streams).max(1);
         let row_bytes = row_bytes(plan).max(1);
         let batch_bytes = (limit / (32 * streams)).clamp(LEAST_BATCH_BYTES, BATCH_BYTES);
         let batch_rows = (batch_bytes / row_bytes).clamp(1, most_rows.max(1));
         let sort_bytes = SORT_MERGE_BYTES.min(limit / (4 * streams)).min(limit / (2 * LEAST_MERGE_PART));
         let batch_bytes = batch_rows * row_bytes;
-        let mut needs = Vec::new();
-        visit(plan, &mut |node| needs.extend(need(node, batch_bytes, sort_bytes)));
+        let needs = Needs::of(plan, batch_bytes, sort_bytes);
         Self { batch_rows, batch_bytes, sort_bytes, sorts_views, merge_factor, holds, building_stages, needs }
     }
 
-    /// The least bytes in which the plan can run.
+    /// Of `plan` within the least limit in which it can run.
+    pub(crate) fn least_of(plan: &dyn ExecutionPlan, most_rows: usize) -> Self {
+        let mut limit = 0;
+        loop {
+            // More memory makes for larger batches, up to the size that they should have when there is plenty.
+            let memory = Self::of(plan, limit, most_rows);
+            if memory.least_bytes() <= limit {
+                return memory;
+            }
+            limit = memory.least_bytes().max(limit + LEAST_STEP);
+        }
+    }
+
+    /// The least bytes in which the plan can run as it is set up.
     pub(crate) fn least_bytes(&self) -> usize {
-        self.needs.iter().map(|need| need.bytes).sum()
+        total(&self.needs.peak)
     }
 
     /// What the plan should be promised when it was planned for `memory` bytes: more than the least where it holds more
@@ -114,7 +167,7 @@ impl PlanMemory {
 impl fmt::Display for PlanMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the plan needs at least {}", ByteSize(self.least_bytes()))?;
-        let mut needs: Vec<_> = self.needs.iter().filter(|need| need.bytes > 0).collect();
+        let mut needs: Vec<_> = self.needs.peak.iter().filter(|need| need.bytes > 0).collect();
         needs.sort_by_key(|need| std::cmp::Reverse(need.bytes));
         for (i, need) in needs.iter().take(4).enumerate() {
             write!(f, "{}{} {}", if i == 0 { ": " } else { ", " }, need.operator, ByteSize(need.bytes))?;
@@ -135,8 +188,11 @@ pub(crate) async fn query_context(
     let limit = store.budget().limit();
     let share = limit / (store.num_queries() + 1);
     let mut config = context.session_config().clone();
-    let memory = PlanMemory::of(plan, share, config.batch_size());
-    memory.check(limit)?;
+    let mut memory = PlanMemory::of(plan, share, config.batch_size());
+    if memory.least_bytes() > share {
+        memory = PlanMemory::least_of(plan, config.batch_size());
+        memory.check(limit)?;
+    }
     let admission = match store.enter(query, memory.wanted_bytes(share)) {
         Entry::Admitted(admission) => admission,
         Entry::Waiting(place) => {
@@ -211,7 +267,11 @@ fn groups(plan: &dyn ExecutionPlan) -> bool {
 /// What an operator needs of its own, beside what those below it need.
 fn need(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Option<Need> {
     let streams = plan.output_partitioning().partition_count();
-    let bytes = if let Some(read) = plan.downcast_ref::<ReadExec>() {
+    let bytes = if plan.is::<ReserveExec>() {
+        known_bytes(plan).saturating_mul(COPIES)
+    } else if plan.is::<CrossJoinExec>() || plan.is::<NestedLoopJoinExec>() {
+        known_bytes(plan.children()[0].as_ref())
+    } else if let Some(read) = plan.downcast_ref::<ReadExec>() {
         read.partitions().min(read.num_tasks()) * read.task_bytes()
     } else if plan.is::<SortExec>() && plan.fetch().is_none() {
         sort_streams(plan) * (sort_bytes + 4 * batch_bytes)
@@ -226,7 +286,23 @@ fn need(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Opti
     } else {
         return None;
     };
-    Some(Need { operator: plan.name().to_owned(), bytes })
+    let operator = match plan.downcast_ref::<ReserveExec>() {
+        Some(reserve) => format!("{} for {}", plan.name(), reserve.operator()),
+        None => plan.name().to_owned(),
+    };
+    Some(Need { operator, bytes })
+}
+
+/// Bytes that the rows of a plan take for sure: nothing where their number is an estimate, and nothing for texts.
+fn known_bytes(plan: &dyn ExecutionPlan) -> usize {
+    let statistics = StatisticsContext::new().compute(plan, &StatisticsArgs::new());
+    match statistics.map(|s| s.num_rows) {
+        Ok(Precision::Exact(rows)) => {
+            let fields = plan.schema().fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(0)).sum();
+            rows.saturating_mul(fields)
+        }
+        _ => 0,
+    }
 }
 
 /// Bytes of a row as wide as rows get in a plan.

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::Result;
 use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
     PlanProperties, ReplaceChildrenOptions,
@@ -109,6 +110,17 @@ impl ExecutionPlan for QueueExec {
 
     fn metrics(&self) -> Option<MetricsSet> {
         Some(self.stage.metrics())
+    }
+
+    fn child_stats_requests(&self, _partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(None)]
+    }
+
+    fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+        Ok(match args.partition() {
+            None => Arc::clone(&inputs[0]),
+            Some(_) => Arc::new(Statistics::new_unknown(&self.schema())),
+        })
     }
 
     fn cardinality_effect(&self) -> CardinalityEffect {

@@ -17,8 +17,8 @@ use futures::StreamExt;
 use super::tasks::stream_of;
 use crate::block::sliced_bytes;
 
-/// The input as it came, and joined.
-const COPIES: usize = 2;
+/// How often a window holds its input: as it came, and joined.
+pub(super) const COPIES: usize = 2;
 
 /// Passes batches on and reserves memory for all of them, until the operator above ends. Fails with an error that names
 /// that operator when there is not enough.
@@ -32,6 +32,10 @@ impl ReserveExec {
     /// Reserves memory for `operator`, which keeps all of `input`.
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>, operator: String) -> Self {
         Self { input, operator }
+    }
+
+    pub(crate) fn operator(&self) -> &str {
+        &self.operator
     }
 }
 

@@ -31,6 +31,8 @@ const QUEUE_PART: usize = 4;
 pub(crate) const LEAST_MERGE_FACTOR: usize = 2;
 /// How the consumers of a sort are called, that of its merge with another word behind.
 const SORTER: &str = "ExternalSorter";
+/// How the build sides of hash joins are called, with or without a partition behind.
+const BUILD: &str = "HashJoinInput";
 /// Holders that a refusal names.
 const NAMED_HOLDERS: usize = 4;
 
@@ -140,7 +142,7 @@ impl SharedMemoryPool {
     fn take(&self, reservation: &MemoryReservation, additional: usize) -> Result<bool> {
         let consumer = reservation.consumer();
         loop {
-            let must;
+            let (must, room);
             {
                 let mut consumers = self.consumers.lock();
                 let holds = consumers.of_query_of(consumer);
@@ -158,6 +160,9 @@ impl SharedMemoryPool {
                     }
                     _ => false,
                 };
+                // Its batches are joined into one when all are there, with its table: for a moment they exist twice.
+                let copy = if holds.kind == Kind::Build { reservation.size() } else { 0 };
+                room = additional + copy;
                 let over_share = match holds.kind {
                     // One that holds nothing has nothing to spill: a refusal would be its end.
                     Kind::Sorter => reservation.size() > 0 && wanted > holds.fair_sorter(most),
@@ -167,21 +172,21 @@ impl SharedMemoryPool {
                     Kind::Grouping => holds.consumer > 0 && wanted > holds.fair(most) / 4 * 3,
                     Kind::Merge => wanted > holds.fair_merge(most) && !must,
                     Kind::Queue => holds.queued + additional > most / QUEUE_PART,
-                    Kind::Unspillable => false,
+                    Kind::Build | Kind::Unspillable => false,
                 };
-                let over_limit = holds.bytes + additional > most && !must;
+                let over_limit = holds.bytes + room > most && !must;
                 if !trifle && (over_share || over_limit) {
                     return Ok(false);
                 }
-                if self.budget().try_take(Use::Operators, additional) {
+                if self.budget().excess(room) == 0 && self.budget().try_take(Use::Operators, additional) {
                     consumers.add(consumer, additional);
                     return Ok(true);
                 }
             }
             // Blocks leave without the lock: writing them may take long. Meanwhile others take memory too, so it may take
             // several turns.
-            let excess = self.budget().excess(additional);
-            if self.store.make_room(excess.max(1))? == 0 && self.budget().excess(additional) > 0 {
+            let excess = self.budget().excess(room);
+            if self.store.make_room(excess.max(1))? == 0 && self.budget().excess(room) > 0 {
                 if must {
                     // It is there, counted or not, until what it works for is done.
                     self.budget().take(Use::Operators, additional);
@@ -212,7 +217,7 @@ impl SharedMemoryPool {
             if holders.is_empty() { "no operator".to_owned() } else { holders.join(", ") },
         );
         let name = reservation.consumer().name();
-        if name.starts_with("HashJoinInput") {
+        if name.starts_with(BUILD) {
             return DataFusionError::ResourcesExhausted(
                 text + "; blockyard.prefer_spilling_joins plans joins that spill",
             );
@@ -238,6 +243,8 @@ enum Kind {
     Merge,
     /// A repartition, which writes what it cannot keep batch by batch.
     Queue,
+    /// The build side of a hash join, which fails; the query is then planned again without such joins.
+    Build,
     /// It fails.
     Unspillable,
 }
@@ -247,6 +254,8 @@ impl Kind {
         let name = consumer.name();
         if name.starts_with("Repartition") {
             Self::Queue
+        } else if name.starts_with(BUILD) {
+            Self::Build
         } else if let Some(suffix) = name.strip_prefix(SORTER) {
             if suffix.starts_with("Merge") { Self::Merge } else { Self::Sorter }
         } else if consumer.can_spill() && name.contains("Aggregate") {
@@ -341,7 +350,7 @@ impl Consumers {
                     holds.queued += holder.bytes;
                     holds.not_sharing += holder.bytes;
                 }
-                Kind::Unspillable => holds.not_sharing += holder.bytes,
+                Kind::Build | Kind::Unspillable => holds.not_sharing += holder.bytes,
             }
             if *kind == Kind::Sorter && merged.is_some() && merged == holder.operator.strip_prefix(SORTER) {
                 holds.sorter += holder.bytes;

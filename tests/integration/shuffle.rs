@@ -187,3 +187,17 @@ async fn a_limit_takes_the_first_rows_every_time() {
         assert_eq!(crate::fixtures::rows(&context, zip).await, ["800|800"]);
     }
 }
+
+#[tokio::test]
+async fn a_chain_of_shuffles_needs_as_much_memory_as_two_of_them() {
+    let chain = |context: &DataContext, shuffles: u64| {
+        let ds = context.range(1000).unwrap();
+        (0..shuffles).fold(ds, |ds, seed| ds.random_shuffle(Some(seed)).unwrap())
+    };
+    let (small, large) = (context_with(2, |o| o.memory_limit = mib(4)), context_with(2, |_| {}));
+    let two = chain(&small, 2).explain_memory().await.unwrap();
+    assert!(two.contains("ExchangeExec"), "{two}");
+    assert_eq!(chain(&small, 30).explain_memory().await.unwrap(), two);
+    assert_eq!(chain(&large, 30).explain_memory().await.unwrap(), two);
+    assert_eq!(chain(&small, 30).take_all().await.unwrap().iter().map(|b| b.num_rows()).sum::<usize>(), 1000);
+}

@@ -249,6 +249,9 @@ async fn datafusion_still_has_its_traps() {
     let views = plain.sql("SELECT CAST(a AS VARCHAR) AS s FROM t").await.unwrap();
     assert_eq!(views.schema().field(0).data_type(), &datafusion::arrow::datatypes::DataType::Utf8View);
 
+    let layers = "SELECT a + 2 AS a FROM (SELECT a + 2 AS a FROM (SELECT 1 AS a)) WHERE a > 3";
+    assert_eq!(plain.sql(layers).await.unwrap().collect().await.unwrap(), [], "equal projections are each kept");
+
     let pool = std::sync::Arc::clone(&plain.runtime_env().memory_pool);
     plain.sql("SET datafusion.runtime.memory_limit = '64M'").await.unwrap();
     assert!(!std::sync::Arc::ptr_eq(&pool, &plain.runtime_env().memory_pool), "SET keeps the memory pool");

@@ -1,6 +1,7 @@
 //! Logical rules, in the order in which they are registered.
 
 mod guard_filter_pushdown;
+mod rename_shadowed;
 mod reorder_randomize_blocks;
 
 use std::sync::Arc;
@@ -12,4 +13,6 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(guard), Anchor::replace("push_down_filter"), &[]);
     let reorder = reorder_randomize_blocks::ReorderRandomizeBlocks;
     registry.add_logical(Arc::new(reorder), Anchor::before("push_down_limit"), &[]);
+    let rename = rename_shadowed::RenameShadowed;
+    registry.add_logical(Arc::new(rename), Anchor::before("optimize_projections"), &[]);
 }
