@@ -10,6 +10,7 @@ use datafusion::common::{Result, resources_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::physical_expr::PhysicalSortExpr;
+use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::sorts::sort::SortExec;
@@ -40,6 +41,10 @@ const TEXT_BYTES: usize = 32;
 /// Bytes that a column adds to an encoded key, and that each key has.
 const KEY_BYTES: usize = 2;
 const ROW_KEY_BYTES: usize = 8;
+/// Aggregate functions whose state has as many values as their input.
+const COLLECTING: [&str; 5] = ["array_agg", "string_agg", "median", "percentile_cont", "nth_value"];
+/// By how much more such a state is taken to have than a list of a file, or a text.
+const COLLECTED: usize = 16;
 /// What a grouping aggregate has to be able to hold to get ahead.
 const LEAST_AGGREGATE_BYTES: usize = 1 << 20;
 /// By what the search for the least limit of a plan goes on at least.
@@ -315,10 +320,17 @@ pub(crate) fn row_bytes(plan: &dyn ExecutionPlan) -> usize {
         true => children.sum(),
         false => children.max().unwrap_or(0),
     };
+    let collects = plan.downcast_ref::<AggregateExec>().is_some_and(|a| a.aggr_expr().iter().any(|f| collects(f)));
     match plan.children().is_empty() || plan.is::<UnionExec>() {
+        _ if collects => below.max(schema_bytes(&plan.schema()) * COLLECTED),
         true => below.max(schema_bytes(&plan.schema())),
         false => below,
     }
+}
+
+/// Whether an aggregate function keeps all values that it gets.
+pub(crate) fn collects(function: &AggregateFunctionExpr) -> bool {
+    COLLECTING.contains(&function.fun().name())
 }
 
 fn is_join(plan: &dyn ExecutionPlan) -> bool {

@@ -30,7 +30,7 @@ pub(crate) use compact::CompactExec;
 pub(crate) use exchange::{ExchangeExec, ExchangeScheme, StoredBlock, collect_blocks};
 pub(crate) use gather::{GatherExec, gather};
 pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, ProjectStep, SampleStep};
-pub(crate) use memory::{PLENTY, PlanMemory, query_context, schema_bytes};
+pub(crate) use memory::{PLENTY, PlanMemory, collects, query_context, schema_bytes};
 pub(crate) use queue::QueueExec;
 pub(crate) use read::{ReadExec, ReadMemory};
 pub(crate) use reserve::ReserveExec;

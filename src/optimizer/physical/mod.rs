@@ -1,5 +1,6 @@
 //! Physical rules, in the order in which they are registered.
 
+mod collect_once;
 mod compact_slices;
 mod fuse_maps;
 mod gather_in_order;
@@ -13,6 +14,8 @@ use super::{Anchor, RuleRegistry};
 pub(super) fn register(registry: &mut RuleRegistry) {
     // After DataFusion has chosen build sides, and before it adds the sorts and repartitions that a join asks for.
     registry.add_physical(Arc::new(spill_joins::SpillJoins), Anchor::after("join_selection"), &[]);
+    let collect = collect_once::CollectOnce;
+    registry.add_physical(Arc::new(collect), Anchor::before("EnsureRequirements"), &[]);
     // Before DataFusion adds its own repartitions, which would come between stages.
     let fuse = fuse_maps::FuseMaps::over_maps();
     registry.add_physical(Arc::new(fuse), Anchor::before("EnsureRequirements"), &[]);

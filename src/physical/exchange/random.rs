@@ -33,14 +33,43 @@ const PIECE_BYTES: usize = 16 << 10;
 const PIECE_COLUMN_BYTES: usize = 512;
 /// A run has at most 2 to this many pieces.
 const MAX_PIECE_BITS: u32 = 10;
+/// The keys of a run with at most this many rows stay in memory: its rows are large, and its pieces belong to few of the
+/// buckets that they overlap.
+const KNOWN_KEYS: usize = 4096;
 
 /// The rows of one run, as one block whose batch i holds the keys with leading bits i, keys in the last column.
 #[derive(Debug)]
 struct Run {
     task: TaskId,
+    pieces: Pieces,
+    handle: BlockHandle,
+}
+
+/// What is known of a run's rows without reading them.
+#[derive(Debug)]
+struct Pieces {
+    /// The leading bits that tell pieces apart.
     bits: u32,
-    pieces: BlockHandle,
     rows: usize,
+    /// All keys in order, if there are few.
+    keys: Option<Vec<u64>>,
+}
+
+impl Pieces {
+    /// The pieces in which rows with keys between `low` and `high` may be.
+    fn between(&self, low: u64, high: u64) -> impl Iterator<Item = usize> {
+        let pieces = match self.rows {
+            0 => 0..0,
+            _ => piece_of(low, self.bits)..piece_of(high, self.bits) + 1,
+        };
+        pieces.filter(move |piece| match &self.keys {
+            Some(keys) => {
+                let from = keys.partition_point(|key| *key < low || piece_of(*key, self.bits) < *piece);
+                keys.get(from).is_some_and(|key| *key <= high && piece_of(*key, self.bits) == *piece)
+            }
+            None => true,
+        })
+    }
 }
 
 /// All runs of a map side, how many tasks read them, and in how many buckets each.
@@ -87,9 +116,9 @@ pub(super) async fn map_side(
                         router.push(batch);
                     }
                     if router.bytes >= run_bytes || (ended && router.rows > 0) {
-                        let (bits, rows, block) = router.route()?;
-                        let pieces = store.put_pieces(block, NextUse::AfterInput, stage.owner())?;
-                        runs.push(Run { task: task.id.child(runs.len()), bits, pieces, rows });
+                        let (pieces, block) = router.route()?;
+                        let handle = store.put_pieces(block, NextUse::AfterInput, stage.owner())?;
+                        runs.push(Run { task: task.id.child(runs.len()), pieces, handle });
                     }
                     if ended {
                         break;
@@ -101,8 +130,8 @@ pub(super) async fn map_side(
     }
     let mut runs: Vec<Run> = Drivers::start(drivers).finish().await?.into_iter().flatten().collect();
     runs.sort_by(|a, b| a.task.cmp(&b.task));
-    let bytes: usize = runs.iter().map(|r| r.pieces.metadata().size_bytes).sum();
-    let rows: usize = runs.iter().map(|r| r.rows).sum();
+    let bytes: usize = runs.iter().map(|r| r.handle.metadata().size_bytes).sum();
+    let rows: usize = runs.iter().map(|r| r.pieces.rows).sum();
     // Output tasks follow from the data alone: their ids give the randomness above. Powers of two keep the small
     // differences that the limit makes to the bytes (offsets of more or fewer pieces) from changing their number.
     let by_size = (bytes / options.target_shuffle_max_block_size.bound()).next_power_of_two();
@@ -141,12 +170,13 @@ impl Router {
         self.batches.push(batch);
     }
 
-    /// Empties the router into one block. Returns the leading bits that tell pieces apart, and the rows.
-    fn route(&mut self) -> Result<(u32, usize, Block)> {
+    /// Empties the router into one block.
+    fn route(&mut self) -> Result<(Pieces, Block)> {
         let piece_bytes = PIECE_BYTES.max(PIECE_COLUMN_BYTES * self.with_key.flattened_fields().len());
         let bits = (self.bytes / piece_bytes).clamp(1, self.rows.max(1)).ilog2().min(MAX_PIECE_BITS);
         let mut places: Vec<Vec<(usize, usize)>> = vec![Vec::new(); 1 << bits];
         let mut keyed = Vec::with_capacity(self.batches.len());
+        let mut known = (self.rows <= KNOWN_KEYS).then(Vec::new);
         for (b, batch) in self.batches.drain(..).enumerate() {
             let first = self.next_row;
             self.next_row += batch.num_rows() as u64;
@@ -154,6 +184,7 @@ impl Router {
             for (row, key) in keys.iter().enumerate() {
                 places[piece_of(*key, bits)].push((b, row));
             }
+            known.iter_mut().for_each(|known| known.extend_from_slice(&keys));
             let columns = batch.columns().iter().cloned().chain([Arc::new(UInt64Array::from(keys)) as _]).collect();
             keyed.push(RecordBatch::try_new(Arc::clone(&self.with_key), columns)?);
         }
@@ -165,9 +196,10 @@ impl Router {
                 false => Ok(interleave_record_batch(&keyed, places)?),
             })
             .collect::<Result<Vec<_>>>()?;
+        known.iter_mut().for_each(|keys| keys.sort_unstable());
         let rows = std::mem::take(&mut self.rows);
         self.bytes = 0;
-        Ok((bits, rows, Block::new(Arc::clone(&self.with_key), pieces)))
+        Ok((Pieces { bits, rows, keys: known }, Block::new(Arc::clone(&self.with_key), pieces)))
     }
 }
 
@@ -210,9 +242,9 @@ impl Runs {
         let reserved = self.store.working_set(&self.owner, 2 * self.sorted_bytes)?;
         let mut pieces: Vec<RecordBatch> = Vec::new();
         let mut places: Vec<(u64, u32, u32)> = Vec::new();
-        for run in self.runs.iter().filter(|run| run.rows > 0) {
-            for index in piece_of(low, run.bits)..=piece_of(high, run.bits) {
-                let piece = inside(run.pieces.get_batch(index)?, low, high)?;
+        for run in &self.runs {
+            for index in run.pieces.between(low, high) {
+                let piece = inside(run.handle.get_batch(index)?, low, high)?;
                 let keys = piece.column(piece.num_columns() - 1).as_primitive::<UInt64Type>();
                 let number = pieces.len() as u32;
                 places.extend(keys.values().iter().enumerate().map(|(row, key)| (*key, number, row as u32)));
@@ -263,6 +295,21 @@ impl Ordered {
 mod tests {
     use super::*;
     use crate::store::tests::store;
+
+    #[test]
+    fn pieces_with_known_keys_are_those_with_rows_in_the_range() {
+        let keys: Vec<u64> = [1, 5, 6, 9, 15].map(|k| k << 60).to_vec();
+        let pieces = |keys| Pieces { bits: 2, rows: 5, keys };
+        let between = |pieces: &Pieces, low: u64, high: u64| pieces.between(low << 60, high << 60).collect::<Vec<_>>();
+        let known = pieces(Some(keys));
+        assert_eq!(between(&known, 0, 15), [0, 1, 2, 3]);
+        assert_eq!(between(&known, 2, 4), [] as [usize; 0]);
+        assert_eq!(between(&known, 6, 8), [1]);
+        assert_eq!(between(&known, 7, 9), [2]);
+        assert_eq!(between(&known, 10, 14), [] as [usize; 0]);
+        assert_eq!(between(&pieces(None), 2, 4), [0, 1]);
+        assert_eq!(between(&Pieces { bits: 0, rows: 0, keys: None }, 0, 15), [] as [usize; 0]);
+    }
 
     #[test]
     fn bucket_ranges_cover_all_keys_once() {

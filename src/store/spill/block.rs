@@ -1,6 +1,5 @@
 //! A block in a spill file: an Arrow IPC stream whose messages can be read one by one.
 
-use std::io::Write;
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
@@ -60,12 +59,12 @@ impl SpilledBlock {
                 if standalone {
                     buffers.extend(std::mem::replace(&mut encoder, new_encoder()?).finish()?);
                 } else if batches.is_empty() {
-                    write_out(appender, &take_front(&mut buffers, message.len()))?;
+                    write_out(appender, take_front(&mut buffers, message.len()))?;
                 }
-                batches.push(write_out(appender, &buffers)?);
+                batches.push(write_out(appender, buffers)?);
             }
             if !standalone {
-                write_out(appender, &[end])?;
+                write_out(appender, vec![end])?;
             }
             Ok(((!standalone).then_some(message), batches))
         })?;
@@ -123,14 +122,12 @@ impl SpilledBlock {
 }
 
 /// Writes buffers; returns where they are.
-fn write_out(appender: &mut Appender, buffers: &[Buffer]) -> Result<Extent> {
+fn write_out(appender: &mut Appender, buffers: Vec<Buffer>) -> Result<Extent> {
     let offset = appender.offset();
     let mut hasher = crc32fast::Hasher::new();
     for buffer in buffers {
-        hasher.update(buffer);
-        if let Err(e) = appender.write_all(buffer) {
-            return Err(appender.file().error(&e, "write"));
-        }
+        hasher.update(&buffer);
+        appender.append(buffer)?;
     }
     Ok(Extent { offset, length: (appender.offset() - offset) as usize, checksum: hasher.finalize() })
 }

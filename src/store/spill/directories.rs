@@ -188,12 +188,13 @@ impl TempFile {
         self.bytes.load(Relaxed)
     }
 
-    /// Appends all of `data`, within the quota.
-    pub(super) fn append(&self, data: &[u8]) -> io::Result<()> {
-        self.directories.charge(data.len() as u64)?;
+    /// Appends all of `parts`, one after the other, within the quota.
+    pub(super) fn append(&self, parts: &[&[u8]]) -> io::Result<()> {
+        let bytes = parts.iter().map(|part| part.len() as u64).sum();
+        self.directories.charge(bytes)?;
         // What was charged stays charged until the file goes, written or not: a part of it may have been.
-        self.bytes.fetch_add(data.len() as u64, Relaxed);
-        self.open.append(data)
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.open.append(parts)
     }
 
     /// Reads `length` bytes from `offset` on.
@@ -290,7 +291,7 @@ mod tests {
         let files: Vec<_> = (0..4).map(|_| directories.create("test").unwrap()).collect();
         let in_first = files.iter().filter(|f| f.path().starts_with(one.path())).count();
         assert_eq!(in_first, 2);
-        files[0].append(b"12345").unwrap();
+        files[0].append(&[b"12345"]).unwrap();
         assert_eq!(directories.used_bytes(), 5);
         assert_eq!(directories.files().iter().map(|f| f.bytes).sum::<u64>(), 5);
         drop(files);
@@ -328,11 +329,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let directories = Arc::new(SpillDirectories::open(&[root.path().to_owned()], 10).unwrap());
         let file = directories.create("test").unwrap();
-        file.append(b"12345678").unwrap();
-        let error = file.append(b"123").unwrap_err().to_string();
+        file.append(&[b"12345678"]).unwrap();
+        let error = file.append(&[b"123"]).unwrap_err().to_string();
         assert!(error.contains("quota of 10B is used up (8B in 1 files)"), "{error}");
         directories.set_quota(11);
-        file.append(b"123").unwrap();
+        file.append(&[b"123"]).unwrap();
     }
 
     #[test]

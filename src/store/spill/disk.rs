@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
-use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom, Write};
+use std::io::{Error, ErrorKind, IoSlice, Read, Result, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// Creates files.
@@ -13,8 +13,8 @@ pub(in crate::store) trait Disk: Debug + Send + Sync {
 
 /// An open file, written at its end and read anywhere.
 pub(in crate::store) trait DiskFile: Debug + Send + Sync {
-    /// Appends all of `bytes`.
-    fn append(&self, bytes: &[u8]) -> Result<()>;
+    /// Appends all of `parts`, one after the other.
+    fn append(&self, parts: &[&[u8]]) -> Result<()>;
 
     /// The `length` bytes from `offset` on.
     fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>>;
@@ -39,9 +39,20 @@ struct LocalFile {
 }
 
 impl DiskFile for LocalFile {
-    fn append(&self, bytes: &[u8]) -> Result<()> {
-        let mut file = &self.append;
-        file.write_all(bytes)
+    fn append(&self, parts: &[&[u8]]) -> Result<()> {
+        let mut slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let mut left = slices.as_mut_slice();
+        // Skips empty parts, so that nothing written means that nothing can be.
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            match (&self.append).write_vectored(left) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(written) => IoSlice::advance_slices(&mut left, written),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
     }
 
     fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>> {
@@ -94,16 +105,17 @@ pub(in crate::store) mod faulty {
     }
 
     impl DiskFile for FaultyFile {
-        fn append(&self, bytes: &[u8]) -> Result<()> {
+        fn append(&self, parts: &[&[u8]]) -> Result<()> {
+            let bytes = parts.concat();
             if self.faults.full.load(SeqCst) {
                 let room = self.faults.room.load(SeqCst);
                 self.faults.room.store(room.saturating_sub(bytes.len()), SeqCst);
                 if bytes.len() > room {
-                    self.file.append(&bytes[..room])?;
+                    self.file.append(&[&bytes[..room]])?;
                     return Err(Error::new(ErrorKind::StorageFull, "no space left on device"));
                 }
             }
-            self.file.append(bytes)
+            self.file.append(&[&bytes])
         }
 
         fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>> {

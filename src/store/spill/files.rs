@@ -1,8 +1,8 @@
 //! Files that take many blocks, one after the other.
 
-use std::io::{self, Write};
 use std::sync::{Arc, Weak};
 
+use datafusion::arrow::buffer::Buffer;
 use datafusion::common::Result;
 use parking_lot::Mutex;
 
@@ -12,7 +12,7 @@ use super::{SpillDirectories, TempFile};
 /// room comes back while a query runs.
 const TARGET_BYTES: u64 = 100 << 20;
 /// Bytes that are gathered before they are written.
-const WRITE_BYTES: usize = 1 << 20;
+const WRITE_BYTES: usize = 4 << 20;
 
 /// The spill files of blocks. Each writer has a file of its own while it writes, so that every file is sequential.
 #[derive(Debug)]
@@ -37,9 +37,10 @@ impl SpillFiles {
             Some(file) => file,
             None => self.directories.create("blocks")?,
         };
-        let mut appender = Appender { offset: file.bytes(), file: Arc::clone(&file), gathered: Vec::new() };
+        let mut appender =
+            Appender { offset: file.bytes(), file: Arc::clone(&file), gathered: Vec::new(), gathered_bytes: 0 };
         let written = write(&mut appender)?;
-        appender.write_gathered().map_err(|e| file.error(&e, "write"))?;
+        appender.write_gathered()?;
         if file.bytes() < TARGET_BYTES {
             self.idle.lock().push(Arc::downgrade(&file));
         }
@@ -62,7 +63,8 @@ impl SpillFiles {
 pub(super) struct Appender {
     file: Arc<TempFile>,
     offset: u64,
-    gathered: Vec<u8>,
+    gathered: Vec<Buffer>,
+    gathered_bytes: usize,
 }
 
 impl Appender {
@@ -71,32 +73,22 @@ impl Appender {
         self.offset
     }
 
-    /// The file.
-    pub(super) fn file(&self) -> &TempFile {
-        &self.file
-    }
-
-    fn write_gathered(&mut self) -> io::Result<()> {
-        let result = self.file.append(&self.gathered);
-        self.gathered.clear();
-        result
-    }
-}
-
-impl Write for Appender {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.gathered.len() + bytes.len() > WRITE_BYTES {
-            self.write_gathered()?;
+    /// Appends a buffer, which is written now or with those that follow. None of its bytes is copied here.
+    pub(super) fn append(&mut self, buffer: Buffer) -> Result<()> {
+        self.offset += buffer.len() as u64;
+        self.gathered_bytes += buffer.len();
+        self.gathered.push(buffer);
+        if self.gathered_bytes < WRITE_BYTES {
+            return Ok(());
         }
-        match bytes.len() >= WRITE_BYTES {
-            true => self.file.append(bytes)?,
-            false => self.gathered.extend_from_slice(bytes),
-        }
-        self.offset += bytes.len() as u64;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
         self.write_gathered()
+    }
+
+    fn write_gathered(&mut self) -> Result<()> {
+        let parts: Vec<&[u8]> = self.gathered.iter().map(Buffer::as_slice).collect();
+        let result = self.file.append(&parts);
+        self.gathered.clear();
+        self.gathered_bytes = 0;
+        result.map_err(|e| self.file.error(&e, "write"))
     }
 }

@@ -132,7 +132,7 @@ impl Write for OperatorWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let told = |e: io::Error| io::Error::new(e.kind(), self.file.error(&e, "write").message().into_owned());
         if !bytes.is_empty() {
-            self.file.append(bytes).map_err(told)?;
+            self.file.append(&[bytes]).map_err(told)?;
             // Only now readers may come to it.
             self.parts.lock().append(bytes);
         }
