@@ -10,7 +10,10 @@ use parking_lot::Mutex;
 use super::Budget;
 use super::budget::Use;
 
-/// The distinct physical buffers of a block: address and capacity.
+/// Bytes that a buffer takes beside its own: for the array that it belongs to, and to be counted.
+const BESIDE_BUFFER_BYTES: usize = 256;
+
+/// The distinct physical buffers of a block: address, and bytes that each of them takes.
 #[derive(Debug, Default)]
 pub(super) struct Buffers(Vec<(usize, usize)>);
 
@@ -36,7 +39,7 @@ impl Buffers {
 fn collect(data: &ArrayData, found: &mut Vec<(usize, usize)>) {
     let mut add = |buffer: &Buffer| {
         if buffer.capacity() > 0 {
-            found.push((buffer.data_ptr().as_ptr() as usize, buffer.capacity()));
+            found.push((buffer.data_ptr().as_ptr() as usize, buffer.capacity() + BESIDE_BUFFER_BYTES));
         }
     };
     data.buffers().iter().for_each(&mut add);

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{AsArray, BooleanArray, RecordBatch, UInt64Array};
-use datafusion::arrow::compute::{filter_record_batch, interleave_record_batch};
+use datafusion::arrow::compute::{concat_batches, filter_record_batch, interleave_record_batch};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
 use datafusion::common::Result;
 use datafusion::execution::TaskContext;
@@ -30,7 +30,9 @@ const RUN_BYTES: usize = 32 << 20;
 /// Bytes that a piece should have at least; smaller ones are slow to read back.
 const PIECE_BYTES: usize = 16 << 10;
 /// The same for each column, whose buffers take bytes of their own on disk.
-const PIECE_COLUMN_BYTES: usize = 512;
+const PIECE_COLUMN_BYTES: usize = 256;
+/// A bucket that is being sorted has about this many arrays at most: each takes some hundred bytes beside its values.
+const MANY_ARRAYS: usize = 1 << 14;
 /// A run has at most 2 to this many pieces.
 const MAX_PIECE_BITS: u32 = 10;
 /// The keys of a run with at most this many rows stay in memory: its rows are large, and its pieces belong to few of the
@@ -240,16 +242,30 @@ impl Runs {
     fn order(&self, bucket: usize) -> Result<Ordered> {
         let (low, high) = self.key_range(bucket);
         let reserved = self.store.working_set(&self.owner, 2 * self.sorted_bytes)?;
-        let mut pieces: Vec<RecordBatch> = Vec::new();
+        let columns: Vec<usize> = (0..self.schema.fields().len()).collect();
+        // Small pieces of wide rows are put together on the way.
+        let together = match self.runs.len() * columns.len() > MANY_ARRAYS {
+            true => (MANY_ARRAYS / 2 / columns.len()).max(1),
+            false => 1,
+        };
+        let (mut pieces, mut group, mut group_rows) = (Vec::new(), Vec::new(), 0);
         let mut places: Vec<(u64, u32, u32)> = Vec::new();
         for run in &self.runs {
             for index in run.pieces.between(low, high) {
                 let piece = inside(run.handle.get_batch(index)?, low, high)?;
-                let keys = piece.column(piece.num_columns() - 1).as_primitive::<UInt64Type>();
+                let keys = piece.column(columns.len()).as_primitive::<UInt64Type>().values();
                 let number = pieces.len() as u32;
-                places.extend(keys.values().iter().enumerate().map(|(row, key)| (*key, number, row as u32)));
-                pieces.push(piece.project(&(0..piece.num_columns() - 1).collect::<Vec<_>>())?);
+                places.extend(keys.iter().zip(group_rows..).map(|(key, row)| (*key, number, row)));
+                group_rows += keys.len() as u32;
+                group.push(piece.project(&columns)?);
+                if group.len() >= together {
+                    pieces.push(put_together(&mut group)?);
+                    group_rows = 0;
+                }
             }
+        }
+        if !group.is_empty() {
+            pieces.push(put_together(&mut group)?);
         }
         // Equal keys keep the order of the input, which the tuple gives too.
         places.sort_unstable();
@@ -266,6 +282,14 @@ fn inside(piece: RecordBatch, low: u64, high: u64) -> Result<RecordBatch> {
     match chosen.true_count() == piece.num_rows() {
         true => Ok(piece),
         false => compact_views(&filter_record_batch(&piece, &chosen)?),
+    }
+}
+
+/// Empties a group of batches into one.
+fn put_together(group: &mut Vec<RecordBatch>) -> Result<RecordBatch> {
+    match group.len() {
+        1 => Ok(group.remove(0)),
+        _ => Ok(concat_batches(&group[0].schema(), std::mem::take(group).iter())?),
     }
 }
 
