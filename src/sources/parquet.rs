@@ -54,7 +54,9 @@ fn is_among(column: &ColumnChunkMetaData, columns: &[&str]) -> bool {
 
 fn held_bytes(column: &ColumnChunkMetaData) -> usize {
     let (compressed, decoded) = (column.compressed_size().max(0) as usize, column.uncompressed_size().max(0) as usize);
-    compressed + decoded.min(2 * PAGE_BYTES)
+    let bytes = compressed + decoded.min(2 * PAGE_BYTES);
+    // Buffers grow, and an allocator has four sizes between a power of two and the next.
+    bytes + bytes / 4
 }
 
 fn decoded_bytes(column: &ColumnChunkMetaData, rows: i64) -> usize {
