@@ -248,6 +248,9 @@ impl FromStr for ByteSize {
         }
         let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
         let (number, unit) = (&text[..split], text[split..].trim());
+        let Ok(number) = number.parse::<f64>() else {
+            return config_err!("'{text}' is not a size; write for example 64MiB, 1.5GB or 1048576");
+        };
         let scale: u64 = match unit.to_ascii_lowercase().as_str() {
             "" | "b" => 1,
             "k" | "kib" => 1 << 10,
@@ -264,10 +267,7 @@ impl FromStr for ByteSize {
                 );
             }
         };
-        match number.parse::<f64>() {
-            Ok(n) => Ok(Self((n * scale as f64) as usize)),
-            Err(_) => config_err!("'{text}' is not a size; write for example 64MiB, 1.5GB or 1048576"),
-        }
+        Ok(Self((number * scale as f64) as usize))
     }
 }
 
@@ -376,7 +376,12 @@ impl FromStr for MemoryLimit {
 
     fn from_str(text: &str) -> Result<Self> {
         let Some(percent) = text.trim().strip_suffix('%') else {
-            return Ok(Self::Bytes(text.parse()?));
+            return match text.parse()? {
+                ByteSize(0) if !text.trim().eq_ignore_ascii_case("infinite") => {
+                    config_err!("'{text}' is no memory at all; write infinite for no limit")
+                }
+                bytes => Ok(Self::Bytes(bytes)),
+            };
         };
         match percent.trim().parse::<u8>() {
             Ok(p @ 1..=100) => Ok(Self::Percent(p)),
@@ -474,6 +479,9 @@ mod tests {
         assert_eq!("50%".parse::<MemoryLimit>().unwrap(), MemoryLimit::Percent(50));
         assert_eq!("1GiB".parse::<MemoryLimit>().unwrap().bytes(), 1 << 30);
         assert!("0%".parse::<MemoryLimit>().is_err());
+        assert_eq!("infinite".parse::<MemoryLimit>().unwrap().bytes(), usize::MAX);
+        assert!("0".parse::<MemoryLimit>().unwrap_err().to_string().contains("write infinite"));
+        assert!("-5".parse::<MemoryLimit>().unwrap_err().to_string().contains("'-5' is not a size"));
         assert!("101%".parse::<MemoryLimit>().is_err());
         assert!(MemoryLimit::Percent(50).bytes() < machine_memory());
     }

@@ -43,8 +43,10 @@ const KEY_BYTES: usize = 2;
 const ROW_KEY_BYTES: usize = 8;
 /// Aggregate functions whose state has as many values as their input.
 const COLLECTING: [&str; 5] = ["array_agg", "string_agg", "median", "percentile_cont", "nth_value"];
+/// Bytes that a batch should have at most where groups grow with their rows: it may well have many times as many.
+const COLLECTING_BATCH_BYTES: usize = 1 << 20;
 /// By how much more such a state is taken to have than a list of a file, or a text.
-const COLLECTED: usize = 16;
+const COLLECTED: usize = 64;
 /// What a grouping aggregate has to be able to hold to get ahead.
 const LEAST_AGGREGATE_BYTES: usize = 1 << 20;
 /// By what the search for the least limit of a plan goes on at least.
@@ -112,19 +114,21 @@ impl PlanMemory {
     /// Of `plan` within `limit` bytes, with at most `most_rows` per batch.
     pub(crate) fn of(plan: &dyn ExecutionPlan, limit: usize, most_rows: usize) -> Self {
         let (mut sorts, mut sorts_views, mut holds, mut merge_factor) = (0, false, false, LEAST_MERGE_FACTOR);
-        let (mut building_stages, mut streams) = (0, 1);
+        let (mut building_stages, mut streams, mut collecting) = (0, 1, false);
         visit(plan, &mut |node| {
             let builds = node.is::<ExchangeExec>() || node.is::<QueueExec>() || node.is::<WriteExec>();
             building_stages += usize::from(builds);
             streams = streams.max(node.output_partitioning().partition_count());
             holds |= builds || is_join(node) || sort_streams(node) > 0 || groups(node);
             merge_factor = merge_factor.max(key_factor(node));
+            collecting |= keeps_values(node);
             sorts += sort_streams(node);
             sorts_views |= sort_streams(node) > 0 && node.schema().fields().iter().any(|f| has_views(f.data_type()));
         });
         let streams = sorts.max(streams).max(1);
         let row_bytes = row_bytes(plan).max(1);
-        let batch_bytes = (limit / (32 * streams)).clamp(LEAST_BATCH_BYTES, BATCH_BYTES);
+        let most_bytes = if collecting { COLLECTING_BATCH_BYTES } else { BATCH_BYTES };
+        let batch_bytes = (limit / (32 * streams)).clamp(LEAST_BATCH_BYTES, most_bytes);
         let batch_rows = (batch_bytes / row_bytes).clamp(1, most_rows.max(1));
         let sort_bytes = SORT_MERGE_BYTES.min(limit / (4 * streams)).min(limit / (2 * LEAST_MERGE_PART));
         let batch_bytes = batch_rows * row_bytes;
@@ -320,12 +324,16 @@ pub(crate) fn row_bytes(plan: &dyn ExecutionPlan) -> usize {
         true => children.sum(),
         false => children.max().unwrap_or(0),
     };
-    let collects = plan.downcast_ref::<AggregateExec>().is_some_and(|a| a.aggr_expr().iter().any(|f| collects(f)));
     match plan.children().is_empty() || plan.is::<UnionExec>() {
-        _ if collects => below.max(schema_bytes(&plan.schema()) * COLLECTED),
+        _ if keeps_values(plan) => below.max(schema_bytes(&plan.schema()) * COLLECTED),
         true => below.max(schema_bytes(&plan.schema())),
         false => below,
     }
+}
+
+/// Whether it is an aggregate whose groups grow with their rows.
+fn keeps_values(plan: &dyn ExecutionPlan) -> bool {
+    plan.downcast_ref::<AggregateExec>().is_some_and(|a| a.aggr_expr().iter().any(|f| collects(f)))
 }
 
 /// Whether an aggregate function keeps all values that it gets.

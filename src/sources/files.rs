@@ -295,7 +295,9 @@ impl FileTable {
         if !named || self.compressed || self.files.len() < 2 {
             return Ok(());
         }
-        let headers = stream::iter(self.files.iter().cloned()).map(|file| async move {
+        // An empty file has no header, and no rows.
+        let files: Vec<_> = self.files.iter().filter(|file| file.object_meta.size > 0).cloned().collect();
+        let headers = stream::iter(files).map(|file| async move {
             let meta = &file.object_meta;
             let head = self.store.get_range(&meta.location, 0..meta.size.min(HEADER_BYTES)).await?;
             let delimiter = self.options.delimiter.unwrap_or(b',');
@@ -303,7 +305,7 @@ impl FileTable {
             let (schema, _) = format.infer_schema(head.as_ref(), Some(0))?;
             let names: Vec<String> = schema.fields().iter().map(|f| f.name().clone()).collect();
             let expected: Vec<&String> = self.table_schema.file_schema().fields().iter().map(|f| f.name()).collect();
-            if meta.size > 0 && !names.iter().eq(expected.iter().copied()) {
+            if !names.iter().eq(expected.iter().copied()) {
                 return plan_err!(
                     "the columns of '{}' are {names:?}, but those of the first file are {expected:?}",
                     full_path(&self.url, &meta.location)

@@ -81,7 +81,9 @@ impl DataContext {
         let value = value.trim_matches('\'');
         if let Some(key) = name.strip_prefix("blockyard.") {
             if key == "spill_directory" {
-                return config_err!("blockyard.spill_directory is fixed when a session starts");
+                return config_err!(
+                    "blockyard.spill_directory is fixed when a session starts; the tool has --spill-dir for it"
+                );
             }
             let mut options = self.config();
             ExtensionOptions::set(&mut options, key, value)?;

@@ -167,8 +167,9 @@ impl SharedMemoryPool {
                     // One that holds nothing has nothing to spill: a refusal would be its end.
                     Kind::Sorter => reservation.size() > 0 && wanted > holds.fair_sorter(most),
                     Kind::Sharing => reservation.size() > 0 && wanted > holds.fair(most),
-                    // The merge of what was spilled comes first, and leaves room for the groups, which then cannot spill.
-                    Kind::Grouping if reservation.size() < holds.consumer => wanted > holds.fair(most) && !must,
+                    // The merge of what was spilled comes first, and leaves room for the groups, which then cannot spill: a
+                    // refusal would be their end, so they may have more than their share of what is free.
+                    Kind::Grouping if reservation.size() < holds.consumer => wanted > holds.fair(most) / 2 * 3 && !must,
                     Kind::Grouping => holds.consumer > 0 && wanted > holds.fair(most) / 4 * 3,
                     Kind::Merge => wanted > holds.fair_merge(most) && !must,
                     Kind::Queue => holds.queued + additional > most / QUEUE_PART,

@@ -32,6 +32,16 @@ async fn a_missing_path_suggests_its_neighbour() {
 }
 
 #[tokio::test]
+async fn an_empty_file_beside_others_has_no_rows() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in [("a.csv", "x\n1\n"), ("b.csv", ""), ("c.csv", "x\n2\n"), ("d.csv", "x\n")] {
+        std::fs::write(directory.path().join(name), text).unwrap();
+    }
+    let read = format!("SELECT x FROM read_csv('{}') ORDER BY x", directory.path().display());
+    assert_eq!(crate::fixtures::rows(&context(), &read).await, ["1", "2"]);
+}
+
+#[tokio::test]
 async fn an_empty_directory_says_what_it_lacks() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().display();
