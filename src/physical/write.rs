@@ -200,9 +200,10 @@ impl Job {
                 let mut written = Vec::new();
                 while let Some((id, block)) = blocks.try_next().await? {
                     let schema = Arc::clone(block.schema());
-                    let bytes = block.metadata().size_bytes;
-                    // The block, and its columns as they are encoded.
-                    let _reserved = store.working_set(&owner, bytes + bytes.min(buffer_bytes))?;
+                    let (bytes, rows) = (block.metadata().size_bytes, block.metadata().num_rows);
+                    // The block, its columns as they are encoded, and a row in a page and compressed.
+                    let encoding = bytes.min(buffer_bytes) + 2 * bytes / rows.max(1);
+                    let _reserved = store.working_set(&owner, bytes + encoding)?;
                     let batches = stream::iter(block.into_batches()).map(Ok);
                     let rows = writer
                         .write(Arc::clone(staging.store()), staging.path_of(&id), schema, buffer_bytes, batches)

@@ -65,9 +65,12 @@ fn other_names(projection: &Projection) -> HashMap<Column, Column> {
     for (expr, output) in projection.expr.iter().zip(outputs) {
         let passes = matches!(expr.clone().unalias(), Expr::Column(read) if read == output);
         if !passes && reads.contains(&output) {
-            let mut others = (1..).map(|n| format!("{}_{n}", output.name));
-            let other = others.find(|name| taken.insert(name.clone())).expect("numbers do not end");
-            names.insert(output, Column::from_name(other));
+            let mut number = 1;
+            while !taken.insert(format!("{}_{number}", output.name)) {
+                number += 1;
+            }
+            let other = Column::from_name(format!("{}_{number}", output.name));
+            names.insert(output, other);
         }
     }
     names
