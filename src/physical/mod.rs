@@ -10,6 +10,24 @@
 //! input block; partitions pull tasks from one shared queue, so the number of tasks says nothing about threads. A
 //! **block** is formed only where a stage ends: before a queue, an exchange or a sink.
 
+/// The parts of an `ExecutionPlan` that are the same for every operator without expressions of its own.
+macro_rules! without_expressions {
+    () => {
+        fn apply_expressions(
+            &self,
+            _f: &mut dyn FnMut(
+                &Arc<dyn datafusion::physical_plan::PhysicalExpr>,
+            ) -> Result<datafusion::common::tree_node::TreeNodeRecursion>,
+        ) -> Result<datafusion::common::tree_node::TreeNodeRecursion> {
+            Ok(datafusion::common::tree_node::TreeNodeRecursion::Continue)
+        }
+
+        fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+            crate::physical::recompute_children(self, children)
+        }
+    };
+}
+
 mod compact;
 mod exchange;
 mod executions;
