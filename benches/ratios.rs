@@ -1,5 +1,6 @@
-//! Blockyard against plain DataFusion doing the nearest thing, in one run on the same data: read-map-write, random shuffle,
-//! repartition. `cargo bench` prints criterion's figures and then the ratios of the medians.
+//! Blockyard against plain DataFusion doing the nearest thing, in one run on the same data: read-map-write, the same with
+//! as many files as DataFusion writes, random shuffle, repartition. `cargo bench` prints criterion's figures and then the
+//! ratios of the medians.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use futures::{StreamExt, TryStreamExt};
 use tokio::runtime::Runtime;
 
-const PAIRS: [&str; 3] = ["read_map_write", "random_shuffle", "repartition"];
+const PAIRS: [&str; 4] = ["read_map_write", "read_map_write_as_many_files", "random_shuffle", "repartition"];
 
 /// `price` becomes `price * factor`; both engines compute the same.
 fn discounted(batch: RecordBatch) -> Result<RecordBatch> {
@@ -73,29 +74,34 @@ fn measure(criterion: &mut Criterion) -> Result<()> {
         other => std::process::exit(report(&format!("expected {rows} rows, got {other:?}"))),
     };
 
-    let mut group = criterion.benchmark_group(PAIRS[0]);
-    group.sample_size(10);
-    let mapped = read.map_batches(discounted, MapOptions::default())?;
-    let out = directory.path().join("out").display().to_string();
-    let options = || WriteOptions { mode: Some(SaveMode::Overwrite), ..Default::default() };
-    group.bench_function("blockyard", |b| {
-        b.iter(|| check(runtime.block_on(mapped.write_parquet(&out, options()))));
-    });
-    let plain_out = directory.path().join("plain");
-    group.bench_function("datafusion", |b| {
-        b.iter(|| {
-            let written = runtime.block_on(async {
-                let _old = std::fs::remove_dir_all(&plain_out);
-                let frame = frame.clone().with_column("price", col("price") * col("factor"))?;
-                let target = format!("{}/", plain_out.display());
-                frame.write_parquet(&target, DataFrameWriteOptions::new(), None).await
-            });
-            check(written.map(|_| rows))
+    let threads = plain.state().config().target_partitions();
+    let as_many = ReadOptions { override_num_blocks: Some(threads), ..Default::default() };
+    let in_few = runtime.block_on(ours.read_parquet(path.as_str(), as_many))?;
+    for (pair, read) in [(PAIRS[0], &read), (PAIRS[1], &in_few)] {
+        let mut group = criterion.benchmark_group(pair);
+        group.sample_size(10);
+        let mapped = read.map_batches(discounted, MapOptions::default())?;
+        let out = directory.path().join("out").display().to_string();
+        let options = || WriteOptions { mode: Some(SaveMode::Overwrite), ..Default::default() };
+        group.bench_function("blockyard", |b| {
+            b.iter(|| check(runtime.block_on(mapped.write_parquet(&out, options()))));
         });
-    });
-    group.finish();
+        let plain_out = directory.path().join("plain");
+        group.bench_function("datafusion", |b| {
+            b.iter(|| {
+                let written = runtime.block_on(async {
+                    let _old = std::fs::remove_dir_all(&plain_out);
+                    let frame = frame.clone().with_column("price", col("price") * col("factor"))?;
+                    let target = format!("{}/", plain_out.display());
+                    frame.write_parquet(&target, DataFrameWriteOptions::new(), None).await
+                });
+                check(written.map(|_| rows))
+            });
+        });
+        group.finish();
+    }
 
-    let mut group = criterion.benchmark_group(PAIRS[1]);
+    let mut group = criterion.benchmark_group(PAIRS[2]);
     group.sample_size(10);
     let shuffled = read.random_shuffle(Some(42))?;
     group.bench_function("blockyard", |b| b.iter(|| check(runtime.block_on(count(&shuffled)))));
@@ -108,7 +114,7 @@ fn measure(criterion: &mut Criterion) -> Result<()> {
     });
     group.finish();
 
-    let mut group = criterion.benchmark_group(PAIRS[2]);
+    let mut group = criterion.benchmark_group(PAIRS[3]);
     group.sample_size(10);
     let repartitioned = read.repartition(64, false)?;
     group.bench_function("blockyard", |b| b.iter(|| check(runtime.block_on(count(&repartitioned)))));
