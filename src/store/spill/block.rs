@@ -104,7 +104,7 @@ impl SpilledBlock {
                 place()
             );
         }
-        let mut decoder = StreamDecoder::new();
+        let mut decoder = trusting_decoder();
         if let Some(schema) = &self.schema {
             decoder.decode(&mut schema.clone())?;
         }
@@ -119,6 +119,13 @@ impl SpilledBlock {
             Err(e) => Err(DataFusionError::from(e).context(place())),
         }
     }
+}
+
+/// A decoder that does not look whether texts are UTF-8 and offsets in order, which takes a fourth of a restore.
+#[expect(unsafe_code, reason = "the checksum has told that these are the bytes that were written")]
+fn trusting_decoder() -> StreamDecoder {
+    // SAFETY: what is decoded was encoded from a valid batch by this process, and its checksum is right.
+    unsafe { StreamDecoder::new().with_skip_validation(true) }
 }
 
 /// Writes buffers; returns where they are.
