@@ -5,9 +5,10 @@ use std::sync::Arc;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::buffer::Buffer;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
-use datafusion::arrow::ipc::CompressionType;
-use datafusion::arrow::ipc::reader::StreamDecoder;
+use datafusion::arrow::error::ArrowError;
+use datafusion::arrow::ipc::reader::{FileDecoder, StreamDecoder};
 use datafusion::arrow::ipc::writer::{IpcWriteOptions, StreamEncoder};
+use datafusion::arrow::ipc::{self, CompressionType, MetadataVersion};
 use datafusion::common::{DataFusionError, Result, exec_err};
 
 use super::files::Appender;
@@ -22,8 +23,8 @@ const END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 #[derive(Debug)]
 pub(in crate::store) struct SpilledBlock {
     file: Arc<TempFile>,
-    /// The schema message, with which every read starts; `None` where each batch is a stream of its own.
-    schema: Option<Buffer>,
+    /// Columns, where the file has a message for each batch; `None` where each batch is a stream of its own.
+    schema: Option<SchemaRef>,
     batches: Vec<Extent>,
 }
 
@@ -49,9 +50,7 @@ impl SpilledBlock {
         let new_encoder = || StreamEncoder::try_new_with_options(schema, options.clone());
         let (file, (schema, batches)) = files.append(|appender| {
             let mut batches = Vec::with_capacity(block.batches().len());
-            let empty = concat(&new_encoder()?.finish()?);
-            let (message, end) =
-                (empty.slice_with_length(0, empty.len() - END.len()), empty.slice(empty.len() - END.len()));
+            let schema_bytes = new_encoder()?.finish()?.iter().map(Buffer::len).sum::<usize>() - END.len();
             let mut encoder = new_encoder()?;
             for batch in block.batches() {
                 let batch = compact_views(batch)?;
@@ -59,14 +58,14 @@ impl SpilledBlock {
                 if standalone {
                     buffers.extend(std::mem::replace(&mut encoder, new_encoder()?).finish()?);
                 } else if batches.is_empty() {
-                    write_out(appender, take_front(&mut buffers, message.len()))?;
+                    write_out(appender, take_front(&mut buffers, schema_bytes))?;
                 }
                 batches.push(write_out(appender, buffers)?);
             }
             if !standalone {
-                write_out(appender, vec![end])?;
+                write_out(appender, vec![Buffer::from(&END)])?;
             }
-            Ok(((!standalone).then_some(message), batches))
+            Ok(((!standalone).then(|| Arc::clone(schema)), batches))
         })?;
         Ok(Self { file, schema, batches })
     }
@@ -104,14 +103,10 @@ impl SpilledBlock {
                 place()
             );
         }
-        let mut decoder = trusting_decoder();
-        if let Some(schema) = &self.schema {
-            decoder.decode(&mut schema.clone())?;
-        }
-        let decoded = match decoder.decode(&mut Buffer::from_vec(bytes)) {
-            // The decoder stops at the end of its bytes, before it looks at a body of none: no rows, or nothing but nulls.
-            Ok(None) => decoder.decode(&mut Buffer::from(&END)),
-            decoded => decoded,
+        let bytes = Buffer::from_vec(bytes);
+        let decoded = match &self.schema {
+            Some(schema) => decode_message(schema, &bytes),
+            None => decode_stream(bytes),
         };
         match decoded {
             Ok(Some(batch)) => Ok(batch),
@@ -121,11 +116,26 @@ impl SpilledBlock {
     }
 }
 
-/// A decoder that does not look whether texts are UTF-8 and offsets in order, which takes a fourth of a restore.
+/// The batch of a message. Whether texts are UTF-8 and offsets in order is not looked at: that takes a fourth of a restore.
 #[expect(unsafe_code, reason = "the checksum has told that these are the bytes that were written")]
-fn trusting_decoder() -> StreamDecoder {
+fn decode_message(schema: &SchemaRef, bytes: &Buffer) -> std::result::Result<Option<RecordBatch>, ArrowError> {
+    // A marker, the length of the metadata, and these.
+    let [_, _, _, _, a, b, c, d, ..] = bytes.as_slice() else { return Ok(None) };
+    let metadata_bytes = 8 + i32::from_le_bytes([*a, *b, *c, *d]);
+    let body_bytes = bytes.len() as i64 - i64::from(metadata_bytes);
     // SAFETY: what is decoded was encoded from a valid batch by this process, and its checksum is right.
-    unsafe { StreamDecoder::new().with_skip_validation(true) }
+    let decoder = unsafe { FileDecoder::new(Arc::clone(schema), MetadataVersion::V5).with_skip_validation(true) };
+    decoder.read_record_batch(&ipc::Block::new(0, metadata_bytes, body_bytes), bytes)
+}
+
+/// The batch of a stream that has no other.
+fn decode_stream(mut bytes: Buffer) -> std::result::Result<Option<RecordBatch>, ArrowError> {
+    let mut decoder = StreamDecoder::new();
+    match decoder.decode(&mut bytes) {
+        // The decoder stops at the end of its bytes, before it looks at a body of none: no rows, or nothing but nulls.
+        Ok(None) => decoder.decode(&mut Buffer::from(&END)),
+        decoded => decoded,
+    }
 }
 
 /// Writes buffers; returns where they are.
@@ -149,8 +159,4 @@ fn take_front(buffers: &mut Vec<Buffer>, length: usize) -> Vec<Buffer> {
     });
     let count = count.count();
     buffers.drain(..count).collect()
-}
-
-fn concat(buffers: &[Buffer]) -> Buffer {
-    Buffer::from_vec(buffers.iter().flat_map(|b| b.as_slice()).copied().collect())
 }
