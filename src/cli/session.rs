@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -139,13 +140,17 @@ impl Session {
         let Some(foreground) = self.foreground.take() else {
             return Err(Failure::Cancelled);
         };
-        let result = statements.into_iter().try_for_each(|statement| {
-            foreground.block_on(async {
+        let result = foreground.block_on(async {
+            // Listens from before the first statement to after the last: a signal between two of them counts too.
+            let mut stop = pin!(interrupted());
+            for statement in statements {
                 tokio::select! {
-                    result = self.run_statement(statement) => result,
-                    _ = interrupted() => Err(Failure::Cancelled),
+                    biased;
+                    _ = &mut stop => return Err(Failure::Cancelled),
+                    result = self.run_statement(statement) => result?,
                 }
-            })
+            }
+            Ok(())
         });
         self.foreground = Some(foreground);
         result
