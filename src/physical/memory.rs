@@ -114,20 +114,22 @@ impl PlanMemory {
     /// Of `plan` within `limit` bytes, with at most `most_rows` per batch.
     pub(crate) fn of(plan: &dyn ExecutionPlan, limit: usize, most_rows: usize) -> Self {
         let (mut sorts, mut sorts_views, mut holds, mut merge_factor) = (0, false, false, LEAST_MERGE_FACTOR);
-        let (mut building_stages, mut streams, mut collecting) = (0, 1, false);
+        let (mut building_stages, mut streams, mut collected_bytes) = (0, 1, 0);
         visit(plan, &mut |node| {
             let builds = node.is::<ExchangeExec>() || node.is::<QueueExec>() || node.is::<WriteExec>();
             building_stages += usize::from(builds);
             streams = streams.max(node.output_partitioning().partition_count());
             holds |= builds || is_join(node) || sort_streams(node) > 0 || groups(node);
             merge_factor = merge_factor.max(key_factor(node));
-            collecting |= keeps_values(node);
+            if keeps_values(node) && limit <= PLENTY {
+                collected_bytes = collected_bytes.max(schema_bytes(&node.schema()) * COLLECTED);
+            }
             sorts += sort_streams(node);
             sorts_views |= sort_streams(node) > 0 && node.schema().fields().iter().any(|f| has_views(f.data_type()));
         });
         let streams = sorts.max(streams).max(1);
-        let row_bytes = row_bytes(plan).max(1);
-        let most_bytes = if collecting { COLLECTING_BATCH_BYTES } else { BATCH_BYTES };
+        let row_bytes = row_bytes(plan).max(collected_bytes).max(1);
+        let most_bytes = if collected_bytes > 0 { COLLECTING_BATCH_BYTES } else { BATCH_BYTES };
         let batch_bytes = (limit / (32 * streams)).clamp(LEAST_BATCH_BYTES, most_bytes);
         let batch_rows = (batch_bytes / row_bytes).clamp(1, most_rows.max(1));
         let sort_bytes = SORT_MERGE_BYTES.min(limit / (4 * streams)).min(limit / (2 * LEAST_MERGE_PART));
@@ -325,7 +327,6 @@ pub(crate) fn row_bytes(plan: &dyn ExecutionPlan) -> usize {
         false => children.max().unwrap_or(0),
     };
     match plan.children().is_empty() || plan.is::<UnionExec>() {
-        _ if keeps_values(plan) => below.max(schema_bytes(&plan.schema()) * COLLECTED),
         true => below.max(schema_bytes(&plan.schema())),
         false => below,
     }
