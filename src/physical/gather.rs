@@ -28,6 +28,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::map::limited;
 use super::memory::block_bytes;
+use super::rows_of_input;
 use super::stored::block_batches;
 use super::tasks::{
     Task, TaskPlan, TaskStream, block_stream, execute_tasks, is_ordered, owner_of, properties, stream_of,
@@ -118,10 +119,9 @@ impl ExecutionPlan for GatherExec {
     }
 
     fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
-        Ok(match args.partition() {
-            None => Arc::clone(&inputs[0]),
-            Some(_) => Arc::new(Statistics::new_unknown(&self.schema())),
-        })
+        // Fewer rows come out than go in when it ends early.
+        let rows = rows_of_input(inputs, args, &self.schema());
+        Ok(if self.fetch.is_some() { Arc::new(Statistics::new_unknown(&self.schema())) } else { rows })
     }
 
     fn cardinality_effect(&self) -> CardinalityEffect {

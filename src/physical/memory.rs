@@ -147,7 +147,7 @@ impl PlanMemory {
             if memory.least_bytes() <= limit {
                 return memory;
             }
-            limit = memory.least_bytes().max(limit + LEAST_STEP);
+            limit = memory.least_bytes().max(limit.saturating_add(LEAST_STEP));
         }
     }
 

@@ -60,7 +60,9 @@ pub(crate) use zip::ZipExec;
 
 use std::sync::Arc;
 
-use datafusion::common::Result;
+use datafusion::arrow::datatypes::Schema;
+use datafusion::common::{Result, Statistics};
+use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
 /// `with_new_children`, which DataFusion still requires, in terms of `replace_children`.
@@ -69,4 +71,12 @@ fn recompute_children(
     children: Vec<Arc<dyn ExecutionPlan>>,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     plan.replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
+}
+
+/// Statistics of an operator that gives the rows of its input: of all of them, not of a partition, which pulls what comes.
+fn rows_of_input(inputs: &[Arc<Statistics>], args: &StatisticsArgs, schema: &Schema) -> Arc<Statistics> {
+    match args.partition() {
+        None => Arc::clone(&inputs[0]),
+        Some(_) => Arc::new(Statistics::new_unknown(schema)),
+    }
 }

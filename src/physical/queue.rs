@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use super::StageMetrics;
 use super::input_order::InputOrder;
 use super::memory::block_bytes;
+use super::rows_of_input;
 use super::tasks::{
     TaskPlan, TaskStream, block_stream, execute_tasks, is_ordered, owner_of, properties, task_of_block,
 };
@@ -106,10 +107,7 @@ impl ExecutionPlan for QueueExec {
     }
 
     fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
-        Ok(match args.partition() {
-            None => Arc::clone(&inputs[0]),
-            Some(_) => Arc::new(Statistics::new_unknown(&self.schema())),
-        })
+        Ok(rows_of_input(inputs, args, &self.schema()))
     }
 
     fn cardinality_effect(&self) -> CardinalityEffect {
