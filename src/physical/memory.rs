@@ -121,7 +121,7 @@ impl PlanMemory {
             streams = streams.max(node.output_partitioning().partition_count());
             holds |= builds || is_join(node) || sort_streams(node) > 0 || groups(node);
             merge_factor = merge_factor.max(key_factor(node));
-            if keeps_values(node) && limit <= PLENTY {
+            if keeps_values(node) && groups(node) && limit <= PLENTY {
                 collected_bytes = collected_bytes.max(schema_bytes(&node.schema()) * COLLECTED);
             }
             sorts += sort_streams(node);
