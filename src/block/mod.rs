@@ -1,10 +1,12 @@
 //! Blocks: the unit that is stored, queued, counted and written as one thing.
 
+mod copy;
 mod id;
 mod metadata;
 mod output_buffer;
 mod views;
 
+pub(crate) use copy::copied;
 pub use id::TaskId;
 pub(crate) use id::{mix, row_random};
 pub use metadata::BlockMetadata;

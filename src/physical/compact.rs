@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, MutableArrayData, RecordBatch, RecordBatchOptions, make_array};
+use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
@@ -17,7 +17,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Pla
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::tasks::stream_of;
-use crate::block::{compact_views, has_views, sliced_bytes};
+use crate::block::{copied, sliced_bytes};
 use crate::store::BlockStore;
 
 /// A batch is left as it is when its buffers are at most this many times what its rows take,
@@ -113,27 +113,13 @@ fn compact(batch: RecordBatch, most: usize) -> Result<RecordBatch> {
     if counted <= most || counted <= MOST_WASTE * sliced_bytes(&batch) {
         return Ok(batch);
     }
-    let batch = compact_views(&batch)?;
-    let columns = batch.columns().iter().map(copied).collect::<Result<_>>()?;
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    Ok(RecordBatch::try_new_with_options(batch.schema(), columns, &options)?)
-}
-
-/// The same values in buffers of their own.
-fn copied(column: &ArrayRef) -> Result<ArrayRef> {
-    if has_views(column.data_type()) {
-        return Ok(Arc::clone(column));
-    }
-    let data = column.to_data();
-    let mut copy = MutableArrayData::new(vec![&data], false, data.len());
-    copy.try_extend(0, 0, data.len())?;
-    Ok(make_array(copy.freeze()))
+    copied(&batch)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use datafusion::arrow::array::{Int64Array, StringArray};
+    use datafusion::arrow::array::{ArrayRef, Int64Array, StringArray};
 
     #[test]
     fn large_batches_are_cut() {

@@ -10,12 +10,17 @@ use parking_lot::Mutex;
 use super::Budget;
 use super::budget::Use;
 
-/// Bytes that a buffer takes beside its own: for the array that it belongs to, and to be counted.
+/// Bytes that a buffer takes beside its own, for each array that it belongs to.
 const BESIDE_BUFFER_BYTES: usize = 256;
 
-/// The distinct physical buffers of a block: address, and bytes that each of them takes.
+/// What a block takes in memory.
 #[derive(Debug, Default)]
-pub(super) struct Buffers(Vec<(usize, usize)>);
+pub(super) struct Buffers {
+    /// Its distinct physical buffers: address, and bytes that each of them takes.
+    distinct: Vec<(usize, usize)>,
+    /// Bytes beside buffers, which belong to this block alone.
+    beside: usize,
+}
 
 impl Buffers {
     /// The buffers that hold these batches, whole even where a batch is a slice of them.
@@ -24,22 +29,23 @@ impl Buffers {
         for column in batches.iter().flat_map(RecordBatch::columns) {
             collect(&column.to_data(), &mut found);
         }
+        let beside = BESIDE_BUFFER_BYTES * found.len();
         // Of parts that begin at the same address the longest.
         found.sort_unstable_by_key(|(address, bytes)| (*address, std::cmp::Reverse(*bytes)));
         found.dedup_by_key(|(address, _)| *address);
-        Self(found)
+        Self { distinct: found, beside }
     }
 
     /// Bytes of all of them.
     pub(super) fn bytes(&self) -> usize {
-        self.0.iter().map(|(_, bytes)| bytes).sum()
+        self.beside + self.distinct.iter().map(|(_, bytes)| bytes).sum::<usize>()
     }
 }
 
 fn collect(data: &ArrayData, found: &mut Vec<(usize, usize)>) {
     let mut add = |buffer: &Buffer| {
         if buffer.capacity() > 0 {
-            found.push((buffer.data_ptr().as_ptr() as usize, buffer.capacity() + BESIDE_BUFFER_BYTES));
+            found.push((buffer.data_ptr().as_ptr() as usize, buffer.capacity()));
         }
     };
     data.buffers().iter().for_each(&mut add);
@@ -69,11 +75,12 @@ impl BufferTable {
     pub(super) fn try_add(&self, buffers: &Buffers, budget: &Budget) -> Result<(), usize> {
         let mut held = self.0.lock();
         let counted = |address: &usize| held.get(address).map_or(0, |buffer| buffer.bytes);
-        let bytes = buffers.0.iter().map(|(address, bytes)| bytes.saturating_sub(counted(address))).sum();
+        let new = buffers.distinct.iter().map(|(address, bytes)| bytes.saturating_sub(counted(address)));
+        let bytes = buffers.beside + new.sum::<usize>();
         if !budget.try_take(Use::Blocks, bytes) {
             return Err(bytes);
         }
-        for (address, bytes) in &buffers.0 {
+        for (address, bytes) in &buffers.distinct {
             let buffer = held.entry(*address).or_default();
             buffer.blocks += 1;
             buffer.bytes = buffer.bytes.max(*bytes);
@@ -84,8 +91,8 @@ impl BufferTable {
     /// One holder less for each of them. Returns the bytes that nobody holds any more.
     pub(super) fn remove(&self, buffers: &Buffers, budget: &Budget) -> usize {
         let mut held = self.0.lock();
-        let mut freed = 0;
-        for (address, _) in &buffers.0 {
+        let mut freed = buffers.beside;
+        for (address, _) in &buffers.distinct {
             if let Entry::Occupied(mut entry) = held.entry(*address) {
                 entry.get_mut().blocks -= 1;
                 if entry.get().blocks == 0 {
@@ -105,12 +112,12 @@ mod tests {
     #[test]
     fn parts_that_begin_at_the_same_address_are_given_back_as_they_were_counted() {
         let (table, budget) = (BufferTable::default(), Budget::new(1000));
-        let [short, long] = [10, 300].map(|bytes| Buffers(vec![(4096, bytes)]));
+        let [short, long] = [10, 300].map(|bytes| Buffers { distinct: vec![(4096, bytes)], beside: 1 });
         table.try_add(&short, &budget).unwrap();
         table.try_add(&long, &budget).unwrap();
-        assert_eq!(budget.blocks(), 300);
-        assert_eq!(table.remove(&long, &budget), 0);
-        assert_eq!(table.remove(&short, &budget), 300);
+        assert_eq!(budget.blocks(), 302);
+        assert_eq!(table.remove(&long, &budget), 1);
+        assert_eq!(table.remove(&short, &budget), 301);
         assert_eq!(budget.used(), 0);
     }
 }

@@ -57,9 +57,11 @@ fn shared_buffers_are_counted_once_and_freed_with_the_last_slice() {
     let once = store.budget().blocks();
     assert!(once < whole.get_array_memory_size() * 11 / 10, "{once}");
     let second = put(&store, Block::new(whole.schema(), vec![whole.slice(5, 5)])).unwrap();
-    assert_eq!(store.budget().blocks(), once);
+    let beside = store.budget().blocks() - once;
+    assert!(beside < 1000, "{beside} for the arrays of the second block");
     drop((handle, whole));
-    assert_eq!(store.budget().blocks(), once, "the second block still holds the buffers");
+    let held = store.budget().blocks();
+    assert!(held > once * 9 / 10, "the second block still holds the buffers, not {held}");
     drop(second);
     assert_eq!(store.budget().blocks(), 0);
 }

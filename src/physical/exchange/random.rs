@@ -15,7 +15,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 
-use crate::block::{Block, TaskId, compact_views, row_random, sliced_bytes};
+use crate::block::{Block, TaskId, compact_views, copied, row_random, sliced_bytes};
 use crate::config::BlockyardOptions;
 use crate::physical::memory::query_memory;
 use crate::physical::stage::StageMetrics;
@@ -33,6 +33,8 @@ const PIECE_BYTES: usize = 16 << 10;
 const PIECE_COLUMN_BYTES: usize = 256;
 /// A bucket that is being sorted has about this many arrays at most: each takes some hundred bytes beside its values.
 const MANY_ARRAYS: usize = 1 << 14;
+/// The pieces of a bucket are put together to about this many.
+const GROUPS: usize = 8;
 /// A run has at most 2 to this many pieces.
 const MAX_PIECE_BITS: u32 = 10;
 /// The keys of a run with at most this many rows stay in memory: its rows are large, and its pieces belong to few of the
@@ -114,16 +116,15 @@ pub(super) async fn map_side(
                 loop {
                     let batch = task.batches.try_next().await?;
                     let ended = batch.is_none();
-                    if let Some(batch) = batch {
-                        router.push(batch);
-                    }
-                    if router.bytes >= run_bytes || (ended && router.rows > 0) {
+                    let bytes = batch.as_ref().map_or(0, sliced_bytes);
+                    if router.rows > 0 && (ended || router.bytes + bytes > run_bytes) {
                         let (pieces, block) = router.route()?;
                         let handle = store.put_pieces(block, NextUse::AfterInput, stage.owner())?;
                         runs.push(Run { task: task.id.child(runs.len()), pieces, handle });
                     }
-                    if ended {
-                        break;
+                    match batch {
+                        Some(batch) => router.push(batch, bytes),
+                        None => break,
                     }
                 }
             }
@@ -166,38 +167,40 @@ impl Router {
         Self { with_key, seed, task, next_row: 0, batches: Vec::new(), rows: 0, bytes: 0 }
     }
 
-    fn push(&mut self, batch: RecordBatch) {
+    fn push(&mut self, batch: RecordBatch, bytes: usize) {
         self.rows += batch.num_rows();
-        self.bytes += sliced_bytes(&batch);
+        self.bytes += bytes;
         self.batches.push(batch);
     }
 
-    /// Empties the router into one block.
+    /// Empties the router into one block, whose batches are slices of one: thousands of small buffers would take much
+    /// more memory than their bytes.
     fn route(&mut self) -> Result<(Pieces, Block)> {
         let piece_bytes = PIECE_BYTES.max(PIECE_COLUMN_BYTES * self.with_key.flattened_fields().len());
         let bits = (self.bytes / piece_bytes).clamp(1, self.rows.max(1)).ilog2().min(MAX_PIECE_BITS);
-        let mut places: Vec<Vec<(usize, usize)>> = vec![Vec::new(); 1 << bits];
-        let mut keyed = Vec::with_capacity(self.batches.len());
+        let mut starts = vec![0; (1 << bits) + 1];
+        let mut piece_of_row = Vec::with_capacity(self.rows);
         let mut known = (self.rows <= KNOWN_KEYS).then(Vec::new);
-        for (b, batch) in self.batches.drain(..).enumerate() {
+        let mut keyed = Vec::with_capacity(self.batches.len());
+        for batch in self.batches.drain(..) {
             let first = self.next_row;
             self.next_row += batch.num_rows() as u64;
             let keys: Vec<u64> = (first..self.next_row).map(|row| row_random(self.seed, self.task, row)).collect();
-            for (row, key) in keys.iter().enumerate() {
-                places[piece_of(*key, bits)].push((b, row));
-            }
+            piece_of_row.extend(keys.iter().map(|key| piece_of(*key, bits)));
             known.iter_mut().for_each(|known| known.extend_from_slice(&keys));
             let columns = batch.columns().iter().cloned().chain([Arc::new(UInt64Array::from(keys)) as _]).collect();
             keyed.push(RecordBatch::try_new(Arc::clone(&self.with_key), columns)?);
         }
-        let keyed: Vec<&RecordBatch> = keyed.iter().collect();
-        let pieces = places
-            .iter()
-            .map(|places| match places.is_empty() {
-                true => Ok(RecordBatch::new_empty(Arc::clone(&self.with_key))),
-                false => Ok(interleave_record_batch(&keyed, places)?),
-            })
-            .collect::<Result<Vec<_>>>()?;
+        piece_of_row.iter().for_each(|piece| starts[piece + 1] += 1);
+        (0..1 << bits).for_each(|piece| starts[piece + 1] += starts[piece]);
+        let (mut places, mut next) = (vec![(0, 0); self.rows], starts.clone());
+        let rows = keyed.iter().enumerate().flat_map(|(b, batch)| (0..batch.num_rows()).map(move |row| (b, row)));
+        for (place, piece) in rows.zip(piece_of_row) {
+            places[next[piece]] = place;
+            next[piece] += 1;
+        }
+        let together = interleave_record_batch(&keyed.iter().collect::<Vec<_>>(), &places)?;
+        let pieces = starts.windows(2).map(|ends| together.slice(ends[0], ends[1] - ends[0])).collect();
         known.iter_mut().for_each(|keys| keys.sort_unstable());
         let rows = std::mem::take(&mut self.rows);
         self.bytes = 0;
@@ -243,29 +246,29 @@ impl Runs {
         let (low, high) = self.key_range(bucket);
         let reserved = self.store.working_set(&self.owner, 2 * self.sorted_bytes)?;
         let columns: Vec<usize> = (0..self.schema.fields().len()).collect();
-        // Small pieces of wide rows are put together on the way.
-        let together = match self.runs.len() * columns.len() > MANY_ARRAYS {
-            true => (MANY_ARRAYS / 2 / columns.len()).max(1),
-            false => 1,
-        };
-        let (mut pieces, mut group, mut group_rows) = (Vec::new(), Vec::new(), 0);
+        // Pieces are put together on the way: a few large ones take less memory beside their values, and less time.
+        let most = (MANY_ARRAYS / 2 / columns.len().max(1)).max(1);
+        let (mut pieces, mut group) = (Vec::new(), Group::default());
         let mut places: Vec<(u64, u32, u32)> = Vec::new();
         for run in &self.runs {
             for index in run.pieces.between(low, high) {
-                let piece = inside(run.handle.get_batch(index)?, low, high)?;
+                let piece = match run.handle.batch_in_memory(index) {
+                    // A slice would keep the whole run from leaving memory.
+                    Some(piece) => copied(&piece)?,
+                    None => run.handle.get_batch(index)?,
+                };
+                let piece = inside(piece, low, high)?;
                 let keys = piece.column(columns.len()).as_primitive::<UInt64Type>().values();
                 let number = pieces.len() as u32;
-                places.extend(keys.iter().zip(group_rows..).map(|(key, row)| (*key, number, row)));
-                group_rows += keys.len() as u32;
+                places.extend(keys.iter().zip(group.rows..).map(|(key, row)| (*key, number, row)));
                 group.push(piece.project(&columns)?);
-                if group.len() >= together {
-                    pieces.push(put_together(&mut group)?);
-                    group_rows = 0;
+                if group.bytes >= self.sorted_bytes / GROUPS || group.pieces.len() >= most {
+                    pieces.push(std::mem::take(&mut group).put_together()?);
                 }
             }
         }
-        if !group.is_empty() {
-            pieces.push(put_together(&mut group)?);
+        if !group.pieces.is_empty() {
+            pieces.push(group.put_together()?);
         }
         // Equal keys keep the order of the input, which the tuple gives too.
         places.sort_unstable();
@@ -285,11 +288,26 @@ fn inside(piece: RecordBatch, low: u64, high: u64) -> Result<RecordBatch> {
     }
 }
 
-/// Empties a group of batches into one.
-fn put_together(group: &mut Vec<RecordBatch>) -> Result<RecordBatch> {
-    match group.len() {
-        1 => Ok(group.remove(0)),
-        _ => Ok(concat_batches(&group[0].schema(), std::mem::take(group).iter())?),
+/// Pieces that become one.
+#[derive(Default)]
+struct Group {
+    pieces: Vec<RecordBatch>,
+    rows: u32,
+    bytes: usize,
+}
+
+impl Group {
+    fn push(&mut self, piece: RecordBatch) {
+        self.rows += piece.num_rows() as u32;
+        self.bytes += sliced_bytes(&piece);
+        self.pieces.push(piece);
+    }
+
+    fn put_together(mut self) -> Result<RecordBatch> {
+        match self.pieces.len() {
+            1 => Ok(self.pieces.remove(0)),
+            _ => compact_views(&concat_batches(&self.pieces[0].schema(), &self.pieces)?),
+        }
     }
 }
 
