@@ -19,8 +19,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use super::reserve::COPIES;
-use super::{ExchangeExec, QueueExec, ReadExec, ReserveExec, WriteExec};
+use super::{ExchangeExec, QueueExec, ReadExec, WindowPartitionsExec, WriteExec};
 use crate::block::has_views;
 use crate::config::{BlockyardOptions, ByteSize};
 use crate::runtime::on_io_thread;
@@ -278,8 +277,8 @@ fn groups(plan: &dyn ExecutionPlan) -> bool {
 /// What an operator needs of its own, beside what those below it need.
 fn need(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Option<Need> {
     let streams = plan.output_partitioning().partition_count();
-    let bytes = if plan.is::<ReserveExec>() {
-        known_bytes(plan).saturating_mul(COPIES)
+    let bytes = if let Some(window) = plan.downcast_ref::<WindowPartitionsExec>() {
+        known_bytes(plan.children()[0].as_ref()).saturating_mul(window.copies_of_input())
     } else if plan.is::<CrossJoinExec>() || plan.is::<NestedLoopJoinExec>() {
         known_bytes(plan.children()[0].as_ref())
     } else if let Some(read) = plan.downcast_ref::<ReadExec>() {
@@ -297,11 +296,7 @@ fn need(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Opti
     } else {
         return None;
     };
-    let operator = match plan.downcast_ref::<ReserveExec>() {
-        Some(reserve) => format!("{} for {}", plan.name(), reserve.operator()),
-        None => plan.name().to_owned(),
-    };
-    Some(Need { operator, bytes })
+    Some(Need { operator: plan.name().to_owned(), bytes })
 }
 
 /// Bytes that the rows of a plan take for sure: nothing where their number is an estimate, and nothing for texts.

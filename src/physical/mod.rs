@@ -37,10 +37,10 @@ mod map;
 mod memory;
 mod queue;
 mod read;
-mod reserve;
 mod stage;
 mod stored;
 mod tasks;
+mod window;
 mod write;
 mod zip;
 
@@ -51,10 +51,10 @@ pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, Proj
 pub(crate) use memory::{PLENTY, PlanMemory, collects, query_context, schema_bytes};
 pub(crate) use queue::QueueExec;
 pub(crate) use read::{ReadExec, ReadMemory};
-pub(crate) use reserve::ReserveExec;
 pub(crate) use stage::{StageMetrics, TaskRecord};
 pub(crate) use stored::block_batches;
 pub(crate) use tasks::{as_task_plan, is_ordered, planned_blocks};
+pub(crate) use window::WindowPartitionsExec;
 pub(crate) use write::WriteExec;
 pub(crate) use zip::ZipExec;
 

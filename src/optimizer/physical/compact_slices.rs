@@ -20,6 +20,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::windows::WindowAggExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
@@ -71,6 +72,7 @@ fn gives_slices(plan: &dyn ExecutionPlan) -> bool {
         || plan.is::<AggregateExec>()
         || plan.is::<RepartitionExec>()
         || plan.is::<SortMergeJoinExec>()
+        || plan.is::<WindowAggExec>()
         || plan.is::<MapExec>()
         || (plan.is::<ProjectionExec>() && gives_slices(plan.children()[0].as_ref()))
 }

@@ -4,8 +4,8 @@ mod collect_once;
 mod compact_slices;
 mod fuse_maps;
 mod gather_in_order;
-mod reserve_windows;
 mod spill_joins;
+mod window_partitions;
 
 use std::sync::Arc;
 
@@ -26,6 +26,6 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(gather), Anchor::before("SanityCheckPlan"), &["absorb_into_reads"]);
     let compact = compact_slices::CompactSlices;
     registry.add_physical(Arc::new(compact), Anchor::before("SanityCheckPlan"), &["gather_in_order"]);
-    let reserve = reserve_windows::ReserveWindows;
-    registry.add_physical(Arc::new(reserve), Anchor::before("SanityCheckPlan"), &["compact_slices"]);
+    let windows = window_partitions::WindowPartitions;
+    registry.add_physical(Arc::new(windows), Anchor::before("SanityCheckPlan"), &["compact_slices"]);
 }

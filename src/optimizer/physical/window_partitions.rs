@@ -1,9 +1,8 @@
-//! Puts a `ReserveExec` below windows that keep all of their input without counting it.
+//! Lets windows that keep all of their input keep one partition of it.
 //!
 //! ```text
-//! WindowAggExec: sum(x)          WindowAggExec: sum(x)
-//!   SortExec                ->     ReserveExec: for=WindowAggExec
-//!                                    SortExec
+//! WindowAggExec: sum(x)          WindowPartitionsExec: sum(x)
+//!   SortExec: g            ->      SortExec: g
 //! ```
 //!
 //! A window that runs along with its rows (`BoundedWindowAggExec`) keeps only those in its frame and stays as it is.
@@ -14,28 +13,25 @@ use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::windows::WindowAggExec;
-use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
-use crate::physical::ReserveExec;
+use crate::physical::WindowPartitionsExec;
 
 #[derive(Debug)]
-pub(super) struct ReserveWindows;
+pub(super) struct WindowPartitions;
 
-impl PhysicalOptimizerRule for ReserveWindows {
+impl PhysicalOptimizerRule for WindowPartitions {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         let rewrite = |node: Arc<dyn ExecutionPlan>| match node.downcast_ref::<WindowAggExec>() {
-            Some(window) if !window.input().is::<ReserveExec>() => {
-                let reserve = ReserveExec::new(Arc::clone(window.input()), node.name().to_owned());
-                Ok(Transformed::yes(replace_children_if_necessary(node, vec![Arc::new(reserve)])?))
-            }
-            _ => Ok(Transformed::no(node)),
+            Some(window) => Ok(Transformed::yes(Arc::new(WindowPartitionsExec::new(window.clone())) as _)),
+            None => Ok(Transformed::no(node)),
         };
         plan.transform_up(rewrite).data()
     }
 
     fn name(&self) -> &str {
-        "reserve_windows"
+        "window_partitions"
     }
 
     fn schema_check(&self) -> bool {
