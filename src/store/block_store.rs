@@ -285,7 +285,9 @@ impl BlockStore {
 
     fn write_block(&self, block: &Block, owner: &Owner) -> Result<super::spill::SpilledBlock> {
         let started = std::time::Instant::now();
-        let spilled = super::spill::SpilledBlock::write(block, &self.files, *self.compression.lock())
+        // Nobody waits for this lock while a block is written.
+        let compression = *self.compression.lock();
+        let spilled = super::spill::SpilledBlock::write(block, &self.files, compression)
             .map_err(|e| e.context(format!("spilling a block of {} rows{}", block.num_rows(), of(owner))))?;
         owner.note_spilled(spilled.file_bytes(), started);
         self.totals.note_spilled(spilled.file_bytes(), started);
