@@ -8,12 +8,14 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Pages that nobody uses go back within a twentieth of a second, by the threads that allocate: the thread that jemalloc
 /// has for it comes ten times a second only. Buffers of a mebibyte and more go back at once. An arena per processor, which
-/// all threads on it share: memory that waits in the arena of a thread that is idle would stay.
+/// all threads on it share: memory that waits in the arena of a thread that is idle would stay. Threads keep nothing but
+/// small buffers for themselves: there can be many that read and write files now and then.
 #[cfg(target_os = "linux")]
 #[unsafe(export_name = "_rjem_malloc_conf")]
-static SETTINGS: &[u8] = b"percpu_arena:percpu,dirty_decay_ms:50,muzzy_decay_ms:0,oversize_threshold:1048576\0";
+static SETTINGS: &[u8] =
+    b"percpu_arena:percpu,dirty_decay_ms:50,muzzy_decay_ms:0,oversize_threshold:1048576,tcache_max:4096\0";
 
 /// As on Linux, with few arenas where a thread cannot tell its processor.
 #[cfg(not(target_os = "linux"))]
 #[unsafe(export_name = "_rjem_malloc_conf")]
-static SETTINGS: &[u8] = b"narenas:4,dirty_decay_ms:50,muzzy_decay_ms:0,oversize_threshold:1048576\0";
+static SETTINGS: &[u8] = b"narenas:4,dirty_decay_ms:50,muzzy_decay_ms:0,oversize_threshold:1048576,tcache_max:4096\0";
