@@ -109,6 +109,17 @@ options! {
         /// Give blocks to the consumer in the order of their ids (the order of the input), instead of as they come.
         pub preserve_order: bool, default = true
 
+        /// What holds stages back, separated by commas: `concurrency_cap` or `adaptive_concurrency_cap`, `resource_budget`,
+        /// `downstream_capacity`.
+        pub backpressure_policies: String, default = "concurrency_cap, resource_budget, downstream_capacity".to_owned()
+
+        /// Which stage starts the next task: the one with the fewest bytes in its out queue (`out_queue`), or with the
+        /// fewest bytes altogether (`memory`).
+        pub scheduler_ranking: String, default = "out_queue".to_owned()
+
+        /// Seconds after which a query fails whose stages neither begin nor end anything. 0 means never.
+        pub execution_no_progress_timeout_s: usize, default = 1800
+
         /// Fuse chains of map operators into one stage.
         pub optimize_fuse_stages: bool, default = true
 

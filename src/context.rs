@@ -23,7 +23,7 @@ use crate::functions::{BatchFunction, FunctionRef, FunctionRegistry, Row, batch_
 use crate::observability::{SYSTEM_SCHEMA, system_schema};
 use crate::optimizer::RuleRegistry;
 use crate::planner::{BlockyardQueryPlanner, block_formats};
-use crate::runtime::in_thread;
+use crate::runtime::{BackpressurePolicy, Scheduler, in_thread};
 use crate::sources::{Datasource, DatasourceTable, FileKind, FileTable, Range, ReadOptions, StoredBlocks};
 use crate::sql::{BlockyardRelationPlanner, run_statements};
 use crate::store::{BlockStore, Budget, NextUse, Owner, SharedMemoryPool, SpillDirectories};
@@ -40,6 +40,8 @@ pub struct Blockyard {
     pub rules: RuleRegistry,
     /// Functions that `map_batches` finds by name.
     pub functions: Arc<FunctionRegistry>,
+    /// What holds stages back, beside the policies that `backpressure_policies` names.
+    pub policies: Vec<Arc<dyn BackpressurePolicy>>,
 }
 
 /// Adds Blockyard to any application of DataFusion.
@@ -51,7 +53,7 @@ pub trait SessionStateBuilderExt: Sized {
 
 impl SessionStateBuilderExt for SessionStateBuilder {
     fn with_blockyard(mut self, blockyard: Blockyard) -> Result<Self> {
-        let Blockyard { options, rules, functions } = blockyard;
+        let Blockyard { options, rules, functions, policies } = blockyard;
         let limit = options.memory_limit.bytes();
         let config = self.config().take().unwrap_or_default();
         least_memory(limit, config.target_partitions())?;
@@ -71,6 +73,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
 
         let mut config = honest_defaults(config, limit)?;
         config.set_extension(store);
+        config.set_extension(Arc::new(Scheduler::new(policies, &options, config.target_partitions())?));
         config.set_extension(pool);
         config.set_extension(Arc::clone(&functions));
         let config = config.with_option_extension(options);
@@ -142,6 +145,7 @@ fn least_memory(limit: usize, partitions: usize) -> Result<()> {
 pub struct DataContext {
     session: SessionContext,
     store: Arc<BlockStore>,
+    scheduler: Arc<Scheduler>,
     functions: Arc<FunctionRegistry>,
     rules: Arc<Mutex<RuleRegistry>>,
 }
@@ -167,16 +171,18 @@ impl DataContext {
         let session = SessionContext::new_with_state(builder.with_blockyard(blockyard)?.build());
         let state = session.state();
         let extensions = state.config();
-        let (Some(store), Some(pool)) =
-            (extensions.get_extension::<BlockStore>(), extensions.get_extension::<SharedMemoryPool>())
-        else {
+        let (Some(store), Some(pool), Some(scheduler)) = (
+            extensions.get_extension::<BlockStore>(),
+            extensions.get_extension::<SharedMemoryPool>(),
+            extensions.get_extension::<Scheduler>(),
+        ) else {
             return config_err!("the session has no block store");
         };
         let catalog = &state.config_options().catalog.default_catalog;
         if let Some(catalog) = session.catalog(catalog) {
-            catalog.register_schema(SYSTEM_SCHEMA, system_schema(&store, &pool)?)?;
+            catalog.register_schema(SYSTEM_SCHEMA, system_schema(&store, &pool, &scheduler)?)?;
         }
-        Ok(Self { session, store, functions, rules })
+        Ok(Self { session, store, scheduler, functions, rules })
     }
 
     /// The session of DataFusion underneath.
@@ -213,6 +219,7 @@ impl DataContext {
         least_memory(limit, config.target_partitions())?;
         config.options_mut().execution.sort_spill_reservation_bytes =
             sort_merge_reservation(limit, config.target_partitions());
+        self.scheduler.configure(&options, config.target_partitions())?;
         self.store.set_limit(limit)?;
         self.store.set_compression(options.spill_compression);
         self.store.directories().set_quota(options.spill_quota.bound() as u64);

@@ -24,6 +24,9 @@ mod memory;
 /// Random plans against plain DataFusion.
 #[path = "integration/oracle.rs"]
 mod oracle;
+/// Stages that the scheduler runs.
+#[path = "integration/runtime.rs"]
+mod runtime;
 /// Shuffles and repartitions: rows, order, uniformity, files.
 #[path = "integration/shuffle.rs"]
 mod shuffle;

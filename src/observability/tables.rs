@@ -1,4 +1,4 @@
-//! The system tables: `blockyard.memory`, `blockyard.blocks`, `blockyard.spills` and `blockyard.settings`. Each scan shows
+//! The system tables: `blockyard.memory`, `blockyard.blocks`, `blockyard.operators`, `blockyard.spills` and `blockyard.settings`. Each scan shows
 //! how things stand when it runs, while other queries run too.
 
 use std::fmt;
@@ -16,6 +16,7 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use futures::stream;
 
 use crate::config::BlockyardOptions;
+use crate::runtime::{OpStatus, Scheduler};
 use crate::store::{BlockStore, NextUse, SharedMemoryPool};
 
 /// Name of the schema with the system tables.
@@ -26,11 +27,17 @@ pub(crate) const SYSTEM_SCHEMA: &str = "blockyard";
 struct Sources {
     store: Arc<BlockStore>,
     pool: Arc<SharedMemoryPool>,
+    scheduler: Arc<Scheduler>,
 }
 
 /// The schema with the system tables of a session.
-pub(crate) fn system_schema(store: &Arc<BlockStore>, pool: &Arc<SharedMemoryPool>) -> Result<Arc<dyn SchemaProvider>> {
-    let sources = Sources { store: Arc::clone(store), pool: Arc::clone(pool) };
+pub(crate) fn system_schema(
+    store: &Arc<BlockStore>,
+    pool: &Arc<SharedMemoryPool>,
+    scheduler: &Arc<Scheduler>,
+) -> Result<Arc<dyn SchemaProvider>> {
+    let (store, pool, scheduler) = (Arc::clone(store), Arc::clone(pool), Arc::clone(scheduler));
+    let sources = Sources { store, pool, scheduler };
     let tables = [
         ("memory", columns(&["query", "operator", "kind"], &["bytes", "peak_bytes"]), memory as Rows),
         (
@@ -40,6 +47,25 @@ pub(crate) fn system_schema(store: &Arc<BlockStore>, pool: &Arc<SharedMemoryPool
                 &["pins", "num_rows", "size_bytes", "file_bytes"],
             ),
             blocks,
+        ),
+        (
+            "operators",
+            columns(
+                &["query", "operator", "state", "needs"],
+                &[
+                    "running_tasks",
+                    "paused_tasks",
+                    "finished_tasks",
+                    "produced_blocks",
+                    "produced_bytes",
+                    "queued_blocks",
+                    "queued_bytes",
+                    "taken_bytes",
+                    "running_ms",
+                    "waiting_ms",
+                ],
+            ),
+            operators,
         ),
         ("spills", columns(&["file", "what"], &["bytes"]), spills),
         ("settings", columns(&["name", "value", "description"], &[]), settings),
@@ -155,6 +181,31 @@ fn blocks(sources: &Sources, _context: &TaskContext) -> Vec<ArrayRef> {
         numbers(blocks.iter().map(|block| block.metadata.num_rows as u64)),
         numbers(blocks.iter().map(|block| block.metadata.size_bytes as u64)),
         numbers(blocks.iter().map(|block| block.file_bytes as u64)),
+    ]
+}
+
+/// Stages that the scheduler runs, and what they wait for.
+fn operators(sources: &Sources, _context: &TaskContext) -> Vec<ArrayRef> {
+    let ops = sources.scheduler.statuses();
+    let number = |of: fn(&OpStatus) -> usize| numbers(ops.iter().map(|op| of(op) as u64));
+    vec![
+        ids(ops.iter().map(|op| op.query)),
+        texts(ops.iter().map(|op| op.name.as_str())),
+        texts(ops.iter().map(|op| match &op.wait {
+            Some(wait) if op.running == 0 => wait.to_string(),
+            _ => "running".to_owned(),
+        })),
+        texts(ops.iter().map(|op| op.needs.to_string())),
+        number(|op| op.running),
+        number(|op| op.paused),
+        number(|op| op.finished),
+        number(|op| op.produced_blocks),
+        number(|op| op.produced_bytes as usize),
+        number(|op| op.queued_blocks),
+        number(|op| op.queued_bytes as usize),
+        number(|op| op.held_bytes as usize),
+        number(|op| op.ran.as_millis() as usize),
+        number(|op| op.waited.values().sum::<std::time::Duration>().as_millis() as usize),
     ]
 }
 

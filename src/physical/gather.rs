@@ -24,8 +24,9 @@ use datafusion::physical_plan::{
 };
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
+use super::StageMetrics;
 use super::map::limited;
 use super::memory::block_bytes;
 use super::rows_of_input;
@@ -33,7 +34,6 @@ use super::stored::block_batches;
 use super::tasks::{
     Task, TaskPlan, TaskStream, block_stream, execute_tasks, is_ordered, owner_of, properties, stream_of,
 };
-use super::{MapExec, StageMetrics};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::runtime::Drivers;
@@ -181,11 +181,7 @@ fn ordered_pieces(
 ) -> Result<BoxStream<'static, Result<BlockHandle>>> {
     let store = BlockStore::of_task(context)?;
     let target = block_bytes(context)?;
-    let ahead = match has_slots(plan.as_ref()) {
-        // Whoever has a slot must not wait for one who waits for the slot. The store spills what is too much.
-        true => Semaphore::MAX_PERMITS,
-        false => (target.saturating_mul(2) / PIECE_BYTES).clamp(2, 1024),
-    };
+    let ahead = (target.saturating_mul(2) / PIECE_BYTES).clamp(2, 1024);
     let mut inputs = Vec::new();
     let mut drivers = Vec::new();
     for partition in 0..plan.output_partitioning().partition_count() {
@@ -218,12 +214,6 @@ fn ordered_pieces(
         Ok(taken.map(|(_, handle)| (handle, (inputs, drivers))))
     });
     Ok(merged.boxed())
-}
-
-/// Whether tasks of the plan wait for each other because only some may run at once.
-fn has_slots(plan: &dyn ExecutionPlan) -> bool {
-    let limited = plan.downcast_ref::<MapExec>().is_some_and(|map| map.compute().concurrency.is_some());
-    limited || plan.children().into_iter().any(|child| has_slots(child.as_ref()))
 }
 
 /// A piece, the end (`None`), or what went wrong.

@@ -38,6 +38,7 @@ mod memory;
 mod queue;
 mod read;
 mod stage;
+mod stage_run;
 mod stored;
 mod tasks;
 mod window;

@@ -1,9 +1,9 @@
-//! The out queue between two stages that may not fuse: each partition's blocks wait in the store, two at the most.
+//! The out queue behind a stage that the scheduler runs: its blocks wait in the store, two of each task at the most.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use datafusion::common::{Result, Statistics};
+use datafusion::common::{Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
@@ -13,30 +13,34 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
     PlanProperties, ReplaceChildrenOptions,
 };
-use futures::{StreamExt, TryStreamExt, stream};
-use tokio::sync::mpsc;
+use futures::{StreamExt, stream};
+use parking_lot::Mutex;
 
 use super::StageMetrics;
+use super::executions::Executions;
 use super::input_order::InputOrder;
-use super::memory::block_bytes;
 use super::rows_of_input;
-use super::tasks::{
-    TaskPlan, TaskStream, block_stream, execute_tasks, is_ordered, owner_of, properties, task_of_block,
-};
-use crate::block::TaskId;
-use crate::runtime::Drivers;
-use crate::store::{BlockHandle, BlockStore, NextUse};
-
-/// Blocks that a partition may have produced without the next stage having taken them.
-const QUEUED_BLOCKS: usize = 2;
+use super::stage_run::StageRun;
+use super::tasks::{TaskPlan, TaskStream, execute_tasks, is_ordered, owner_of, properties};
+use crate::runtime::OpId;
 
 /// Ends one stage and starts another: every block of the input becomes a task.
 #[derive(Debug)]
 pub(crate) struct QueueExec {
     input: Arc<dyn ExecutionPlan>,
     input_order: InputOrder,
+    runs: Executions<Mutex<Run>>,
     properties: Arc<PlanProperties>,
     stage: StageMetrics,
+}
+
+/// One execution. The streams share it; when the last of them drops, the stage is cancelled and its blocks go.
+#[derive(Debug, Default)]
+enum Run {
+    #[default]
+    NotStarted,
+    Running(Weak<StageRun>),
+    Ended,
 }
 
 impl QueueExec {
@@ -45,7 +49,7 @@ impl QueueExec {
         let partitions = input.output_partitioning().partition_count();
         let properties = properties(input.schema(), partitions, EmissionType::Incremental);
         let input_order = InputOrder::of(input.as_ref());
-        Self { input, input_order, properties, stage: StageMetrics::default() }
+        Self { input, input_order, runs: Executions::default(), properties, stage: StageMetrics::default() }
     }
 }
 
@@ -53,7 +57,7 @@ impl DisplayAs for QueueExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match t {
             DisplayFormatType::TreeRender => Ok(()),
-            _ => write!(f, "QueueExec: blocks={QUEUED_BLOCKS}"),
+            _ => write!(f, "QueueExec"),
         }
     }
 }
@@ -115,37 +119,46 @@ impl ExecutionPlan for QueueExec {
     }
 }
 
-impl TaskPlan for QueueExec {
-    fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
-        let store = BlockStore::of_task(&context)?;
-        let target = block_bytes(&context)?;
-        let owner = owner_of(self, &context);
-        let mut blocks = block_stream(&self.input, partition, context, target)?;
-        let (send, receive) = mpsc::channel::<(TaskId, BlockHandle)>(QUEUED_BLOCKS);
-
-        let driver = async move {
-            while let Some((id, block)) = blocks.try_next().await? {
-                if send.send((id, store.put(block, NextUse::Soon, &owner)?)).await.is_err() {
-                    break;
+impl QueueExec {
+    fn run(&self, partition: usize, context: &Arc<TaskContext>, consumer: Option<OpId>) -> Result<TaskStream> {
+        let run = self.runs.join(partition, context);
+        let started = {
+            let mut run = run.lock();
+            let running = match &*run {
+                Run::Ended => return Ok(stream::empty().boxed()),
+                Run::Running(running) => running.upgrade(),
+                Run::NotStarted => {
+                    let owner = owner_of(self, context);
+                    let started = Arc::new(StageRun::start(&self.input, context, owner, consumer)?);
+                    *run = Run::Running(Arc::downgrade(&started));
+                    Some(started)
                 }
+            };
+            match running {
+                Some(running) => running,
+                None => return internal_err!("a partition of a queue was executed after the others were cancelled"),
             }
-            Ok(())
         };
-        let schema = self.schema();
-        let state = (receive, Drivers::start([driver]));
-        let tasks = stream::try_unfold(state, move |(mut receive, mut driver)| {
-            let schema = Arc::clone(&schema);
-            async move {
-                match receive.recv().await {
-                    Some((id, handle)) => Ok(Some((task_of_block(id, schema, handle), (receive, driver)))),
-                    None => match driver.next().await {
-                        Some(Err(e)) => Err(e),
-                        _ => Ok(None),
-                    },
+        let tasks = stream::try_unfold((started, run), |(started, run)| async move {
+            match started.next().await? {
+                Some(task) => Ok(Some((task, (started, run)))),
+                None => {
+                    *run.lock() = Run::Ended;
+                    Ok(None)
                 }
             }
         });
         Ok(tasks.boxed())
+    }
+}
+
+impl TaskPlan for QueueExec {
+    fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
+        self.run(partition, &context, None)
+    }
+
+    fn all_tasks(&self, context: Arc<TaskContext>, consumer: Option<OpId>) -> Result<TaskStream> {
+        self.run(0, &context, consumer)
     }
 
     fn stage_name(&self) -> String {

@@ -18,6 +18,7 @@ use super::stored::block_batches;
 use super::{ExchangeExec, ExchangeScheme, GatherExec, MapExec, QueueExec, ReadExec, StageMetrics, ZipExec};
 use crate::block::{Block, OutputBuffer, TaskId};
 use crate::config::ByteSize;
+use crate::runtime::{OpId, in_background};
 use crate::store::{BlockHandle, BlockStore, Owner, QueryPool, WorkingSet};
 
 /// One unit of work: its rows must be drained before the next task of the same stream is asked for.
@@ -26,6 +27,17 @@ pub(crate) struct Task {
     pub(crate) id: TaskId,
     /// Its rows, in order.
     pub(crate) batches: SendableRecordBatchStream,
+}
+
+impl Task {
+    /// The same task, which keeps something until its stream drops.
+    pub(crate) fn holding(self, held: impl Send + 'static) -> Self {
+        let schema = self.batches.schema();
+        let batches = self.batches.inspect(move |_| {
+            let _held = &held;
+        });
+        Self { id: self.id, batches: stream_of(schema, batches.boxed()) }
+    }
 }
 
 /// The tasks that one partition gets to do. Ids increase.
@@ -38,6 +50,13 @@ pub(crate) type BlockStream = BoxStream<'static, Result<(TaskId, Block)>>;
 pub(crate) trait TaskPlan: ExecutionPlan {
     /// The tasks that partition `partition` pulls. Their time is not yet measured: see [`measured_tasks`].
     fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream>;
+
+    /// All tasks, in order, for one that starts them: the operator `consumer`, if the scheduler knows it.
+    fn all_tasks(&self, context: Arc<TaskContext>, consumer: Option<OpId>) -> Result<TaskStream> {
+        // The streams of all partitions pull from one place, or there is one.
+        let _unknown = consumer;
+        self.tasks(0, context)
+    }
 
     /// Names of the operators that one task runs from end to end, like `ReadParquet->MapBatches(f)`.
     fn stage_name(&self) -> String;
@@ -120,6 +139,44 @@ fn tasks_of(
     Ok(stream::iter([Ok(Task { id: TaskId::root(partition), batches })]).boxed())
 }
 
+/// All tasks of a plan, in order, for one that starts them: the operator `consumer`. Their time is measured.
+pub(crate) fn all_tasks(
+    plan: &Arc<dyn ExecutionPlan>,
+    context: Arc<TaskContext>,
+    consumer: Option<OpId>,
+) -> Result<TaskStream> {
+    if let Some(plan) = as_task_plan(plan.as_ref()) {
+        let stage = plan.stage().clone();
+        return Ok(plan.all_tasks(context, consumer)?.map_ok(move |task| stage.measure(task)).boxed());
+    }
+    unmeasured_tasks(plan, context, consumer)
+}
+
+/// As [`all_tasks`], for a step of a stage that is measured as a whole.
+pub(crate) fn unmeasured_tasks(
+    plan: &Arc<dyn ExecutionPlan>,
+    context: Arc<TaskContext>,
+    consumer: Option<OpId>,
+) -> Result<TaskStream> {
+    if let Some(plan) = as_task_plan(plan.as_ref()) {
+        return plan.all_tasks(context, consumer);
+    }
+    if plan.is::<UnionExec>() && is_ordered(plan.as_ref()) {
+        let mut inputs = Vec::new();
+        for (index, input) in plan.children().into_iter().enumerate() {
+            let tasks = unmeasured_tasks(input, Arc::clone(&context), consumer)?;
+            inputs.push(tasks.map_ok(move |t| Task { id: t.id.within(index), batches: t.batches }));
+        }
+        return Ok(stream::iter(inputs).flatten().boxed());
+    }
+    // Partitions of DataFusion's may wait for each other, so none is left without being polled.
+    let partitions = (0..plan.output_partitioning().partition_count()).map(|partition| {
+        let batches = in_background(plan.execute(partition, Arc::clone(&context))?);
+        Ok(Task { id: TaskId::root(partition), batches })
+    });
+    Ok(stream::iter(partitions.collect::<Result<Vec<_>>>()?.into_iter().map(Ok)).boxed())
+}
+
 /// The tasks of one of our plans, with their time and output recorded in its stage.
 pub(crate) fn measured_tasks(plan: &dyn TaskPlan, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
     let stage = plan.stage().clone();
@@ -156,7 +213,12 @@ pub(crate) fn block_stream(
     Ok(blocks.try_flatten().boxed())
 }
 
-fn blocks_of_task(task: Task, schema: SchemaRef, target_bytes: usize, working_set: WorkingSet) -> BlockStream {
+pub(super) fn blocks_of_task(
+    task: Task,
+    schema: SchemaRef,
+    target_bytes: usize,
+    working_set: WorkingSet,
+) -> BlockStream {
     struct State {
         task: Task,
         buffer: OutputBuffer,

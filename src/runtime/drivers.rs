@@ -23,6 +23,16 @@ impl<T: Send + 'static> Drivers<T> {
         Self(set)
     }
 
+    /// Starts one more.
+    pub(crate) fn spawn(&mut self, future: impl Future<Output = Result<T>> + Send + 'static) {
+        self.0.spawn(future);
+    }
+
+    /// Whether all have ended, and their results were taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The result of the next driver that ends; `None` when all have. A panic is an error.
     pub(crate) async fn next(&mut self) -> Option<Result<T>> {
         let joined = self.0.join_next().await?;

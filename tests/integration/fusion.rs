@@ -32,7 +32,7 @@ async fn without_read_fusion_the_read_is_a_stage_of_its_own() {
     insta::assert_snapshot!(stages(&maps(&context).random_shuffle(Some(1)).unwrap()).await.join("\n"), @"
     ExchangeExec: MapBatches(inc)->MapBatches(inc)->RandomShuffleMap => RandomShuffleReduce, scheme=random(seed=1)
     MapExec: MapBatches(inc)->MapBatches(inc)
-    QueueExec: blocks=2
+    QueueExec
     ReadExec: ReadRange, tasks=3
     ");
 }
@@ -45,9 +45,9 @@ async fn without_shuffle_fusion_the_map_side_is_a_stage_of_its_own() {
     });
     insta::assert_snapshot!(stages(&maps(&context).random_shuffle(Some(1)).unwrap()).await.join("\n"), @"
     ExchangeExec: RandomShuffleMap => RandomShuffleReduce, scheme=random(seed=1)
-    QueueExec: blocks=2
+    QueueExec
     MapExec: MapBatches(inc)->MapBatches(inc)
-    QueueExec: blocks=2
+    QueueExec
     ReadExec: ReadRange, tasks=3
     ");
 }
@@ -58,13 +58,13 @@ async fn without_any_fusion_every_operator_is_alone() {
     let ds = maps(&context).filter("id > 1").unwrap().random_shuffle(Some(1)).unwrap();
     insta::assert_snapshot!(stages(&ds).await.join("\n"), @"
     ExchangeExec: RandomShuffleMap => RandomShuffleReduce, scheme=random(seed=1)
-    QueueExec: blocks=2
+    QueueExec
     MapExec: Filter(id > 1)
-    QueueExec: blocks=2
+    QueueExec
     MapExec: MapBatches(inc)
-    QueueExec: blocks=2
+    QueueExec
     MapExec: MapBatches(inc)
-    QueueExec: blocks=2
+    QueueExec
     ReadExec: ReadRange, tasks=3
     ");
 }
@@ -86,8 +86,9 @@ async fn other_resources_do_not_fuse() {
     let ds = context().range(3).unwrap().map_batches(inc, MapOptions::default()).unwrap();
     let ds = ds.map_batches(inc, MapOptions { num_cpus: Some(0.75), ..Default::default() }).unwrap();
     insta::assert_snapshot!(stages(&ds).await.join("\n"), @"
+    QueueExec
     MapExec: MapBatches(inc), num_cpus=0.75
-    QueueExec: blocks=2
+    QueueExec
     MapExec: ReadRange->MapBatches(inc)
     ReadExec: ReadRange, tasks=3
     ");

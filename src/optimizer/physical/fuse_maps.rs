@@ -181,7 +181,9 @@ fn fuse_exchange(exchange: &ExchangeExec, options: &BlockyardOptions) -> Option<
         true => options.optimize_fuse_read_stages,
         false => true,
     };
-    if options.optimize_fuse_stages && options.optimize_fuse_shuffle_stages && allowed {
+    // The map side of an exchange runs as many tasks as there are threads.
+    let plain = input.downcast_ref::<MapExec>().is_none_or(|map| map.compute().canonical() == Compute::default());
+    if options.optimize_fuse_stages && options.optimize_fuse_shuffle_stages && allowed && plain {
         let fused = ExchangeExec::new(Arc::clone(input), exchange.scheme().clone(), exchange.partitions()).fused();
         return Some(Arc::new(fused));
     }

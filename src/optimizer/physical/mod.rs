@@ -4,6 +4,7 @@ mod collect_once;
 mod compact_slices;
 mod fuse_maps;
 mod gather_in_order;
+mod schedule_stages;
 mod spill_joins;
 mod window_partitions;
 
@@ -24,8 +25,10 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(absorb), Anchor::before("SanityCheckPlan"), &["fuse_maps"]);
     let gather = gather_in_order::GatherInOrder;
     registry.add_physical(Arc::new(gather), Anchor::before("SanityCheckPlan"), &["absorb_into_reads"]);
+    let schedule = schedule_stages::ScheduleStages;
+    registry.add_physical(Arc::new(schedule), Anchor::before("SanityCheckPlan"), &["gather_in_order"]);
     let compact = compact_slices::CompactSlices;
-    registry.add_physical(Arc::new(compact), Anchor::before("SanityCheckPlan"), &["gather_in_order"]);
+    registry.add_physical(Arc::new(compact), Anchor::before("SanityCheckPlan"), &["schedule_stages"]);
     let windows = window_partitions::WindowPartitions;
     registry.add_physical(Arc::new(windows), Anchor::before("SanityCheckPlan"), &["compact_slices"]);
 }

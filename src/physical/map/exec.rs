@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use datafusion::common::Result;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
@@ -14,16 +14,16 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
     PlanProperties, ReplaceChildrenOptions,
 };
-use futures::{StreamExt, TryStreamExt, stream};
-use tokio::sync::Semaphore;
+use futures::StreamExt;
 
 use super::{MapStep, StepTask};
 use crate::functions::Compute;
 use crate::physical::StageMetrics;
 use crate::physical::input_order::InputOrder;
 use crate::physical::tasks::{
-    Task, TaskPlan, TaskStream, as_task_plan, execute_tasks, is_ordered, properties, stream_of, task_stream,
+    Task, TaskPlan, TaskStream, as_task_plan, execute_tasks, is_ordered, properties, task_stream, unmeasured_tasks,
 };
+use crate::runtime::OpId;
 
 /// Runs the tasks of its input through a list of steps, all of them in one go.
 #[derive(Debug)]
@@ -34,7 +34,6 @@ pub(crate) struct MapExec {
     input_order: InputOrder,
     /// Whether the input belongs to the same stage.
     fused: bool,
-    slots: Option<Arc<Semaphore>>,
     properties: Arc<PlanProperties>,
     stage: StageMetrics,
 }
@@ -55,15 +54,27 @@ impl MapExec {
         compute: Compute,
         properties: Arc<PlanProperties>,
     ) -> Self {
-        let slots = compute.concurrency.map(|n| Arc::new(Semaphore::new(n)));
         let input_order = InputOrder::of(input.as_ref());
-        Self { input, steps, compute, input_order, fused: false, slots, properties, stage: StageMetrics::default() }
+        Self { input, steps, compute, input_order, fused: false, properties, stage: StageMetrics::default() }
     }
 
     /// The same stage with its input in it.
     pub(crate) fn fused(mut self) -> Self {
         self.fused = true;
         self
+    }
+
+    /// The tasks, through all steps.
+    fn run_steps(&self, tasks: TaskStream, batch_rows: usize) -> TaskStream {
+        let steps = self.steps.clone();
+        let run = move |Task { id, mut batches }: Task| {
+            let task = StepTask { id, batch_rows };
+            for step in &steps {
+                batches = step.run(batches, &task)?;
+            }
+            Ok(Task { id: task.id, batches })
+        };
+        tasks.map(move |task| task.and_then(&run)).boxed()
     }
 
     /// What the steps read.
@@ -166,34 +177,12 @@ impl ExecutionPlan for MapExec {
 impl TaskPlan for MapExec {
     fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
         let batch_rows = context.session_config().batch_size();
-        let input = task_stream(&self.input, partition, context)?;
-        let state = (input, self.steps.clone(), self.slots.clone(), self.schema());
-        let tasks = stream::try_unfold(state, move |(mut input, steps, slots, schema)| async move {
-            // The slot comes before the task: whoever waits for a slot holds no task that others wait for.
-            let slot = match &slots {
-                Some(slots) => {
-                    let acquired = Arc::clone(slots).acquire_owned().await;
-                    Some(acquired.map_err(|e| internal_datafusion_err!("{e}"))?)
-                }
-                None => None,
-            };
-            let Some(Task { id, mut batches }) = input.try_next().await? else {
-                return Ok(None);
-            };
-            let task = StepTask { id, batch_rows };
-            for step in &steps {
-                batches = step.run(batches, &task)?;
-            }
-            if let Some(slot) = slot {
-                // It is given back when the task's stream drops.
-                let held = batches.inspect(move |_| {
-                    let _held = &slot;
-                });
-                batches = stream_of(Arc::clone(&schema), held.boxed());
-            }
-            Ok(Some((Task { id: task.id, batches }, (input, steps, slots, schema))))
-        });
-        Ok(tasks.boxed())
+        Ok(self.run_steps(task_stream(&self.input, partition, context)?, batch_rows))
+    }
+
+    fn all_tasks(&self, context: Arc<TaskContext>, consumer: Option<OpId>) -> Result<TaskStream> {
+        let batch_rows = context.session_config().batch_size();
+        Ok(self.run_steps(unmeasured_tasks(&self.input, context, consumer)?, batch_rows))
     }
 
     fn stage_name(&self) -> String {

@@ -1,0 +1,301 @@
+//! One execution of a stage that ends in an out queue.
+//!
+//! ```text
+//! tasks, in order ──> dispatcher ── asks the scheduler ──> workers ── blocks ──> out queue ──> consumers
+//! ```
+//!
+//! The dispatcher takes one task after the other, and starts it when the scheduler says so. A worker puts each block into
+//! the store and then into the queue; when the block is not wanted yet it gives up its resources until it is.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use futures::TryStreamExt;
+use futures::future::{Either, select};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::MapExec;
+use super::memory::block_bytes;
+use super::tasks::{Task, TaskStream, all_tasks, as_task_plan, blocks_of_task, is_ordered, task_of_block};
+use crate::block::TaskId;
+use crate::config::BlockyardOptions;
+use crate::functions::Compute;
+use crate::runtime::{Drivers, OpHandle, OpId, OpSpec, OutQueue, Permit, Resources, Scheduler, on_io_thread};
+use crate::store::{BlockHandle, BlockStore, NextUse, Owner, QueryPool};
+
+/// Blocks of a task that may wait in the queue.
+const UNTAKEN_BLOCKS: usize = 2;
+
+/// A running stage. Dropping it cancels the stage.
+pub(super) struct StageRun {
+    stage: Arc<Stage>,
+    scheduler: Arc<Scheduler>,
+    query: u64,
+    /// How long nothing may happen in the query.
+    no_progress: Option<Duration>,
+    _drivers: Drivers<()>,
+}
+
+impl fmt::Debug for StageRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StageRun({:?})", self.stage.op.id())
+    }
+}
+
+/// What the workers and consumers of a stage share.
+struct Stage {
+    out: Mutex<Out>,
+    /// Told whenever `out` changes.
+    changed: Notify,
+    op: Arc<OpHandle>,
+    store: Arc<BlockStore>,
+    owner: Arc<Owner>,
+    schema: SchemaRef,
+    target_bytes: usize,
+    /// Whether tasks have threads of their own.
+    in_threads: bool,
+    /// Told when nobody wants the blocks any more.
+    cancelled: Notify,
+}
+
+struct Out {
+    queue: OutQueue<TaskId, (TaskId, BlockHandle)>,
+    ended: Option<Result<(), Arc<DataFusionError>>>,
+    /// Consumers that wait for a block.
+    waiting: usize,
+    is_cancelled: bool,
+}
+
+impl StageRun {
+    /// Starts the stage `plan`, whose blocks `owner` keeps. `consumer` is the operator that takes them, if it is one that
+    /// the scheduler knows.
+    pub(super) fn start(
+        plan: &Arc<dyn ExecutionPlan>,
+        context: &Arc<TaskContext>,
+        owner: Arc<Owner>,
+        consumer: Option<OpId>,
+    ) -> Result<Self> {
+        let scheduler = Scheduler::of_task(context)?;
+        let compute = plan.downcast_ref::<MapExec>().map_or_else(Compute::default, |map| map.compute().clone());
+        let spec = OpSpec {
+            name: as_task_plan(plan.as_ref()).map_or_else(|| plan.name().to_owned(), |plan| plan.stage_name()),
+            needs: needs(&compute, scheduler.total()),
+            max_tasks: Some(compute.concurrency.unwrap_or_else(|| plan.output_partitioning().partition_count())),
+            consumer,
+            ..OpSpec::default()
+        };
+        let query = QueryPool::query_of(context);
+        let options = BlockyardOptions::from_task(context);
+        let op = scheduler.add(query, &Resources::unlimited(), spec)?;
+        let ordered = is_ordered(plan.as_ref()) && options.preserve_order;
+        let tasks = all_tasks(plan, Arc::clone(context), Some(op.id()))?;
+        let out = Out { queue: OutQueue::new(ordered), ended: None, waiting: 0, is_cancelled: false };
+        let stage = Arc::new(Stage {
+            out: Mutex::new(out),
+            changed: Notify::new(),
+            op: Arc::new(op),
+            store: BlockStore::of_task(context)?,
+            owner,
+            schema: plan.schema(),
+            target_bytes: block_bytes(context)?,
+            in_threads: compute.concurrency.is_some(),
+            cancelled: Notify::new(),
+        });
+        let running = Arc::clone(&stage);
+        let driver = async move {
+            let ended = running.dispatch(tasks).await;
+            running.out.lock().ended = Some(ended.map_err(Arc::new));
+            running.changed.notify_waiters();
+            Ok(())
+        };
+        let seconds = options.execution_no_progress_timeout_s as u64;
+        let no_progress = (seconds > 0).then(|| Duration::from_secs(seconds));
+        Ok(Self { stage, scheduler, query, no_progress, _drivers: Drivers::start([driver]) })
+    }
+
+    /// The next block as a task; `None` when there is none any more.
+    pub(super) async fn next(&self) -> Result<Option<Task>> {
+        let stage = &self.stage;
+        let mut waiting = None;
+        loop {
+            let mut changed = pin!(stage.changed.notified());
+            changed.as_mut().enable();
+            {
+                let mut out = stage.out.lock();
+                if let Some((_, (id, handle))) = out.queue.pop() {
+                    drop(out);
+                    stage.changed.notify_waiters();
+                    let held = stage.op.taken(handle.metadata().size_bytes);
+                    return Ok(Some(task_of_block(id, Arc::clone(&stage.schema), handle).holding(held)));
+                }
+                match &out.ended {
+                    Some(Ok(())) => return Ok(None),
+                    Some(Err(e)) => return Err(DataFusionError::Shared(Arc::clone(e))),
+                    None => {}
+                }
+            }
+            waiting.get_or_insert_with(|| Waiting::new(stage));
+            match self.no_progress {
+                Some(within) => {
+                    if timeout(within, changed).await.is_err() {
+                        self.scheduler.check_progress(self.query, within)?;
+                    }
+                }
+                None => changed.await,
+            }
+        }
+    }
+}
+
+impl Drop for StageRun {
+    fn drop(&mut self) {
+        self.stage.out.lock().is_cancelled = true;
+        self.stage.cancelled.notify_waiters();
+    }
+}
+
+/// A consumer that waits.
+struct Waiting<'a>(&'a Stage);
+
+impl<'a> Waiting<'a> {
+    fn new(stage: &'a Stage) -> Self {
+        stage.out.lock().waiting += 1;
+        stage.op.consumer_waits(true);
+        Self(stage)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut out = self.0.out.lock();
+        out.waiting -= 1;
+        let any = out.waiting > 0;
+        drop(out);
+        self.0.op.consumer_waits(any);
+    }
+}
+
+/// What a task of a stage needs. Where the user says how many tasks may run but not what they need, they do not take all
+/// CPUs from those that feed them.
+fn needs(compute: &Compute, total: Resources) -> Resources {
+    let share = |tasks: usize| (total.milli_cpus / (2 * tasks.max(1) as u64)).clamp(1, 1000);
+    let milli_cpus = match (compute.milli_cpus, compute.concurrency) {
+        (Some(milli_cpus), _) => u64::from(milli_cpus),
+        (None, Some(tasks)) => share(tasks),
+        (None, None) => 1000,
+    };
+    let memory = compute.memory.map_or(0, |memory| memory.0 as u64);
+    Resources { milli_cpus, memory, ..Resources::default() }
+}
+
+impl Stage {
+    /// Starts one task after the other, and waits for all of them.
+    async fn dispatch(self: &Arc<Self>, mut tasks: TaskStream) -> Result<()> {
+        let mut workers = Drivers::start(std::iter::empty::<futures::future::Ready<Result<()>>>());
+        let mut ended = false;
+        while !ended {
+            let next = pin!(async {
+                let Some(task) = tasks.try_next().await? else { return Ok(None) };
+                Ok::<_, DataFusionError>(Some((task, self.op.start().await)))
+            });
+            let mut next = next;
+            // A worker that fails ends the stage, whatever the dispatcher waits for.
+            let next = loop {
+                if workers.is_empty() {
+                    break next.await?;
+                }
+                match select(next, pin!(workers.next())).await {
+                    Either::Left((next, _)) => break next?,
+                    Either::Right((result, unfinished)) => {
+                        result.transpose()?;
+                        next = unfinished;
+                    }
+                }
+            };
+            match next {
+                Some((task, permit)) => {
+                    self.out.lock().queue.begin(task.id.clone());
+                    workers.spawn(Arc::clone(self).work(task, permit));
+                }
+                None => ended = true,
+            }
+        }
+        while let Some(result) = workers.next().await {
+            result?;
+        }
+        Ok(())
+    }
+
+    async fn work(self: Arc<Self>, task: Task, permit: Permit) -> Result<()> {
+        if !self.in_threads {
+            return self.run(task, permit).await;
+        }
+        let handle = tokio::runtime::Handle::current();
+        on_io_thread(move || {
+            handle.block_on(async {
+                let cancelled = pin!(self.cancelled.notified());
+                if self.out.lock().is_cancelled {
+                    return Ok(());
+                }
+                match select(cancelled, pin!(self.run(task, permit))).await {
+                    Either::Left(_) => Ok(()),
+                    Either::Right((result, _)) => result,
+                }
+            })
+        })
+        .await
+    }
+
+    async fn run(&self, task: Task, mut permit: Permit) -> Result<()> {
+        let key = task.id.clone();
+        let working_set = self.store.working_set(&self.owner, 0)?;
+        let mut blocks = blocks_of_task(task, Arc::clone(&self.schema), self.target_bytes, working_set);
+        while let Some((id, block)) = blocks.try_next().await? {
+            let bytes = block.metadata().size_bytes;
+            let handle = self.store.put(block, NextUse::Soon, &self.owner)?;
+            self.wait_for_room(&key, &mut permit).await;
+            self.out.lock().queue.push(&key, (id, handle));
+            self.op.produced(bytes);
+            self.changed.notify_waiters();
+        }
+        self.out.lock().queue.end(&key);
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// Waits until the task may give its next block.
+    async fn wait_for_room(&self, task: &TaskId, permit: &mut Permit) {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let (untaken, urgent) = {
+                let out = self.out.lock();
+                (out.queue.untaken(task), out.queue.waits_for(task))
+            };
+            if untaken >= UNTAKEN_BLOCKS {
+                permit.pause();
+                changed.await;
+            } else if permit.runs() && (urgent || permit.may_give()) {
+                return;
+            } else {
+                permit.pause();
+                // Whatever changes may make it urgent.
+                let resumed = pin!(permit.resume(urgent));
+                if urgent {
+                    return resumed.await;
+                }
+                if let Either::Left(_) = select(resumed, changed).await {
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Decides which operator may start work.
+//!
+//! ```text
+//!  worker ── asks to start ──>  core: resources, policies, rank  ── grants ──> worker runs a task
+//!  worker ── gives a block ──>  or parks until the block is wanted
+//! ```
+
+mod allocator;
+mod core;
+mod handle;
+mod op;
+mod policies;
+mod resources;
+#[cfg(test)]
+mod simulation;
+
+pub(crate) use self::core::OpStatus;
+pub(crate) use handle::{OpHandle, Permit, Scheduler};
+pub(crate) use op::OpSpec;
+pub use op::{OpId, OpView};
+pub use policies::{BackpressurePolicy, ConcurrencyCap, DownstreamCapacity, ResourceBudget};
+pub use resources::Resources;

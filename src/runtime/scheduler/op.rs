@@ -1,0 +1,261 @@
+//! What the scheduler knows of an operator.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::time::Duration;
+
+use super::allocator::{Budget, Demand};
+use super::resources::Resources;
+
+/// An operator of a running query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub(super) u64);
+
+/// A worker that waits until it may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ticket(pub(super) u64);
+
+/// What is said of an operator when it is added.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OpSpec {
+    /// What people call it, like `ReadParquet->MapBatches(f)`.
+    pub(crate) name: String,
+    /// What one task needs.
+    pub(crate) needs: Resources,
+    /// The most tasks that may run at once.
+    pub(crate) max_tasks: Option<usize>,
+    /// Who takes its blocks; `None` for somebody whom the scheduler does not know.
+    pub(crate) consumer: Option<OpId>,
+    /// Whether an all-to-all operator takes its blocks, which wants all of them before it gives any.
+    pub(crate) feeds_all_to_all: bool,
+}
+
+/// Why an operator does not start more tasks than it has.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wait {
+    /// There is nothing to work on.
+    Input,
+    /// Its tasks, or those of others, have what it needs.
+    Resources(String),
+    /// The policy of this name holds it back.
+    Backpressure(&'static str),
+    /// Its blocks are not taken.
+    Consumer,
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Input => write!(f, "waiting for input"),
+            Self::Resources(name) => write!(f, "waiting for {name}"),
+            Self::Backpressure(policy) => write!(f, "backpressured by {policy}"),
+            Self::Consumer => write!(f, "waiting for the consumer"),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Op {
+    pub(super) query: u64,
+    pub(super) spec: OpSpec,
+    /// Steps to the end of the plan.
+    pub(super) depth: usize,
+    /// Workers that want to start a task.
+    pub(super) waiting: VecDeque<Ticket>,
+    /// Workers in a task that gave up their resources until their block is wanted.
+    pub(super) parked: VecDeque<Ticket>,
+    /// Parked workers for whose block everybody waits.
+    pub(super) urgent: VecDeque<Ticket>,
+    /// Tasks that hold resources.
+    pub(super) running: usize,
+    pub(super) started: usize,
+    pub(super) finished: usize,
+    pub(super) produced_blocks: usize,
+    pub(super) produced_bytes: u64,
+    /// Blocks in its out queue.
+    pub(super) queued_blocks: usize,
+    pub(super) queued_bytes: u64,
+    /// Bytes of its blocks that were taken and are still held.
+    pub(super) held_bytes: u64,
+    /// Whether somebody outside waits for a block.
+    pub(super) consumer_waits: bool,
+    pub(super) budget: Budget,
+    pub(super) last_output: Duration,
+    /// Why it waits, as of the last look.
+    pub(super) wait: Option<Wait>,
+    pub(super) since: Duration,
+    /// Time in which it ran nothing, by the reason.
+    pub(super) waited: BTreeMap<Wait, Duration>,
+    /// Time in which tasks ran.
+    pub(super) ran: Duration,
+}
+
+impl Op {
+    pub(super) fn new(query: u64, spec: OpSpec, now: Duration) -> Self {
+        Self {
+            query,
+            spec,
+            depth: 0,
+            waiting: VecDeque::new(),
+            parked: VecDeque::new(),
+            urgent: VecDeque::new(),
+            running: 0,
+            started: 0,
+            finished: 0,
+            produced_blocks: 0,
+            produced_bytes: 0,
+            queued_blocks: 0,
+            queued_bytes: 0,
+            held_bytes: 0,
+            consumer_waits: false,
+            budget: Budget::default(),
+            last_output: now,
+            wait: None,
+            since: now,
+            waited: BTreeMap::new(),
+            ran: Duration::ZERO,
+        }
+    }
+
+    /// Tasks that have begun and not ended.
+    pub(super) fn open(&self) -> usize {
+        self.started - self.finished
+    }
+
+    pub(super) fn output_bytes(&self) -> u64 {
+        self.queued_bytes + self.held_bytes
+    }
+
+    /// Bytes of a block, as far as is known; 0 before the first.
+    pub(super) fn mean_block_bytes(&self) -> u64 {
+        self.produced_bytes / self.produced_blocks.max(1) as u64
+    }
+
+    /// What a task is expected to give without being held back: at most two blocks wait in it.
+    pub(super) fn task_bytes(&self) -> u64 {
+        let blocks = self.produced_blocks as f64 / self.finished.max(1) as f64;
+        (self.mean_block_bytes() as f64 * blocks.min(2.0)) as u64
+    }
+
+    pub(super) fn demand(&self) -> Demand {
+        Demand {
+            task: self.spec.needs.amounts(),
+            max_tasks: self.spec.max_tasks,
+            used: self.spec.needs.amounts().times(self.running as u64),
+            pending_bytes: self.task_bytes() * self.open() as u64,
+            output_bytes: self.output_bytes(),
+            is_unbounded: self.spec.feeds_all_to_all,
+        }
+    }
+
+    /// Counts the time since the last change for what it was doing.
+    pub(super) fn touch(&mut self, now: Duration) {
+        let passed = now.saturating_sub(self.since);
+        self.since = now;
+        if self.running > 0 {
+            self.ran += passed;
+        } else if let Some(wait) = &self.wait {
+            *self.waited.entry(wait.clone()).or_default() += passed;
+        }
+    }
+}
+
+/// An operator of a running query, as policies see it.
+#[derive(Debug, Clone, Copy)]
+pub struct OpView<'a> {
+    pub(super) id: OpId,
+    pub(super) ops: &'a BTreeMap<OpId, Op>,
+}
+
+impl<'a> OpView<'a> {
+    pub(super) fn op(&self) -> &'a Op {
+        &self.ops[&self.id]
+    }
+
+    /// The operator.
+    pub fn id(&self) -> OpId {
+        self.id
+    }
+
+    /// What people call it.
+    pub fn name(&self) -> &'a str {
+        &self.op().spec.name
+    }
+
+    /// What one task needs.
+    pub fn needs(&self) -> &'a Resources {
+        &self.op().spec.needs
+    }
+
+    /// Tasks that have begun and not ended.
+    pub fn open_tasks(&self) -> usize {
+        self.op().open()
+    }
+
+    /// The most tasks that may run at once.
+    pub fn max_tasks(&self) -> Option<usize> {
+        self.op().spec.max_tasks
+    }
+
+    /// Blocks that wait for it.
+    pub fn input_blocks(&self) -> usize {
+        self.inputs().map(|input| input.op().queued_blocks).sum()
+    }
+
+    /// Bytes of blocks that wait for it.
+    pub fn input_bytes(&self) -> u64 {
+        self.inputs().map(|input| input.op().queued_bytes).sum()
+    }
+
+    /// Bytes in its out queue.
+    pub fn queued_bytes(&self) -> u64 {
+        self.op().queued_bytes
+    }
+
+    /// Bytes of its blocks that a consumer works on.
+    pub fn taken_bytes(&self) -> u64 {
+        self.op().held_bytes
+    }
+
+    /// Bytes that a task is expected to give at once; 0 before the first has ended.
+    pub fn task_bytes(&self) -> u64 {
+        self.op().task_bytes()
+    }
+
+    /// Whether one more task is within what the operator may use, by the reservation of resources.
+    pub fn task_is_within_budget(&self) -> bool {
+        let op = self.op();
+        op.spec.needs.amounts().with_bytes(op.task_bytes()).fits(op.budget.tasks)
+    }
+
+    /// Bytes that its tasks may give, by the reservation of resources.
+    pub fn output_budget(&self) -> u64 {
+        self.op().budget.output_bytes
+    }
+
+    /// The part of all bytes that it may use which it uses.
+    pub fn utilization(&self) -> f64 {
+        let op = self.op();
+        match op.budget.total_bytes {
+            0 => 1.0,
+            total => 1.0 - (op.budget.output_bytes as f64 / total as f64).min(1.0),
+        }
+    }
+
+    /// Whether what takes its blocks wants all of them first.
+    pub fn feeds_all_to_all(&self) -> bool {
+        self.op().spec.feeds_all_to_all
+    }
+
+    /// Who takes its blocks; `None` for somebody outside the scheduler.
+    pub fn consumer(&self) -> Option<OpView<'a>> {
+        self.op().spec.consumer.map(|id| OpView { id, ops: self.ops })
+    }
+
+    /// Operators whose blocks it takes.
+    pub fn inputs(&self) -> impl Iterator<Item = OpView<'a>> + use<'a> {
+        let (me, ops) = (self.id, self.ops);
+        let inputs = ops.iter().filter(move |(_, op)| op.spec.consumer == Some(me));
+        inputs.map(move |(id, _)| OpView { id: *id, ops })
+    }
+}

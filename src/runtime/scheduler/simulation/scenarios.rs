@@ -1,0 +1,196 @@
+//! Plans by chance, and the shapes of hangs that users of Ray have reported.
+
+use std::sync::Arc;
+
+use super::super::op::OpView;
+use super::super::policies::{BackpressurePolicy, policies_by_name};
+use super::super::resources::Resources;
+use super::{Consumer, Plan, Random, Stage, World, cpus};
+use crate::config::BlockyardOptions;
+
+/// A plan by chance.
+fn random_plan(random: &mut Random, total: &Resources) -> Plan {
+    let mut stages: Vec<Stage> = Vec::new();
+    let sources = random.between(1, 2) as usize;
+    let most_bytes = random.between(1, 400);
+    for _ in 0..sources {
+        stages.push(Stage {
+            tasks: random.between(0, 8) as usize,
+            fan_out: random.between(1, 3),
+            needs: cpus([0, 250, 500, 1000][random.below(4) as usize]),
+            most_bytes: random.between(1, most_bytes),
+            most_micros: random.between(0, 100),
+            ..Stage::default()
+        });
+    }
+    let maps = random.between(u64::from(sources > 1), 5) as usize;
+    for map in 0..maps {
+        let inputs = if map == 0 { (0..sources).collect() } else { vec![stages.len() - 1] };
+        let milli_gpus = if total.milli_gpus > 0 && random.one_in(3) { 1000 } else { 0 };
+        stages.push(Stage {
+            inputs,
+            max_tasks: random.one_in(2).then(|| random.between(1, 8) as usize),
+            needs: Resources {
+                milli_cpus: random.between(0, 5000),
+                milli_gpus,
+                memory: if random.one_in(3) { random.between(0, 5000) } else { 0 },
+                ..Resources::default()
+            },
+            fan_out: if random.one_in(8) { 20 } else { random.between(1, 2) },
+            drops_one_in: if random.one_in(4) { 2 } else { u64::MAX },
+            fails_one_in: if random.one_in(4) { 3 } else { u64::MAX },
+            most_bytes: random.between(1, most_bytes),
+            most_micros: if random.one_in(5) { 5000 } else { random.between(0, 100) },
+            ..Stage::default()
+        });
+    }
+    let last = stages.len() - 1;
+    stages[last].feeds_all_to_all = random.one_in(5);
+    let mut limits = Resources::unlimited();
+    if random.one_in(3) {
+        limits.milli_cpus = random.between(1, 4000);
+    }
+    if random.one_in(3) {
+        limits.object_store_memory = random.between(1, 1000);
+    }
+    let consumer = Consumer {
+        micros: if random.one_in(3) { 2000 } else { random.between(0, 50) },
+        hangs_up_after: random.one_in(6).then(|| random.between(1, 20) as usize),
+        stops_after: random.one_in(8).then(|| random.between(1, 20) as usize),
+    };
+    Plan { stages, ordered: random.one_in(2), limits, consumer }
+}
+
+fn machine(milli_cpus: u64, object_store_memory: u64) -> Resources {
+    Resources { milli_cpus, memory: 2000, object_store_memory, ..Resources::default() }
+}
+
+/// Everything by chance, from one seed.
+fn simulate(seed: u64) -> World {
+    let mut random = Random(seed);
+    let mut total = machine(random.between(1, 8) * 1000, random.between(1, 5000));
+    total.milli_gpus = random.below(3) * 1000;
+    let plans = (0..random.between(1, 4)).map(|_| random_plan(&mut random, &total)).collect();
+    let policies = match random.below(5) {
+        4 => vec![Arc::new(Never) as _],
+        0 => policies_by_name("").unwrap(),
+        1 => policies_by_name("adaptive_concurrency_cap").unwrap(),
+        _ => default_policies(),
+    };
+    let mut world = World::new(seed, total, policies, plans);
+    world.run();
+    world.verify();
+    world
+}
+
+/// A policy that would never let anything happen.
+#[derive(Debug)]
+struct Never;
+
+impl BackpressurePolicy for Never {
+    fn name(&self) -> &'static str {
+        "Never"
+    }
+
+    fn can_start(&self, _op: OpView<'_>) -> bool {
+        false
+    }
+
+    fn output_bytes(&self, _op: OpView<'_>) -> Option<u64> {
+        Some(0)
+    }
+}
+
+fn default_policies() -> Vec<Arc<dyn BackpressurePolicy>> {
+    policies_by_name(&BlockyardOptions::default().backpressure_policies).unwrap()
+}
+
+/// Raise this to look for more.
+const SEEDS: u64 = 1500;
+
+#[test]
+fn random_plans_never_stall_and_lose_nothing() {
+    let mut grants = 0;
+    for seed in 0..SEEDS {
+        let world = std::panic::catch_unwind(|| simulate(seed));
+        grants += world.unwrap_or_else(|_| panic!("seed {seed}")).grants;
+    }
+    assert!(grants as u64 > 20 * SEEDS, "{grants} grants are hardly a test");
+}
+
+/// Runs plans on a machine until nothing happens any more, under the policies of a session.
+fn run(seed: u64, total: Resources, plans: Vec<Plan>) -> World {
+    let mut world = World::new(seed, total, default_policies(), plans);
+    world.run();
+    world.verify();
+    world
+}
+
+fn chain(stages: Vec<Stage>) -> Plan {
+    let inputs = |place: usize| if place == 0 { vec![] } else { vec![place - 1] };
+    let stages =
+        stages.into_iter().enumerate().map(|(place, stage)| Stage { inputs: inputs(place), ..stage }).collect();
+    Plan { stages, ordered: true, limits: Resources::unlimited(), consumer: Consumer::default() }
+}
+
+fn source(tasks: usize) -> Stage {
+    Stage { tasks, ..Stage::default() }
+}
+
+/// Ray #57979: each of 200 tasks asks for more memory than the machine has.
+#[test]
+fn tasks_that_ask_for_more_memory_than_there_is_run_one_by_one() {
+    let needs = Resources { memory: 1 << 40, ..cpus(1000) };
+    let world = run(1, machine(4000, 1000), vec![chain(vec![source(200), Stage { needs, ..Stage::default() }])]);
+    assert_eq!(world.queries[0].ops[1].most_open, 1);
+}
+
+/// Ray #64601: the store is full, CPUs are idle, and nothing moves.
+#[test]
+fn a_store_of_less_than_one_block_is_no_reason_to_stop() {
+    let many = Stage { fan_out: 10, most_bytes: 1000, ..source(20) };
+    run(1, machine(4000, 1), vec![chain(vec![many, Stage::default(), Stage { fan_out: 10, ..Stage::default() }])]);
+}
+
+/// Ray #59144: stages before a GPU stage take the whole budget, so that it never starts.
+#[test]
+fn a_gpu_stage_gets_its_turn() {
+    let needs = Resources { milli_gpus: 1000, milli_cpus: 4000, ..Resources::default() };
+    let gpu = Stage { needs, most_micros: 1000, ..Stage::default() };
+    let total = Resources { milli_gpus: 1000, ..machine(4000, 500) };
+    run(1, total, vec![chain(vec![Stage { fan_out: 10, ..source(50) }, Stage::default(), gpu])]);
+}
+
+/// Ray #42008, #34042: one consumer stops taking, and all others wait for it.
+#[test]
+fn a_consumer_that_stops_holds_nobody_up_and_its_queue_does_not_grow() {
+    let stopped = Plan {
+        consumer: Consumer { stops_after: Some(1), ..Consumer::default() },
+        ..chain(vec![Stage { fan_out: 5, ..source(100) }, Stage::default()])
+    };
+    let world = run(1, machine(2000, 1000), vec![stopped, chain(vec![source(100), Stage::default()])]);
+    assert!(world.queries[1].ended);
+    let waiting: usize = world.core.statuses(world.time()).iter().map(|op| op.queued_blocks).sum();
+    assert!(waiting < 30, "{waiting} blocks wait for nobody");
+    assert_eq!(world.core.statuses(world.time()).iter().map(|op| op.running).sum::<usize>(), 0);
+}
+
+/// Ray #51966: a limit is reached, and upstream goes on.
+#[test]
+fn a_consumer_that_hangs_up_ends_the_query() {
+    let consumer = Consumer { hangs_up_after: Some(3), ..Consumer::default() };
+    let world = run(1, machine(2000, 1000), vec![Plan { consumer, ..chain(vec![source(1000), Stage::default()]) }]);
+    assert!(world.queries[0].ops[0].next_task < 50, "{} tasks", world.queries[0].ops[0].next_task);
+}
+
+/// Queries share what there is: the last of eight ends not much later than the first.
+#[test]
+fn eight_queries_end_at_about_the_same_time() {
+    let plan = chain(vec![source(50), Stage { max_tasks: Some(8), ..Stage::default() }]);
+    let mut world = World::new(1, machine(2000, 1000), default_policies(), vec![plan; 8]);
+    world.run();
+    world.verify();
+    let ends: Vec<_> = world.queries.iter().map(|query| query.ended_at).collect();
+    let (first, last) = (ends.iter().min().unwrap(), ends.iter().max().unwrap());
+    assert!(first * 10 >= last * 8, "{ends:?}");
+}
