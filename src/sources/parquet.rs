@@ -6,6 +6,8 @@ use super::file_tasks::Unit;
 
 /// Bytes of a page that is being decoded, and of its dictionary, as most writers limit them.
 const PAGE_BYTES: usize = 1 << 20;
+/// Column chunks of fewer bytes are many small buffers.
+const SMALL_CHUNK: usize = 256 << 10;
 
 /// Row groups as parts of tasks.
 #[derive(Debug, Default)]
@@ -55,8 +57,9 @@ fn is_among(column: &ColumnChunkMetaData, columns: &[&str]) -> bool {
 fn held_bytes(column: &ColumnChunkMetaData) -> usize {
     let (compressed, decoded) = (column.compressed_size().max(0) as usize, column.uncompressed_size().max(0) as usize);
     let bytes = compressed + decoded.min(2 * PAGE_BYTES);
-    // Buffers grow, and an allocator has four sizes between a power of two and the next.
-    bytes + bytes / 4
+    // Small buffers grow, and an allocator has four sizes between a power of two and the next. Of large ones, what is not
+    // written to takes no memory.
+    if compressed < SMALL_CHUNK { bytes + bytes / 4 } else { bytes }
 }
 
 fn decoded_bytes(column: &ColumnChunkMetaData, rows: i64) -> usize {
