@@ -28,7 +28,7 @@ use super::tasks::{Task, TaskStream, all_tasks, as_task_plan, blocks_of_task, is
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::functions::Compute;
-use crate::runtime::{Drivers, OpHandle, OpId, OpSpec, OutQueue, Permit, Resources, Scheduler, on_io_thread};
+use crate::runtime::{Drivers, OpHandle, OpId, OpSpec, OutQueue, Permit, Resources, Scheduler, on_own_thread};
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner, QueryPool};
 
 /// Blocks of a task that may wait in the queue.
@@ -238,18 +238,16 @@ impl Stage {
         if !self.in_threads {
             return self.run(task, permit).await;
         }
-        let handle = tokio::runtime::Handle::current();
-        on_io_thread(move || {
-            handle.block_on(async {
-                let cancelled = pin!(self.cancelled.notified());
-                if self.out.lock().is_cancelled {
-                    return Ok(());
-                }
-                match select(cancelled, pin!(self.run(task, permit))).await {
-                    Either::Left(_) => Ok(()),
-                    Either::Right((result, _)) => result,
-                }
-            })
+        on_own_thread(async move {
+            let mut cancelled = pin!(self.cancelled.notified());
+            cancelled.as_mut().enable();
+            if self.out.lock().is_cancelled {
+                return Ok(());
+            }
+            match select(cancelled, pin!(self.run(task, permit))).await {
+                Either::Left(_) => Ok(()),
+                Either::Right((result, _)) => result,
+            }
         })
         .await
     }

@@ -8,7 +8,8 @@ use std::sync::mpsc::channel;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_datafusion_err};
 use futures::FutureExt;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::oneshot;
 
 use crate::error::panic_text;
 
@@ -39,6 +40,25 @@ pub(crate) fn block_on_io<T: Send + 'static>(future: impl Future<Output = Result
 pub(crate) async fn on_io_thread<T: Send + 'static>(io: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let joined = SpawnedTask::spawn_blocking(io).join().await;
     joined.unwrap_or_else(|e| Err(exec_datafusion_err!("an IO thread ended: {e}")))
+}
+
+/// Runs a future on a thread of its own, which it may hold up as it likes. The threads of [`on_io_thread`] are not for that:
+/// there are only so many, and what runs here waits for them. Dropping the result does not stop it.
+pub(crate) async fn on_own_thread<T: Send + 'static>(
+    future: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    let runtime = Handle::current();
+    let (send, receive) = oneshot::channel();
+    in_thread("blockyard-task", move || {
+        let result = runtime.block_on(AssertUnwindSafe(future).catch_unwind());
+        // Nobody waits for a task of a query that has ended.
+        let _sent = send.send(result);
+    })?;
+    match receive.await {
+        Ok(Ok(result)) => result,
+        Ok(Err(panic)) => Err(exec_datafusion_err!("a task panicked: {}", panic_text(panic.as_ref()))),
+        Err(_) => Err(exec_datafusion_err!("the thread of a task ended")),
+    }
 }
 
 /// Runs `work` on a thread of its own until it returns.

@@ -108,3 +108,24 @@ async fn two_inputs_of_one_join_may_have_stages_of_their_own() {
     let zipped = zipped.zip(&joined.rename_columns(&[("id", "other")]).unwrap()).unwrap();
     assert_eq!(timeout(PATIENCE, zipped.count()).await.expect("it stalls").unwrap(), 40_000);
 }
+
+#[tokio::test]
+async fn more_tasks_than_there_are_threads_for_io_read_files_at_once() {
+    const TASKS: usize = 600;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let context = context();
+    context.range_in_blocks(600, TASKS).unwrap().write_parquet(path, WriteOptions::default()).await.unwrap();
+    let one_each = ReadOptions { override_num_blocks: Some(TASKS), ..Default::default() };
+    let ds = context.read_parquet(path, one_each).await.unwrap();
+    let barrier = Arc::new(Barrier::new(TASKS));
+    let meet = move |batch: RecordBatch| {
+        if batch.num_rows() > 0 {
+            barrier.wait();
+        }
+        Ok(batch)
+    };
+    let ds = ds.map_batches(meet, MapOptions { num_cpus: Some(0.0), ..with_concurrency(TASKS) }).unwrap();
+    let rows = timeout(PATIENCE, ds.take_all()).await.expect("it stalls").unwrap();
+    assert_eq!(ints(&rows, "id").len(), TASKS);
+}
