@@ -49,6 +49,24 @@ fn put(store: &Arc<BlockStore>, block: Block) -> datafusion::common::Result<Bloc
 }
 
 #[test]
+fn a_slow_disk_holds_up_only_those_who_need_it() {
+    let (store, faults) = faulty_store(30_000);
+    let small = put(&store, block(100)).unwrap();
+    let stuck = faults.slow.lock();
+    std::thread::scope(|scope| {
+        // Too large for memory, so that they go to disk, all at once.
+        let spilling: Vec<_> = (0..3).map(|_| scope.spawn(|| put(&store, block(10_000)))).collect();
+        let more = put(&store, block(100)).unwrap();
+        assert_eq!((small.get().unwrap().num_rows(), more.get().unwrap().num_rows()), (100, 100));
+        drop(stuck);
+        for spilled in spilling {
+            assert_eq!(spilled.join().unwrap().unwrap().get().unwrap().num_rows(), 10_000);
+        }
+    });
+    assert!(store.totals().spilled_blocks() >= 3);
+}
+
+#[test]
 fn shared_buffers_are_counted_once_and_freed_with_the_last_slice() {
     let store = store(usize::MAX);
     let whole = batch(10_000);

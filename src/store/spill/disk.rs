@@ -84,6 +84,8 @@ pub(in crate::store) mod faulty {
         pub(in crate::store) read_fails: AtomicBool,
         pub(in crate::store) read_flips_a_bit: AtomicBool,
         pub(in crate::store) create_fails: AtomicBool,
+        /// Writes wait as long as somebody has this.
+        pub(in crate::store) slow: parking_lot::Mutex<()>,
     }
 
     #[derive(Debug)]
@@ -107,6 +109,7 @@ pub(in crate::store) mod faulty {
     impl DiskFile for FaultyFile {
         fn append(&self, parts: &[&[u8]]) -> Result<()> {
             let bytes = parts.concat();
+            drop(self.faults.slow.lock());
             if self.faults.full.load(SeqCst) {
                 let room = self.faults.room.load(SeqCst);
                 self.faults.room.store(room.saturating_sub(bytes.len()), SeqCst);
