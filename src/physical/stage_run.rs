@@ -260,8 +260,9 @@ impl Stage {
             let bytes = block.metadata().size_bytes;
             let handle = self.store.put(block, NextUse::Soon, &self.owner)?;
             self.wait_for_room(&key, &mut permit).await;
-            self.out.lock().queue.push(&key, (id, handle));
+            // Before a consumer can say that it took the block.
             self.op.produced(bytes);
+            self.out.lock().queue.push(&key, (id, handle));
             self.changed.notify_waiters();
         }
         self.out.lock().queue.end(&key);
