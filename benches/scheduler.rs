@@ -78,7 +78,7 @@ async fn slow_stages() -> Result<()> {
         Ok(batch)
     };
     let input = || context(true)?.range_in_blocks(SLOW_BLOCKS as u64 * 100, SLOW_BLOCKS);
-    let options = || MapOptions { concurrency: Some(CONCURRENCY), ..Default::default() };
+    let options = || MapOptions { concurrency: Some(CONCURRENCY.into()), ..Default::default() };
     let ideal = SLOW.as_secs_f64() * (SLOW_BLOCKS / CONCURRENCY) as f64;
     let time = drain(&input()?.map_batches(slow, options())?).await?.as_secs_f64();
     println!("a function of {SLOW:?} with concurrency {CONCURRENCY}: {:.0} % of the ideal", 100.0 * ideal / time);

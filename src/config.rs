@@ -2,6 +2,7 @@
 //! ([`BlockyardOptions`]) or by the environment (`BLOCKYARD_X`, read in one place: [`BlockyardOptions::from_env`]).
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
@@ -44,7 +45,8 @@ macro_rules! options {
             }
 
             fn set(&mut self, key: &str, value: &str) -> Result<()> {
-                match key {
+                // Ray writes `resource_limits.cpu`.
+                match key.replace('.', "_").as_str() {
                     $( stringify!($field) => ConfigField::set(&mut self.$field, "", value)?, )*
                     _ => return Err(crate::error::unknown_name("option", key, Self::PREFIX, &[$( stringify!($field) ),*])),
                 }
@@ -89,6 +91,25 @@ options! {
         /// threads: results that depend on read tasks must not change with it.
         pub num_cpus: usize, default = available_cpus()
 
+        /// GPUs of this machine that tasks can ask for. They are logical: they say how many tasks run at once.
+        pub num_gpus: f64, default = 0.0
+
+        /// Other resources that tasks can ask for by name, like `license=2, scratch=1`.
+        pub resources: String, default = String::new()
+
+        /// The most CPUs that the tasks of one query have at once: a number, a percentage or `infinite`.
+        pub resource_limits_cpu: ResourceLimit, default = ResourceLimit::Infinite
+
+        /// The most GPUs that the tasks of one query have at once: a number, a percentage or `infinite`.
+        pub resource_limits_gpu: ResourceLimit, default = ResourceLimit::Infinite
+
+        /// The most memory that the tasks of one query say they need at once: a size, a percentage or `infinite`.
+        pub resource_limits_memory: ResourceLimit, default = ResourceLimit::Infinite
+
+        /// The most bytes of blocks that wait between the stages of one query: a size, a percentage of the memory limit or
+        /// `infinite`.
+        pub resource_limits_object_store_memory: ResourceLimit, default = ResourceLimit::Infinite
+
         /// Memory for blocks and operators together: a size, or a percentage of the memory of the machine or its control
         /// group.
         pub memory_limit: MemoryLimit, default = MemoryLimit::Percent(60)
@@ -116,6 +137,9 @@ options! {
         /// Which stage starts the next task: the one with the fewest bytes in its out queue (`out_queue`), or with the
         /// fewest bytes altogether (`memory`).
         pub scheduler_ranking: String, default = "out_queue".to_owned()
+
+        /// How often an actor that could not be built is tried again, after a pause that doubles.
+        pub actor_init_max_retries: usize, default = 3
 
         /// Seconds after which a query fails whose stages neither begin nor end anything. 0 means never.
         pub execution_no_progress_timeout_s: usize, default = 1800
@@ -411,6 +435,68 @@ impl fmt::Display for MemoryLimit {
     }
 }
 
+/// The most of a resource that one query may have.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum ResourceLimit {
+    /// No limit of its own.
+    #[default]
+    Infinite,
+    /// A number of CPUs or GPUs, or of bytes.
+    Amount(f64),
+    /// This percentage of what there is.
+    Percent(f64),
+}
+
+impl ResourceLimit {
+    /// The limit where there is `total`, in the unit of that; `scale` of them make one that is written.
+    pub(crate) fn of(self, total: u64, scale: u64) -> u64 {
+        match self {
+            Self::Infinite => u64::MAX,
+            Self::Amount(amount) => (amount * scale as f64) as u64,
+            Self::Percent(percent) => (total as f64 * percent / 100.0) as u64,
+        }
+    }
+}
+
+impl FromStr for ResourceLimit {
+    type Err = DataFusionError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let text = text.trim();
+        let number = |text: &str| text.trim().parse::<f64>().ok().filter(|n| *n > 0.0 && n.is_finite());
+        let size = || text.parse::<ByteSize>().ok().filter(|size| size.0 > 0).map(|size| size.0 as f64);
+        match text.strip_suffix('%') {
+            _ if text.eq_ignore_ascii_case("infinite") => Ok(Self::Infinite),
+            Some(percent) if let Some(percent) = number(percent).filter(|p| *p <= 100.0) => Ok(Self::Percent(percent)),
+            None if let Some(amount) = number(text).or_else(size) => Ok(Self::Amount(amount)),
+            _ => config_err!("'{text}' is not a limit; write for example 80, 8GB, 50% or infinite"),
+        }
+    }
+}
+
+impl fmt::Display for ResourceLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Infinite => write!(f, "infinite"),
+            Self::Amount(amount) => write!(f, "{amount}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+/// Amounts by name, written `name=amount, ..`.
+pub(crate) fn parse_resources(text: &str) -> Result<BTreeMap<String, f64>> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let parsed = parts.map(|part| {
+        let amount = part.split_once('=').and_then(|(name, n)| Some((name.trim(), n.trim().parse::<f64>().ok()?)));
+        match amount {
+            Some((name, amount)) if !name.is_empty() && amount >= 0.0 => Ok((name.to_owned(), amount)),
+            _ => config_err!("'{part}' is not an amount of a resource; write for example license=1"),
+        }
+    });
+    parsed.collect()
+}
+
 /// How spilled blocks are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SpillCompression {
@@ -461,7 +547,7 @@ macro_rules! config_field {
     )*};
 }
 
-config_field!(BlockSizePreset, ByteSize, MemoryLimit, SpillCompression);
+config_field!(BlockSizePreset, ByteSize, MemoryLimit, ResourceLimit, SpillCompression);
 
 #[cfg(test)]
 mod tests {
@@ -495,6 +581,29 @@ mod tests {
         assert!("-5".parse::<MemoryLimit>().unwrap_err().to_string().contains("'-5' is not a size"));
         assert!("101%".parse::<MemoryLimit>().is_err());
         assert!(MemoryLimit::Percent(50).bytes() < machine_memory());
+    }
+
+    #[test]
+    fn limits_of_resources_are_numbers_sizes_or_percent() {
+        for (text, limit) in
+            [("80", 80_000), ("0.5", 500), ("50%", 1000), ("infinite", u64::MAX), ("1KiB", 1_024_000), ("8e2", 800_000)]
+        {
+            assert_eq!(text.parse::<ResourceLimit>().unwrap().of(2000, 1000), limit, "{text}");
+        }
+        for text in ["0", "-1", "101%", "many"] {
+            assert!(text.parse::<ResourceLimit>().unwrap_err().to_string().contains("is not a limit"), "{text}");
+        }
+        let mut options = BlockyardOptions::default();
+        ExtensionOptions::set(&mut options, "resource_limits.cpu", "80%").unwrap();
+        assert_eq!(options.resource_limits_cpu, ResourceLimit::Percent(80.0));
+    }
+
+    #[test]
+    fn resources_have_names() {
+        let parsed = parse_resources("license=1, slot = 0.5").unwrap();
+        assert_eq!(parsed, [("license".to_owned(), 1.0), ("slot".to_owned(), 0.5)].into());
+        assert!(parse_resources("license").is_err() && parse_resources("a=-1").is_err());
+        assert!(parse_resources("").unwrap().is_empty());
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! One binary with all integration tests, so that they link once.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
+/// Functions with state.
+#[path = "integration/actors.rs"]
+mod actors;
 /// Wrong calls and wrong data: every message that a user can get.
 #[path = "integration/bad_input.rs"]
 mod bad_input;

@@ -10,7 +10,7 @@ mod write;
 
 pub use grouped::GroupedDataset;
 pub use iterator::IterOptions;
-pub use transform::{MapFunction, MapOptions, Predicate};
+pub use transform::Predicate;
 pub use write::WriteOptions;
 
 use std::fmt;

@@ -1,91 +1,19 @@
 //! Transformations of rows: what can run in one task.
 
-use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::logical_expr::Expr;
 
 use super::Dataset;
-use crate::config::ByteSize;
-use crate::functions::{BatchSize, Compute};
-use crate::functions::{FunctionRef, FunctionRegistry, Row, filter_rows, flat_map_rows, from_closure, map_rows};
+use crate::functions::{Compute, MapFunction, MapOptions, Row, filter_rows, flat_map_rows, map_rows};
 use crate::logical::{MapNode, MapOperator, extension};
-
-/// What `map_batches` calls: a closure, or the name of a registered function.
-#[derive(Debug)]
-pub enum MapFunction {
-    /// A function.
-    Function(FunctionRef),
-    /// The name of one.
-    Name(String),
-}
-
-impl From<&str> for MapFunction {
-    fn from(name: &str) -> Self {
-        Self::Name(name.to_owned())
-    }
-}
-
-impl From<FunctionRef> for MapFunction {
-    fn from(function: FunctionRef) -> Self {
-        Self::Function(function)
-    }
-}
-
-impl<F> From<F> for MapFunction
-where
-    F: Fn(RecordBatch) -> Result<RecordBatch> + Send + Sync + 'static,
-{
-    fn from(f: F) -> Self {
-        Self::Function(from_closure(f))
-    }
-}
-
-impl MapFunction {
-    pub(crate) fn resolve(self, registry: &FunctionRegistry) -> Result<FunctionRef> {
-        match self {
-            Self::Function(function) => Ok(function),
-            Self::Name(name) => registry.get(&name),
-        }
-    }
-}
-
-/// How a map operator runs. Start from the default and set what differs.
-#[derive(Debug, Clone, Default)]
-pub struct MapOptions {
-    /// Rows that the function gets at once.
-    pub batch_size: BatchSize,
-    /// Most tasks that run at once; at least 1.
-    pub concurrency: Option<usize>,
-    /// Logical CPUs of a task; 1 if not said.
-    pub num_cpus: Option<f64>,
-    /// Memory that a task is expected to need.
-    pub memory: Option<ByteSize>,
-    /// Columns that the function returns, where calling it on an empty batch would not tell.
-    pub schema: Option<SchemaRef>,
-    /// What plans and stats show, instead of the name of the function.
-    pub name: Option<String>,
-    /// The function returns as many rows as it gets, so that a limit may move below it.
-    pub preserves_row_count: bool,
-}
-
-impl MapOptions {
-    pub(crate) fn compute(&self) -> Result<Compute> {
-        Compute::try_new(self.concurrency, self.num_cpus, self.memory)
-    }
-
-    fn apply(&self, function: FunctionRef) -> FunctionRef {
-        let preserves = self.preserves_row_count || function.preserves_row_count();
-        function.declare(self.name.clone(), self.schema.clone(), preserves)
-    }
-}
 
 impl Dataset {
     /// Calls a function on batches of rows. It is a closure, or the name of a registered function; its output columns are
     /// found by calling it on an empty batch, or declared by [`MapOptions::schema`].
     pub fn map_batches(&self, function: impl Into<MapFunction>, options: MapOptions) -> Result<Self> {
         let function = options.apply(function.into().resolve(self.context.functions())?);
-        self.map_node(MapOperator::Batches(function, options.batch_size), options.compute()?)
+        let compute = options.compute(&function)?;
+        self.map_node(MapOperator::Batches(function, options.batch_size), compute)
     }
 
     /// Turns each row into one row, both typed by serde.

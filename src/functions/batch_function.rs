@@ -27,9 +27,24 @@ pub trait BatchFunction: Send + Sync {
         None
     }
 
+    /// Columns of what it returns for this input, where they are not declared: what comes of an empty batch.
+    fn infer_schema(&self, input: &SchemaRef) -> Result<SchemaRef> {
+        Ok(self.call(RecordBatch::new_empty(Arc::clone(input)))?.schema())
+    }
+
     /// Whether it always returns as many rows as it got, so that a limit may move below it.
     fn preserves_row_count(&self) -> bool {
         false
+    }
+
+    /// Whether it keeps state on the thread that calls it, and so has to run on actors; see [`actor`](crate::actor).
+    fn is_stateful(&self) -> bool {
+        false
+    }
+
+    /// Builds the state of the thread that calls this, if there is none yet. Called before the first batch.
+    fn prepare(&self) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -53,9 +68,23 @@ impl FunctionRef {
         self.0.preserves_row_count()
     }
 
+    /// Whether it has to run on actors.
+    pub fn is_stateful(&self) -> bool {
+        self.0.is_stateful()
+    }
+
     /// Calls the function; a panic is an error.
     pub fn call(&self, batch: RecordBatch) -> Result<RecordBatch> {
-        match catch_unwind(AssertUnwindSafe(|| self.0.call(batch))) {
+        self.caught(|| self.0.call(batch))
+    }
+
+    /// Builds the state of this thread, if the function has some; a panic is an error.
+    pub fn prepare(&self) -> Result<()> {
+        self.caught(|| self.0.prepare())
+    }
+
+    fn caught<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        match catch_unwind(AssertUnwindSafe(f)) {
             Ok(result) => result,
             Err(payload) => exec_err!("function '{}' panicked: {}", self.name(), panic_text(payload.as_ref())),
         }
@@ -66,8 +95,8 @@ impl FunctionRef {
         if let Some(declared) = self.0.declared_schema(input) {
             return declared;
         }
-        match self.call(RecordBatch::new_empty(Arc::clone(input))) {
-            Ok(batch) => Ok(batch.schema()),
+        match self.caught(|| self.0.infer_schema(input)) {
+            Ok(schema) => Ok(schema),
             Err(e) => Err(plan_datafusion_err!(
                 "{}\n  while calling '{}' on an empty batch to learn its output columns; declare them instead with \
                  MapOptions::schema or BatchFunction::declared_schema",
@@ -142,8 +171,45 @@ impl FunctionRef {
             return self;
         }
         let name = name.unwrap_or_else(|| self.name().to_owned());
-        let inner = Arc::clone(&self.0);
-        Self::new(Closure { name, f: move |batch| inner.call(batch), preserves_row_count, schema })
+        Self::new(Declared { inner: self.0, name, preserves_row_count, schema })
+    }
+}
+
+/// A function with another name, or with more that is known of it.
+struct Declared {
+    inner: Arc<dyn BatchFunction>,
+    name: String,
+    preserves_row_count: bool,
+    schema: Option<SchemaRef>,
+}
+
+impl BatchFunction for Declared {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn call(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        self.inner.call(batch)
+    }
+
+    fn declared_schema(&self, input: &SchemaRef) -> Option<Result<SchemaRef>> {
+        self.schema.clone().map(Ok).or_else(|| self.inner.declared_schema(input))
+    }
+
+    fn infer_schema(&self, input: &SchemaRef) -> Result<SchemaRef> {
+        self.inner.infer_schema(input)
+    }
+
+    fn preserves_row_count(&self) -> bool {
+        self.preserves_row_count
+    }
+
+    fn is_stateful(&self) -> bool {
+        self.inner.is_stateful()
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.inner.prepare()
     }
 }
 

@@ -1,14 +1,19 @@
 //! Functions over batches: what `map_batches`, `map`, `flat_map` and `filter` call. A function is a closure, or
 //! registered by name so that SQL can call it too.
 
+mod actor;
 mod batch_function;
 mod builtin;
 mod compute;
+mod map_options;
 mod registry;
 mod rows;
 
+pub(crate) use actor::drop_states;
+pub use actor::{Actor, actor};
 pub use batch_function::{BatchFunction, FunctionRef, from_closure};
-pub use compute::{BatchSize, Compute};
+pub use compute::{ActorPool, BatchSize, Compute, ComputeOptions, ComputeStrategy, Concurrency, Workers};
+pub use map_options::{MapFunction, MapOptions};
 pub use registry::FunctionRegistry;
 pub use rows::{Row, filter_rows, flat_map_rows, map_rows};
 pub(crate) use rows::{batch_of_rows, rows_of_batch};

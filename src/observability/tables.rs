@@ -53,6 +53,8 @@ pub(crate) fn system_schema(
             columns(
                 &["query", "operator", "state", "needs"],
                 &[
+                    "actors",
+                    "pending_actors",
                     "running_tasks",
                     "paused_tasks",
                     "finished_tasks",
@@ -196,6 +198,8 @@ fn operators(sources: &Sources, _context: &TaskContext) -> Vec<ArrayRef> {
             _ => "running".to_owned(),
         })),
         texts(ops.iter().map(|op| op.needs.to_string())),
+        number(|op| op.actors.map_or(0, |actors| actors.ready)),
+        number(|op| op.actors.map_or(0, |actors| actors.pending)),
         number(|op| op.running),
         number(|op| op.paused),
         number(|op| op.finished),

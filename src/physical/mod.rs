@@ -29,6 +29,7 @@ macro_rules! without_expressions {
 }
 
 mod compact;
+mod dispatch;
 mod exchange;
 mod executions;
 mod gather;

@@ -32,6 +32,8 @@ pub(crate) struct QueueExec {
     runs: Executions<Mutex<Run>>,
     properties: Arc<PlanProperties>,
     stage: StageMetrics,
+    /// Whether what takes the blocks wants all of them before it gives any.
+    feeds_all_to_all: bool,
 }
 
 /// One execution. The streams share it; when the last of them drops, the stage is cancelled and its blocks go.
@@ -49,7 +51,20 @@ impl QueueExec {
         let partitions = input.output_partitioning().partition_count();
         let properties = properties(input.schema(), partitions, EmissionType::Incremental);
         let input_order = InputOrder::of(input.as_ref());
-        Self { input, input_order, runs: Executions::default(), properties, stage: StageMetrics::default() }
+        Self {
+            input,
+            input_order,
+            runs: Executions::default(),
+            properties,
+            stage: StageMetrics::default(),
+            feeds_all_to_all: false,
+        }
+    }
+
+    /// The same queue, in front of an operator that wants all blocks before it gives any.
+    pub(crate) fn before_all_to_all(mut self) -> Self {
+        self.feeds_all_to_all = true;
+        self
     }
 }
 
@@ -92,8 +107,8 @@ impl ExecutionPlan for QueueExec {
         mut children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let input_order = self.input_order.clone();
-        Ok(Arc::new(Self { input_order, ..Self::new(children.swap_remove(0)) }))
+        let (input_order, feeds_all_to_all) = (self.input_order.clone(), self.feeds_all_to_all);
+        Ok(Arc::new(Self { input_order, feeds_all_to_all, ..Self::new(children.swap_remove(0)) }))
     }
 
     without_expressions!();
@@ -129,7 +144,8 @@ impl QueueExec {
                 Run::Running(running) => running.upgrade(),
                 Run::NotStarted => {
                     let owner = owner_of(self, context);
-                    let started = Arc::new(StageRun::start(&self.input, context, owner, consumer)?);
+                    let started =
+                        Arc::new(StageRun::start(&self.input, context, owner, consumer, self.feeds_all_to_all)?);
                     *run = Run::Running(Arc::downgrade(&started));
                     Some(started)
                 }

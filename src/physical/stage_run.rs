@@ -4,7 +4,7 @@
 //! tasks, in order ──> dispatcher ── asks the scheduler ──> workers ── blocks ──> out queue ──> consumers
 //! ```
 //!
-//! The dispatcher takes one task after the other, and starts it when the scheduler says so. A worker puts each block into
+//! The dispatcher (`dispatch.rs`) takes one task after the other, and starts it when the scheduler says so. A worker puts each block into
 //! the store and then into the queue; when the block is not wanted yet it gives up its resources until it is.
 
 use std::fmt;
@@ -23,12 +23,13 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::MapExec;
+use super::dispatch::{Dispatcher, Hands};
 use super::memory::block_bytes;
-use super::tasks::{Task, TaskStream, all_tasks, as_task_plan, blocks_of_task, is_ordered, task_of_block};
+use super::tasks::{Task, all_tasks, as_task_plan, blocks_of_task, is_ordered, task_of_block};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
-use crate::functions::Compute;
-use crate::runtime::{Drivers, OpHandle, OpId, OpSpec, OutQueue, Permit, Resources, Scheduler, on_own_thread};
+use crate::functions::{ActorPool, Compute, Workers};
+use crate::runtime::{Drivers, OpHandle, OpId, OpSpec, OutQueue, Permit, PoolSpec, Resources, Scheduler};
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner, QueryPool};
 
 /// Blocks of a task that may wait in the queue.
@@ -51,17 +52,15 @@ impl fmt::Debug for StageRun {
 }
 
 /// What the workers and consumers of a stage share.
-struct Stage {
+pub(super) struct Stage {
     out: Mutex<Out>,
     /// Told whenever `out` changes.
     changed: Notify,
-    op: Arc<OpHandle>,
+    pub(super) op: Arc<OpHandle>,
     store: Arc<BlockStore>,
     owner: Arc<Owner>,
     schema: SchemaRef,
     target_bytes: usize,
-    /// Whether tasks have threads of their own.
-    in_threads: bool,
     /// Told when nobody wants the blocks any more.
     cancelled: Notify,
 }
@@ -82,19 +81,30 @@ impl StageRun {
         context: &Arc<TaskContext>,
         owner: Arc<Owner>,
         consumer: Option<OpId>,
+        feeds_all_to_all: bool,
     ) -> Result<Self> {
         let scheduler = Scheduler::of_task(context)?;
         let compute = plan.downcast_ref::<MapExec>().map_or_else(Compute::default, |map| map.compute().clone());
+        let pool = match compute.workers {
+            Workers::Actors(ActorPool { min, max, max_tasks_in_flight }) => {
+                Some(PoolSpec { min, max, max_tasks_in_flight })
+            }
+            Workers::Tasks(_) => None,
+        };
         let spec = OpSpec {
             name: as_task_plan(plan.as_ref()).map_or_else(|| plan.name().to_owned(), |plan| plan.stage_name()),
             needs: needs(&compute, scheduler.total()),
-            max_tasks: Some(compute.concurrency.unwrap_or_else(|| plan.output_partitioning().partition_count())),
+            max_tasks: match compute.workers {
+                Workers::Tasks(most) => Some(most.unwrap_or_else(|| plan.output_partitioning().partition_count())),
+                Workers::Actors(_) => None,
+            },
             consumer,
-            ..OpSpec::default()
+            feeds_all_to_all,
+            pool,
         };
         let query = QueryPool::query_of(context);
         let options = BlockyardOptions::from_task(context);
-        let op = scheduler.add(query, &Resources::unlimited(), spec)?;
+        let op = scheduler.add(query, &scheduler.limits_of_query(&options), spec)?;
         let ordered = is_ordered(plan.as_ref()) && options.preserve_order;
         let tasks = all_tasks(plan, Arc::clone(context), Some(op.id()))?;
         let out = Out { queue: OutQueue::new(ordered), ended: None, waiting: 0, is_cancelled: false };
@@ -106,12 +116,12 @@ impl StageRun {
             owner,
             schema: plan.schema(),
             target_bytes: block_bytes(context)?,
-            in_threads: compute.concurrency.is_some(),
             cancelled: Notify::new(),
         });
         let running = Arc::clone(&stage);
+        let hands = Hands::new(plan, &compute, &options);
         let driver = async move {
-            let ended = running.dispatch(tasks).await;
+            let ended = Dispatcher::new(Arc::clone(&running), tasks, hands).run().await;
             running.out.lock().ended = Some(ended.map_err(Arc::new));
             running.changed.notify_waiters();
             Ok(())
@@ -187,72 +197,45 @@ impl Drop for Waiting<'_> {
 /// CPUs from those that feed them.
 fn needs(compute: &Compute, total: Resources) -> Resources {
     let share = |tasks: usize| (total.milli_cpus / (2 * tasks.max(1) as u64)).clamp(1, 1000);
-    let milli_cpus = match (compute.milli_cpus, compute.concurrency) {
+    let most = match compute.workers {
+        Workers::Tasks(most) => most,
+        Workers::Actors(pool) => pool.max,
+    };
+    let milli_cpus = match (compute.milli_cpus, most) {
         (Some(milli_cpus), _) => u64::from(milli_cpus),
         (None, Some(tasks)) => share(tasks),
         (None, None) => 1000,
     };
-    let memory = compute.memory.map_or(0, |memory| memory.0 as u64);
-    Resources { milli_cpus, memory, ..Resources::default() }
+    Resources {
+        milli_cpus,
+        milli_gpus: compute.milli_gpus.map_or(0, u64::from),
+        memory: compute.memory.map_or(0, |memory| memory.0 as u64),
+        object_store_memory: 0,
+        custom: compute.resources.iter().map(|(name, amount)| (name.clone(), u64::from(*amount))).collect(),
+    }
 }
 
 impl Stage {
-    /// Starts one task after the other, and waits for all of them.
-    async fn dispatch(self: &Arc<Self>, mut tasks: TaskStream) -> Result<()> {
-        let mut workers = Drivers::start(std::iter::empty::<futures::future::Ready<Result<()>>>());
-        let mut ended = false;
-        while !ended {
-            let next = pin!(async {
-                let Some(task) = tasks.try_next().await? else { return Ok(None) };
-                Ok::<_, DataFusionError>(Some((task, self.op.start().await)))
-            });
-            let mut next = next;
-            // A worker that fails ends the stage, whatever the dispatcher waits for.
-            let next = loop {
-                if workers.is_empty() {
-                    break next.await?;
-                }
-                match select(next, pin!(workers.next())).await {
-                    Either::Left((next, _)) => break next?,
-                    Either::Right((result, unfinished)) => {
-                        result.transpose()?;
-                        next = unfinished;
-                    }
-                }
-            };
-            match next {
-                Some((task, permit)) => {
-                    self.out.lock().queue.begin(task.id.clone());
-                    workers.spawn(Arc::clone(self).work(task, permit));
-                }
-                None => ended = true,
-            }
-        }
-        while let Some(result) = workers.next().await {
-            result?;
-        }
-        Ok(())
+    /// Says that a task begins. Tasks begin in order.
+    pub(super) fn begin(&self, task: &Task) {
+        self.out.lock().queue.begin(task.id.clone());
     }
 
-    async fn work(self: Arc<Self>, task: Task, permit: Permit) -> Result<()> {
-        if !self.in_threads {
-            return self.run(task, permit).await;
+    /// Runs a task, unless nobody wants its blocks any more. For threads that may be held up.
+    pub(super) async fn run_unless_cancelled(self: Arc<Self>, task: Task, permit: Permit) -> Result<()> {
+        let mut cancelled = pin!(self.cancelled.notified());
+        cancelled.as_mut().enable();
+        if self.out.lock().is_cancelled {
+            return Ok(());
         }
-        on_own_thread(async move {
-            let mut cancelled = pin!(self.cancelled.notified());
-            cancelled.as_mut().enable();
-            if self.out.lock().is_cancelled {
-                return Ok(());
-            }
-            match select(cancelled, pin!(self.run(task, permit))).await {
-                Either::Left(_) => Ok(()),
-                Either::Right((result, _)) => result,
-            }
-        })
-        .await
+        match select(cancelled, pin!(self.run(task, permit))).await {
+            Either::Left(_) => Ok(()),
+            Either::Right((result, _)) => result,
+        }
     }
 
-    async fn run(&self, task: Task, mut permit: Permit) -> Result<()> {
+    /// Runs a task that has begun: its blocks go into the queue.
+    pub(super) async fn run(&self, task: Task, mut permit: Permit) -> Result<()> {
         let key = task.id.clone();
         let working_set = self.store.working_set(&self.owner, 0)?;
         let mut blocks = blocks_of_task(task, Arc::clone(&self.schema), self.target_bytes, working_set);

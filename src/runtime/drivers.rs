@@ -28,6 +28,11 @@ impl<T: Send + 'static> Drivers<T> {
         self.0.spawn(future);
     }
 
+    /// Drivers whose results were not taken yet.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether all have ended, and their results were taken.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -77,6 +77,12 @@ impl<K: Ord + Clone, T> OutQueue<K, T> {
         }
     }
 
+    /// Items that nobody has taken.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.items
+    }
+
     /// Whether an item can be taken now.
     #[cfg(test)]
     pub(crate) fn is_ready(&self) -> bool {

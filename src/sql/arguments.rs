@@ -6,7 +6,7 @@ use datafusion::sql::sqlparser::ast::{Expr, FunctionArg, FunctionArgExpr, UnaryO
 use super::signatures::{Kind, Signature};
 use crate::config::ByteSize;
 use crate::error::unknown_name;
-use crate::functions::BatchSize;
+use crate::functions::{BatchSize, Concurrency};
 
 /// A value as it is written.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,6 +137,10 @@ impl Arguments {
         }
     }
 
+    pub(super) fn concurrency(&self, name: &str) -> Option<Concurrency> {
+        self.get(name).and_then(concurrency)
+    }
+
     pub(super) fn batch_size(&self, name: &str) -> BatchSize {
         match self.get(name) {
             Some(Written::Number(rows)) => rows.parse().map_or(BatchSize::AsTheyCome, BatchSize::Rows),
@@ -158,9 +162,25 @@ fn written(expression: &Expr) -> Option<Written> {
             Written::Number(text) => Some(Written::Number(format!("-{text}"))),
             _ => None,
         },
+        Expr::Tuple(items) => items.iter().map(written).collect::<Option<Vec<_>>>().map(Written::List),
         Expr::Array(array) => array.elem.iter().map(written).collect::<Option<Vec<_>>>().map(Written::List),
         Expr::Nested(inner) => written(inner),
         _ => None,
+    }
+}
+
+fn concurrency(value: &Written) -> Option<Concurrency> {
+    let number = |value: &Written| match value {
+        Written::Number(text) => text.parse::<usize>().ok(),
+        _ => None,
+    };
+    match value {
+        Written::Number(text) | Written::Text(text) => text.parse().ok(),
+        Written::List(pair) => match pair.as_slice() {
+            [min, max] => Some(Concurrency::from((number(min)?, number(max)?))),
+            _ => None,
+        },
+        Written::Flag(_) => None,
     }
 }
 
@@ -172,6 +192,7 @@ fn fits(value: &Written, kind: Kind) -> bool {
         (Kind::Number, Written::Number(_)) | (Kind::Text, Written::Text(_)) | (Kind::Flag, Written::Flag(_)) => true,
         (Kind::Texts, Written::Text(_)) => true,
         (Kind::Texts, Written::List(list)) => list.iter().all(|item| matches!(item, Written::Text(_))),
+        (Kind::Concurrency, value) => concurrency(value).is_some(),
         (Kind::Size, Written::Number(text) | Written::Text(text)) => text.parse::<ByteSize>().is_ok(),
         _ => false,
     }

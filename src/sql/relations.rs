@@ -16,7 +16,8 @@ use super::arguments::Arguments;
 use super::normalise::signature_of;
 use super::sample::sample_of;
 use super::signatures::Signature;
-use crate::functions::{Compute, FunctionRegistry};
+use crate::config::parse_resources;
+use crate::functions::{Compute, ComputeStrategy, FunctionRegistry, MapOptions};
 use crate::logical::{
     MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode, extension,
 };
@@ -100,9 +101,9 @@ impl BlockyardRelationPlanner {
         match signature.name {
             "map_batches" => {
                 let function = self.functions.get(arguments.text("function").unwrap_or_default())?;
-                let operator = MapOperator::Batches(function, arguments.batch_size("batch_size"));
-                let (concurrency, num_cpus) = (arguments.size("concurrency"), arguments.number("num_cpus"));
-                let compute = Compute::try_new(concurrency, num_cpus, arguments.bytes("memory")?)?;
+                let options = map_options(arguments)?;
+                let compute = options.compute(&function)?;
+                let operator = MapOperator::Batches(function, options.batch_size);
                 Ok(extension(MapNode::try_new(table(0)?, operator, compute)?))
             }
             "random_shuffle" => Ok(extension(RandomShuffleNode::try_new(table(0)?, seed(), num_blocks)?)),
@@ -168,6 +169,20 @@ impl BlockyardRelationPlanner {
         let config = SessionConfig::from(context.context_provider().options().clone());
         SessionStateBuilder::new().with_config(config).with_runtime_env(Arc::clone(&self.runtime)).build()
     }
+}
+
+fn map_options(arguments: &Arguments) -> Result<MapOptions> {
+    Ok(MapOptions {
+        batch_size: arguments.batch_size("batch_size"),
+        compute: arguments.text("compute").map_or(Ok(ComputeStrategy::Auto), str::parse)?,
+        concurrency: arguments.concurrency("concurrency"),
+        num_cpus: arguments.number("num_cpus"),
+        num_gpus: arguments.number("num_gpus"),
+        memory: arguments.bytes("memory")?,
+        resources: parse_resources(arguments.text("resources").unwrap_or_default())?,
+        max_tasks_in_flight_per_actor: arguments.size("max_tasks_in_flight_per_actor"),
+        ..Default::default()
+    })
 }
 
 fn source(source: Arc<dyn Datasource>, arguments: &Arguments) -> Result<LogicalPlan> {

@@ -17,6 +17,8 @@ pub(super) enum Kind {
     Size,
     /// A whole number, or the string `block`.
     BatchSize,
+    /// A whole number, a pair of them, or a string like `2..8`.
+    Concurrency,
 }
 
 impl Kind {
@@ -28,6 +30,7 @@ impl Kind {
             Self::Flag => "true or false",
             Self::Texts => "a string or a list of strings",
             Self::Size => "a size like '64MiB'",
+            Self::Concurrency => "a number like 8, or a range like (2, 8) or '2..8'",
             Self::BatchSize => "a whole number above 0, or 'block'",
         }
     }
@@ -111,9 +114,13 @@ const SIGNATURES: &[Signature] = &[
         arguments: &[
             ("function", Kind::Text),
             ("batch_size", Kind::BatchSize),
-            ("concurrency", Kind::Count),
+            ("concurrency", Kind::Concurrency),
             ("num_cpus", Kind::Number),
             ("memory", Kind::Size),
+            ("compute", Kind::Text),
+            ("num_gpus", Kind::Number),
+            ("resources", Kind::Text),
+            ("max_tasks_in_flight_per_actor", Kind::Count),
         ],
     },
     Signature {

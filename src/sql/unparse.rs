@@ -129,12 +129,13 @@ fn call_of(node: &dyn UserDefinedLogicalNode, unparser: &Unparser) -> Result<Opt
             BatchSize::Rows(n) => format!(", batch_size => {n}"),
             BatchSize::WholeBlock => ", batch_size => 'block'".to_owned(),
         };
-        let compute = map.compute();
-        let concurrency = compute.concurrency.map_or(String::new(), |n| format!(", concurrency => {n}"));
-        let cpus = compute.milli_cpus.map_or(String::new(), |c| format!(", num_cpus => {}", f64::from(c) / 1000.0));
-        let memory = compute.memory.map_or(String::new(), |m| format!(", memory => {}", m.0));
+        let quoted = |(argument, value): (&str, String)| match argument {
+            "compute" | "resources" | "memory" => format!(", {argument} => '{}'", value.replace('\'', "''")),
+            _ => format!(", {argument} => {value}"),
+        };
+        let compute: String = map.compute().arguments().into_iter().map(quoted).collect();
         let name = function.name().replace('\'', "''");
-        format!("map_batches({}, '{name}'{size}{concurrency}{cpus}{memory})", table(0)?)
+        format!("map_batches({}, '{name}'{size}{compute})", table(0)?)
     } else if let Some(shuffle) = node.downcast_ref::<RandomShuffleNode>() {
         let blocks = shuffle.num_blocks().map_or(String::new(), |n| format!(", num_blocks => {n}"));
         format!("random_shuffle({}, seed => {}{blocks})", table(0)?, shuffle.seed())

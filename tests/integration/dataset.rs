@@ -175,7 +175,7 @@ async fn concurrency_bounds_the_calls_at_once() {
         }
     };
     let ds = crate::fixtures::context_with(4, |_| {}).range_in_blocks(10_000, 40).unwrap();
-    let ds = ds.map_batches(f, MapOptions { concurrency: Some(1), ..Default::default() }).unwrap();
+    let ds = ds.map_batches(f, MapOptions { concurrency: Some(1.into()), ..Default::default() }).unwrap();
     assert_eq!(ds.count().await.unwrap(), 10_000);
     assert_eq!(most.load(SeqCst), 1);
 }

@@ -16,7 +16,7 @@ use crate::fixtures::{context, context_with, ints};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn with_concurrency(concurrency: usize) -> MapOptions {
-    MapOptions { concurrency: Some(concurrency), ..Default::default() }
+    MapOptions { concurrency: Some(concurrency.into()), ..Default::default() }
 }
 
 #[tokio::test]

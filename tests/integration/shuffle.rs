@@ -157,7 +157,7 @@ async fn randomness_above_a_union_and_a_shuffle_is_the_same_at_any_thread_count(
 async fn bounded_concurrency_and_order_do_not_wait_for_each_other() {
     let context = context_with(2, |o| o.target_max_block_size = blockyard::ByteSize::mib(1));
     let ds = context.range_in_blocks(3_000_000, 2).unwrap();
-    let ds = ds.map_batches("identity", MapOptions { concurrency: Some(1), ..Default::default() }).unwrap();
+    let ds = ds.map_batches("identity", MapOptions { concurrency: Some(1.into()), ..Default::default() }).unwrap();
     let run = async { ints(&ds.take_all().await.unwrap(), "id").len() };
     let limit = std::time::Duration::from_secs(120);
     assert_eq!(tokio::time::timeout(limit, run).await.expect("it hangs"), 3_000_000);

@@ -163,9 +163,8 @@ fn fuse(map: MapExec, options: &BlockyardOptions) -> Arc<dyn ExecutionPlan> {
         return Arc::new(if below.is_fused() { fused.fused() } else { fused });
     }
     if input.is::<ReadExec>() {
-        let fuses = options.optimize_fuse_stages
-            && options.optimize_fuse_read_stages
-            && map.compute().canonical() == Compute { concurrency: map.compute().concurrency, ..Compute::default() };
+        let fuses =
+            options.optimize_fuse_stages && options.optimize_fuse_read_stages && map.compute().needs_nothing_special();
         return if fuses { Arc::new(map.fused()) } else { behind_queue(&map) };
     }
     // The buckets of an exchange are tasks already: what reads them needs no queue.
@@ -187,6 +186,6 @@ fn fuse_exchange(exchange: &ExchangeExec, options: &BlockyardOptions) -> Option<
         let fused = ExchangeExec::new(Arc::clone(input), exchange.scheme().clone(), exchange.partitions()).fused();
         return Some(Arc::new(fused));
     }
-    let queue = Arc::new(QueueExec::new(Arc::clone(input)));
+    let queue = Arc::new(QueueExec::new(Arc::clone(input)).before_all_to_all());
     Some(Arc::new(ExchangeExec::new(queue, exchange.scheme().clone(), exchange.partitions())))
 }

@@ -16,7 +16,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::functions::Compute;
-use crate::physical::{MapExec, QueueExec};
+use crate::physical::{ExchangeExec, MapExec, QueueExec};
 
 #[derive(Debug)]
 pub(super) struct ScheduleStages;
@@ -27,10 +27,11 @@ impl PhysicalOptimizerRule for ScheduleStages {
             if node.is::<QueueExec>() || !node.children().into_iter().any(is_scheduled) {
                 return Ok(Transformed::no(node));
             }
-            let children = node.children().into_iter().map(queued).collect();
+            let all_to_all = node.is::<ExchangeExec>();
+            let children = node.children().into_iter().map(|child| queued(child, all_to_all)).collect();
             Ok(Transformed::yes(replace_children_if_necessary(node, children)?))
         };
-        Ok(queued(&plan.transform_up(rewrite).data()?))
+        Ok(queued(&plan.transform_up(rewrite).data()?, false))
     }
 
     fn name(&self) -> &str {
@@ -46,8 +47,9 @@ fn is_scheduled(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.downcast_ref::<MapExec>().is_some_and(|map| map.compute().canonical() != Compute::default())
 }
 
-fn queued(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+fn queued(plan: &Arc<dyn ExecutionPlan>, all_to_all: bool) -> Arc<dyn ExecutionPlan> {
     match is_scheduled(plan) {
+        true if all_to_all => Arc::new(QueueExec::new(Arc::clone(plan)).before_all_to_all()),
         true => Arc::new(QueueExec::new(Arc::clone(plan))),
         false => Arc::clone(plan),
     }

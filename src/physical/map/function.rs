@@ -50,6 +50,10 @@ impl MapStep for FunctionStep {
         &self.schema
     }
 
+    fn prepare(&self) -> Result<()> {
+        self.function.prepare().while_doing(|| format!("building {}", self.name()))
+    }
+
     fn run(&self, batches: SendableRecordBatchStream, task: &StepTask) -> Result<SendableRecordBatchStream> {
         let push = FunctionPush {
             name: self.name(),

@@ -46,6 +46,11 @@ pub(crate) trait MapStep: Debug + Send + Sync {
     /// Transforms the batches of a task.
     fn run(&self, batches: SendableRecordBatchStream, task: &StepTask) -> Result<SendableRecordBatchStream>;
 
+    /// Builds what the step keeps on the thread of an actor.
+    fn prepare(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Expressions inside the step.
     fn expressions(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
         Vec::new()

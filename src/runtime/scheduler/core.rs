@@ -20,7 +20,9 @@ use datafusion::common::Result;
 use super::allocator::allocate;
 use super::op::{Op, OpId, OpSpec, OpView, Ticket, Wait};
 use super::policies::BackpressurePolicy;
+use super::pool::PoolState;
 use super::resources::Resources;
+use super::solver::{Load, slots};
 
 /// By what the operator is chosen that goes on next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,6 +49,19 @@ impl Ranking {
 const STORE_PART: u64 = 2;
 /// An operator that has given nothing for this long may give a block.
 const IDLE: Duration = Duration::from_secs(10);
+
+/// What an operator waits for of which nobody asks for anything that it could get.
+fn idle_wait(op: &Op) -> Wait {
+    let waits_for_actors = op.pool.as_ref().is_some_and(|pool| pool.state.in_flight > op.open());
+    if waits_for_actors && op.most_tasks().is_some_and(|most| op.open() >= most) {
+        Wait::Actors
+    } else if op.open() > op.running {
+        // Tasks that neither run nor ask wait until their blocks are taken.
+        Wait::Consumer
+    } else {
+        Wait::Input
+    }
+}
 
 /// A resource that is missing, how much of it is wanted, and how much there is.
 pub(super) type Lacking = (String, u64, u64);
@@ -90,6 +105,7 @@ pub(crate) struct OpStatus {
     pub(crate) queued_blocks: usize,
     pub(crate) queued_bytes: u64,
     pub(crate) held_bytes: u64,
+    pub(crate) actors: Option<PoolState>,
     pub(crate) wait: Option<Wait>,
     pub(crate) ran: Duration,
     pub(crate) waited: BTreeMap<Wait, Duration>,
@@ -252,6 +268,57 @@ impl Core {
         ticket
     }
 
+    /// What the actors of an operator do now.
+    pub(super) fn pool_is(&mut self, id: OpId, state: PoolState, now: Duration) {
+        self.with_op(id, now, |op| {
+            if let Some(pool) = &mut op.pool {
+                pool.state = state;
+            }
+        });
+    }
+
+    /// By how many actors the operator's pool should grow, or shrink if it is negative. Who asks has to do it.
+    pub(super) fn pool_change(&mut self, id: OpId, now: Duration) -> isize {
+        let queued = OpView { id, ops: &self.ops }.inputs().map(|input| input.op().queued_blocks).sum();
+        let Some(pool) = self.ops.get(&id).and_then(|op| op.pool.as_ref()) else {
+            return 0;
+        };
+        // What there is room for only matters to a pool that would grow.
+        let room = if pool.wants_more(queued, now) { self.room_for_actors(id) } else { usize::MAX };
+        self.ops.get_mut(&id).and_then(|op| op.pool.as_mut()).map_or(0, |pool| pool.change(queued, room, now))
+    }
+
+    /// Actors of an operator for which there are resources, and which it could keep busy: more than the slowest operator of
+    /// the plan can follow are no use.
+    fn room_for_actors(&self, id: OpId) -> usize {
+        let Some((op, query)) = self.ops.get(&id).and_then(|op| Some((op, self.queries.get(&op.query)?))) else {
+            return 0;
+        };
+        let limits = self.total.amounts().least(query.limits.amounts());
+        let fits = limits.0.iter().zip(op.spec.needs.amounts().0).filter(|(_, needed)| *needed > 0);
+        let room = fits.map(|(limit, needed)| (limit / needed) as usize).min().unwrap_or(usize::MAX);
+        let loads: Option<Vec<_>> = query.ops.iter().map(|id| self.load(*id)).collect();
+        let place = query.ops.iter().position(|other| *other == id);
+        let slots = loads.zip(place).map(|(loads, place)| slots(limits, &loads)[place]);
+        slots.filter(|slots| slots.is_finite()).map_or(room, |slots| room.min(slots.ceil() as usize)).max(1)
+    }
+
+    /// What a unit of the plan's work costs an operator, once that is known: the unit is a task of the source.
+    fn load(&self, id: OpId) -> Option<Load> {
+        let op = &self.ops[&id];
+        let mut units = op.finished as f64;
+        let mut at = OpView { id, ops: &self.ops };
+        for _ in 0..self.ops.len() {
+            let Some(input) = at.inputs().next() else { break };
+            let (blocks, tasks) = (input.op().produced_blocks as f64, input.op().finished as f64);
+            units *= if blocks > 0.0 { tasks / blocks } else { 0.0 };
+            at = input;
+        }
+        let most = op.spec.pool.map_or(op.spec.max_tasks, |pool| pool.max);
+        let task = op.spec.needs.amounts();
+        (units > 0.0).then(|| Load { work: op.task_time.as_secs_f64() / units, task, most })
+    }
+
     /// Nobody waits for this ticket any more.
     pub(super) fn withdraw(&mut self, id: OpId, ticket: Ticket, now: Duration) {
         self.with_op(id, now, |op| {
@@ -334,7 +401,7 @@ impl Core {
     fn next_grant_of(&mut self, query: u64, now: Duration) -> Option<(OpId, Ticket)> {
         let ids = self.queries.get(&query)?.ops.clone();
         // How many tasks an operator has at most is a promise, which nothing overrides.
-        let may_start = |op: &Op| !op.waiting.is_empty() && op.spec.max_tasks.is_none_or(|most| op.open() < most);
+        let may_start = |op: &Op| !op.waiting.is_empty() && op.most_tasks().is_none_or(|most| op.open() < most);
         let asking = |op: &Op| may_start(op) || !op.parked.is_empty() || !op.urgent.is_empty();
         // Urgent, rank, depth, start rather than resume.
         if ids.iter().any(|id| asking(&self.ops[id])) {
@@ -346,8 +413,7 @@ impl Core {
         for id in &ids {
             let op = &self.ops[id];
             if !asking(op) {
-                // Tasks that neither run nor ask wait until their blocks are taken.
-                waits.push((*id, Some(if op.open() > op.running { Wait::Consumer } else { Wait::Input })));
+                waits.push((*id, Some(idle_wait(op))));
                 continue;
             }
             if let Some(lacking) = self.lacking(op) {
@@ -489,6 +555,7 @@ impl Core {
                 queued_blocks: op.queued_blocks,
                 queued_bytes: op.queued_bytes,
                 held_bytes: op.held_bytes,
+                actors: op.pool.as_ref().map(|pool| pool.state),
                 wait: op.wait.clone(),
                 ran,
                 waited,

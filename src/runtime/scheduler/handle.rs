@@ -13,8 +13,9 @@ use tokio::sync::oneshot;
 use super::core::{Core, OpStatus, Ranking};
 use super::op::{OpId, OpSpec, Ticket};
 use super::policies::{BackpressurePolicy, policies_by_name};
+use super::pool::PoolState;
 use super::resources::Resources;
-use crate::config::BlockyardOptions;
+use crate::config::{BlockyardOptions, parse_resources};
 
 /// Decides which operator may start work, for all queries of a session.
 pub(crate) struct Scheduler {
@@ -46,11 +47,14 @@ impl Scheduler {
     /// Does as the options say from now on, for running queries too. `threads` run queries.
     pub(crate) fn configure(&self, options: &BlockyardOptions, threads: usize) -> Result<()> {
         let limit = options.memory_limit.bytes() as u64;
+        let thousandths = |amount: f64| (amount * 1000.0) as u64;
+        let named = parse_resources(&options.resources)?;
         let total = Resources {
             milli_cpus: 1000 * threads.max(options.num_cpus) as u64,
+            milli_gpus: thousandths(options.num_gpus),
             memory: limit,
             object_store_memory: limit,
-            ..Resources::default()
+            custom: named.into_iter().map(|(name, amount)| (name, thousandths(amount))).collect(),
         };
         let mut policies = policies_by_name(&options.backpressure_policies)?;
         policies.extend(self.policies.iter().cloned());
@@ -66,6 +70,18 @@ impl Scheduler {
                 "this session has no scheduler; build it with SessionStateBuilderExt::with_blockyard or DataContext"
             )
         })
+    }
+
+    /// What one query may use, by its options.
+    pub(crate) fn limits_of_query(&self, options: &BlockyardOptions) -> Resources {
+        let total = self.total();
+        Resources {
+            milli_cpus: options.resource_limits_cpu.of(total.milli_cpus, 1000),
+            milli_gpus: options.resource_limits_gpu.of(total.milli_gpus, 1000),
+            memory: options.resource_limits_memory.of(total.memory, 1),
+            object_store_memory: options.resource_limits_object_store_memory.of(total.object_store_memory, 1),
+            ..Resources::default()
+        }
     }
 
     /// What all queries together may use.
@@ -174,6 +190,19 @@ impl OpHandle {
     pub(crate) fn taken(self: &Arc<Self>, bytes: usize) -> Held {
         self.scheduler.tell(|core, now| core.taken(self.id, bytes as u64, now));
         Held { op: Arc::clone(self), bytes }
+    }
+
+    /// Says what the actors of the operator do, and learns by how many to grow, or to shrink if it is negative.
+    pub(crate) fn scale(&self, state: PoolState) -> isize {
+        self.scheduler.tell(|core, now| {
+            core.pool_is(self.id, state, now);
+            core.pool_change(self.id, now)
+        })
+    }
+
+    /// Says what the actors of the operator do.
+    pub(crate) fn pool_is(&self, state: PoolState) {
+        self.scheduler.tell(|core, now| core.pool_is(self.id, state, now));
     }
 
     /// Says whether the consumer waits for a block.

@@ -10,13 +10,16 @@ mod core;
 mod handle;
 mod op;
 mod policies;
+mod pool;
 mod resources;
 #[cfg(test)]
 mod simulation;
+mod solver;
 
 pub(crate) use self::core::OpStatus;
 pub(crate) use handle::{OpHandle, Permit, Scheduler};
 pub(crate) use op::OpSpec;
 pub use op::{OpId, OpView};
 pub use policies::{BackpressurePolicy, ConcurrencyCap, DownstreamCapacity, ResourceBudget};
+pub(crate) use pool::{PoolSpec, PoolState};
 pub use resources::Resources;

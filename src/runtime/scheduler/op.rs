@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::allocator::{Budget, Demand};
+use super::pool::{Pool, PoolSpec};
 use super::resources::Resources;
 
 /// An operator of a running query.
@@ -28,6 +29,8 @@ pub(crate) struct OpSpec {
     pub(crate) consumer: Option<OpId>,
     /// Whether an all-to-all operator takes its blocks, which wants all of them before it gives any.
     pub(crate) feeds_all_to_all: bool,
+    /// The actors that run its tasks, if it has such.
+    pub(crate) pool: Option<PoolSpec>,
 }
 
 /// Why an operator does not start more tasks than it has.
@@ -41,6 +44,8 @@ pub(crate) enum Wait {
     Backpressure(&'static str),
     /// Its blocks are not taken.
     Consumer,
+    /// Its actors work, or are being built.
+    Actors,
 }
 
 impl fmt::Display for Wait {
@@ -50,6 +55,7 @@ impl fmt::Display for Wait {
             Self::Resources(name) => write!(f, "waiting for {name}"),
             Self::Backpressure(policy) => write!(f, "backpressured by {policy}"),
             Self::Consumer => write!(f, "waiting for the consumer"),
+            Self::Actors => write!(f, "waiting for actors"),
         }
     }
 }
@@ -88,12 +94,16 @@ pub(super) struct Op {
     pub(super) waited: BTreeMap<Wait, Duration>,
     /// Time in which tasks ran.
     pub(super) ran: Duration,
+    /// The same, counted once for each of them.
+    pub(super) task_time: Duration,
+    pub(super) pool: Option<Pool>,
 }
 
 impl Op {
     pub(super) fn new(query: u64, spec: OpSpec, now: Duration) -> Self {
         Self {
             query,
+            pool: spec.pool.map(Pool::new),
             spec,
             depth: 0,
             waiting: VecDeque::new(),
@@ -114,7 +124,14 @@ impl Op {
             since: now,
             waited: BTreeMap::new(),
             ran: Duration::ZERO,
+            task_time: Duration::ZERO,
         }
+    }
+
+    /// The most tasks that may run at once now.
+    pub(super) fn most_tasks(&self) -> Option<usize> {
+        let actors = self.pool.as_ref().map(|pool| pool.state.ready);
+        [self.spec.max_tasks, actors].into_iter().flatten().min()
     }
 
     /// Tasks that have begun and not ended.
@@ -140,7 +157,7 @@ impl Op {
     pub(super) fn demand(&self) -> Demand {
         Demand {
             task: self.spec.needs.amounts(),
-            max_tasks: self.spec.max_tasks,
+            max_tasks: self.most_tasks(),
             used: self.spec.needs.amounts().times(self.running as u64),
             pending_bytes: self.task_bytes() * self.open() as u64,
             output_bytes: self.output_bytes(),
@@ -154,6 +171,7 @@ impl Op {
         self.since = now;
         if self.running > 0 {
             self.ran += passed;
+            self.task_time += passed * self.running as u32;
         } else if let Some(wait) = &self.wait {
             *self.waited.entry(wait.clone()).or_default() += passed;
         }
@@ -194,7 +212,7 @@ impl<'a> OpView<'a> {
 
     /// The most tasks that may run at once.
     pub fn max_tasks(&self) -> Option<usize> {
-        self.op().spec.max_tasks
+        self.op().most_tasks()
     }
 
     /// Blocks that wait for it.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::core::{Core, Ranking};
 use super::op::{OpId, OpSpec, Ticket};
 use super::policies::BackpressurePolicy;
+use super::pool::{PoolSpec, PoolState};
 use super::resources::Resources;
 use crate::block::{TaskId, mix};
 use crate::runtime::out_queue::OutQueue;
@@ -53,6 +54,9 @@ struct Stage {
     most_bytes: u64,
     most_micros: u64,
     feeds_all_to_all: bool,
+    pool: Option<PoolSpec>,
+    /// Time until an actor is ready.
+    build_micros: u64,
 }
 
 impl Default for Stage {
@@ -68,6 +72,8 @@ impl Default for Stage {
             most_bytes: 100,
             most_micros: 100,
             feeds_all_to_all: false,
+            pool: None,
+            build_micros: 0,
         }
     }
 }
@@ -131,6 +137,11 @@ struct SimOp {
     queue: OutQueue<TaskId, SimBlock>,
     tasks: BTreeMap<TaskId, SimTask>,
     most_open: usize,
+    actors: PoolState,
+    most_actors: usize,
+    /// Whether it is going to look whether to shrink, and how often it has done so since its last task began.
+    looks: bool,
+    looked: usize,
 }
 
 struct SimQuery {
@@ -155,6 +166,16 @@ enum Event {
     },
     Wants {
         query: usize,
+    },
+    /// An actor is built.
+    Built {
+        query: usize,
+        op: usize,
+    },
+    /// A pool looks whether it should shrink.
+    Looks {
+        query: usize,
+        op: usize,
     },
 }
 
@@ -189,6 +210,7 @@ impl World {
                         max_tasks: stage.max_tasks,
                         consumer: consumer.and_then(|consumer| ids[consumer]),
                         feeds_all_to_all: stage.feeds_all_to_all,
+                        pool: stage.pool,
                     };
                     core.add(number, &plan.limits, spec, Duration::ZERO).unwrap()
                 });
@@ -202,6 +224,10 @@ impl World {
                 queue: OutQueue::new(plan.ordered),
                 tasks: BTreeMap::new(),
                 most_open: 0,
+                actors: PoolState::default(),
+                most_actors: 0,
+                looks: false,
+                looked: 0,
             });
             let ops = ops.collect();
             queries.push(SimQuery {
@@ -244,6 +270,15 @@ impl World {
                     }
                 }
                 Event::Step { query, op, task } => self.step(query, op, &task),
+                Event::Built { query, op } => {
+                    let actors = &mut self.queries[query].ops[op].actors;
+                    // One that was given up meanwhile is not counted any more.
+                    if actors.pending > 0 {
+                        actors.pending -= 1;
+                        actors.ready += 1;
+                    }
+                }
+                Event::Looks { query, op } => self.queries[query].ops[op].looks = false,
             }
             self.settle();
         }
@@ -257,6 +292,7 @@ impl World {
             for query in 0..self.queries.len() {
                 changed |= self.consume(query);
                 for op in 0..self.queries[query].ops.len() {
+                    changed |= self.scale(query, op);
                     changed |= self.dispatch(query, op);
                     changed |= self.wake(query, op);
                 }
@@ -353,6 +389,49 @@ impl World {
         }
     }
 
+    /// Starts and ends actors as the scheduler says.
+    fn scale(&mut self, query: usize, op: usize) -> bool {
+        let now = self.time();
+        let of = &self.queries[query].ops[op];
+        let Some(spec) = of.stage.pool.filter(|_| !self.queries[query].ended) else {
+            return false;
+        };
+        let waiting: usize = of.stage.inputs.iter().map(|input| self.queries[query].ops[*input].queue.len()).sum();
+        let waiting = waiting + of.stage.tasks.saturating_sub(of.next_task);
+        let capacity = of.actors.size().max(1) * spec.max_tasks_in_flight;
+        let in_flight = (of.tasks.len() + waiting).min(capacity.max(of.tasks.len()));
+        let input_ended = of.next_task >= of.stage.tasks
+            && of.stage.inputs.iter().all(|input| self.is_over(query, *input))
+            && in_flight == of.tasks.len();
+        let state = PoolState { in_flight, input_ended, ..of.actors };
+        self.core.pool_is(of.id, state, now);
+        let change = self.core.pool_change(of.id, now);
+        let build_micros = of.stage.build_micros;
+        let of = &mut self.queries[query].ops[op];
+        of.actors = state;
+        if change > 0 {
+            of.actors.pending += change as usize;
+            of.most_actors = of.most_actors.max(of.actors.size());
+            let most = spec.max.unwrap_or(usize::MAX).max(spec.min);
+            assert!(of.actors.size() <= most, "{} actors of at most {most}", of.actors.size());
+            (0..change).for_each(|_| self.at(build_micros, Event::Built { query, op }));
+        } else if change < 0 {
+            let gone = of.actors.pending.min(-change as usize);
+            of.actors.pending -= gone;
+            let idle = of.actors.ready - of.tasks.len();
+            of.actors.ready -= idle.min(-change as usize - gone);
+        }
+        let of = &mut self.queries[query].ops[op];
+        self.core.pool_is(of.id, of.actors, now);
+        // Long enough to shrink.
+        if !of.looks && of.looked < 2 {
+            of.looks = true;
+            of.looked += 1;
+            self.at(10_000_000, Event::Looks { query, op });
+        }
+        change != 0
+    }
+
     /// Asks for a task to start, if there is something to work on.
     fn dispatch(&mut self, query: usize, op: usize) -> bool {
         let now = self.time();
@@ -446,6 +525,10 @@ impl World {
         of.queue.begin(task.clone());
         of.tasks.insert(task.clone(), SimTask { input, blocks, given: 0, fails, paused: None, is_urgent: false });
         of.most_open = of.most_open.max(of.tasks.len());
+        of.looked = 0;
+        if stage.pool.is_some() {
+            assert!(of.tasks.len() <= of.actors.ready, "{} tasks of {} actors", of.tasks.len(), of.actors.ready);
+        }
         if let Some(most) = stage.max_tasks {
             assert!(of.tasks.len() <= most, "{} tasks of at most {most}", of.tasks.len());
         }

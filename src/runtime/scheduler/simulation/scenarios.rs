@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::super::op::OpView;
 use super::super::policies::{BackpressurePolicy, policies_by_name};
+use super::super::pool::PoolSpec;
 use super::super::resources::Resources;
 use super::{Consumer, Plan, Random, Stage, World, cpus};
 use crate::config::BlockyardOptions;
@@ -41,6 +42,12 @@ fn random_plan(random: &mut Random, total: &Resources) -> Plan {
             fails_one_in: if random.one_in(4) { 3 } else { u64::MAX },
             most_bytes: random.between(1, most_bytes),
             most_micros: if random.one_in(5) { 5000 } else { random.between(0, 100) },
+            pool: random.one_in(3).then(|| {
+                let min = random.below(3) as usize;
+                let max = random.one_in(2).then(|| min.max(1) + random.below(5) as usize);
+                PoolSpec { min, max, max_tasks_in_flight: random.between(1, 3) as usize }
+            }),
+            build_micros: if random.one_in(3) { 20_000 } else { random.between(0, 100) },
             ..Stage::default()
         });
     }
@@ -143,6 +150,21 @@ fn tasks_that_ask_for_more_memory_than_there_is_run_one_by_one() {
     let needs = Resources { memory: 1 << 40, ..cpus(1000) };
     let world = run(1, machine(4000, 1000), vec![chain(vec![source(200), Stage { needs, ..Stage::default() }])]);
     assert_eq!(world.queries[0].ops[1].most_open, 1);
+}
+
+/// A pool follows the backlog within seconds, and is not larger than the slowest stage can use.
+#[test]
+fn a_pool_grows_with_the_backlog() {
+    let pool = |min, max| Some(PoolSpec { min, max: Some(max), max_tasks_in_flight: 2 });
+    let few = Resources { milli_cpus: 100, ..Resources::default() };
+    let slow = Stage { pool: pool(1, 8), needs: few.clone(), most_micros: 1_000_000, ..Stage::default() };
+    let fast = Stage { pool: pool(0, 8), needs: few, most_micros: 100, ..Stage::default() };
+    let world = run(1, machine(4000, 100_000), vec![chain(vec![source(200), slow, fast])]);
+    let ops = &world.queries[0].ops;
+    assert_eq!((ops[1].most_open, ops[1].most_actors), (8, 8));
+    assert!(ops[2].most_actors <= 3, "{} actors", ops[2].most_actors);
+    // A task takes a second on the mean, one half before it gives its block and one after.
+    assert!(world.queries[0].ended_at < 200 * 1_000_000 / 8 * 11 / 10, "{} us", world.queries[0].ended_at);
 }
 
 /// Ray #64601: the store is full, CPUs are idle, and nothing moves.

@@ -1,0 +1,101 @@
+//! What both front doors say of a map operator.
+
+use std::collections::BTreeMap;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::Result;
+
+use super::{
+    BatchSize, Compute, ComputeOptions, ComputeStrategy, Concurrency, FunctionRef, FunctionRegistry, from_closure,
+};
+use crate::config::ByteSize;
+
+/// What `map_batches` calls: a closure, a function with state, or the name of a registered function.
+#[derive(Debug)]
+pub enum MapFunction {
+    /// A function.
+    Function(FunctionRef),
+    /// The name of one.
+    Name(String),
+}
+
+impl From<&str> for MapFunction {
+    fn from(name: &str) -> Self {
+        Self::Name(name.to_owned())
+    }
+}
+
+impl From<FunctionRef> for MapFunction {
+    fn from(function: FunctionRef) -> Self {
+        Self::Function(function)
+    }
+}
+
+impl<F> From<F> for MapFunction
+where
+    F: Fn(RecordBatch) -> Result<RecordBatch> + Send + Sync + 'static,
+{
+    fn from(f: F) -> Self {
+        Self::Function(from_closure(f))
+    }
+}
+
+impl MapFunction {
+    /// The function; an unknown name is an error.
+    pub(crate) fn resolve(self, registry: &FunctionRegistry) -> Result<FunctionRef> {
+        match self {
+            Self::Function(function) => Ok(function),
+            Self::Name(name) => registry.get(&name),
+        }
+    }
+}
+
+/// How a map operator runs. Start from the default and set what differs.
+#[derive(Debug, Clone, Default)]
+pub struct MapOptions {
+    /// Rows that the function gets at once.
+    pub batch_size: BatchSize,
+    /// Tasks or actors.
+    pub compute: ComputeStrategy,
+    /// Most tasks that run at once, or how many actors there are: `Some(8.into())`, `Some((2, 8).into())`.
+    pub concurrency: Option<Concurrency>,
+    /// Logical CPUs of a task; 1 if not said.
+    pub num_cpus: Option<f64>,
+    /// GPUs of a task, or of an actor as long as it lives. There are `blockyard.num_gpus` of them.
+    pub num_gpus: Option<f64>,
+    /// Memory that a task or an actor is expected to need.
+    pub memory: Option<ByteSize>,
+    /// Other resources that it needs, by name. There are as many as `blockyard.resources` says.
+    pub resources: BTreeMap<String, f64>,
+    /// Tasks that an actor has at most, one that it runs and others that wait for it; 2 if not said.
+    pub max_tasks_in_flight_per_actor: Option<usize>,
+    /// Columns that the function returns, where calling it on an empty batch would not tell.
+    pub schema: Option<SchemaRef>,
+    /// What plans and stats show, instead of the name of the function.
+    pub name: Option<String>,
+    /// The function returns as many rows as it gets, so that a limit may move below it.
+    pub preserves_row_count: bool,
+}
+
+impl MapOptions {
+    /// Workers and resources for `function`, checked.
+    pub(crate) fn compute(&self, function: &FunctionRef) -> Result<Compute> {
+        let options = ComputeOptions {
+            strategy: self.compute,
+            concurrency: self.concurrency,
+            num_cpus: self.num_cpus,
+            num_gpus: self.num_gpus,
+            memory: self.memory,
+            resources: self.resources.clone(),
+            max_tasks_in_flight_per_actor: self.max_tasks_in_flight_per_actor,
+        };
+        options.check(function.name(), function.is_stateful())
+    }
+
+    /// The function with what is declared of it.
+    pub(crate) fn apply(&self, function: FunctionRef) -> FunctionRef {
+        let preserves = self.preserves_row_count || function.preserves_row_count();
+        function.declare(self.name.clone(), self.schema.clone(), preserves)
+    }
+}
