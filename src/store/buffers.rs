@@ -45,7 +45,7 @@ impl Buffers {
 fn collect(data: &ArrayData, found: &mut Vec<(usize, usize)>) {
     let mut add = |buffer: &Buffer| {
         if buffer.capacity() > 0 {
-            found.push((buffer.data_ptr().as_ptr() as usize, buffer.capacity()));
+            found.push((buffer.data_ptr().as_ptr() as usize, allocated(buffer.capacity())));
         }
     };
     data.buffers().iter().for_each(&mut add);
@@ -54,6 +54,15 @@ fn collect(data: &ArrayData, found: &mut Vec<(usize, usize)>) {
     }
     for child in data.child_data() {
         collect(child, found);
+    }
+}
+
+/// What an allocator takes for so many bytes: allocators have four sizes between a power of two and the next. On the mean
+/// that is a tenth more, of gigabytes of blocks as much as all else that a process has beside them.
+fn allocated(bytes: usize) -> usize {
+    match bytes.checked_sub(1).and_then(usize::checked_ilog2) {
+        Some(log) if log >= 2 => bytes.next_multiple_of(1 << (log - 2)),
+        _ => bytes,
     }
 }
 
@@ -108,6 +117,15 @@ impl BufferTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn allocators_have_four_sizes_for_each_power_of_two() {
+        let sizes =
+            [(0, 0), (1, 1), (64, 64), (65, 80), (80, 80), (81, 96), (4096, 4096), (4097, 5120), (10_000, 10_240)];
+        for (bytes, taken) in sizes {
+            assert_eq!(allocated(bytes), taken, "{bytes}");
+        }
+    }
 
     #[test]
     fn parts_that_begin_at_the_same_address_are_given_back_as_they_were_counted() {

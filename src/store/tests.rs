@@ -146,11 +146,11 @@ fn files_go_with_their_blocks() {
 
 #[test]
 fn what_is_needed_last_leaves_first() {
-    let one = block(16_000);
-    let store = store(3 * 16_000 * 8 + 1000);
+    let one = block(16_384);
+    let store = store(3 * 16_384 * 8 + 1000);
     let owner = Arc::default();
     let kept = store.put(one, NextUse::Kept, &owner).unwrap();
-    let soon: Vec<_> = (0..3).map(|_| store.put(block(16_000), NextUse::Soon, &owner).unwrap()).collect();
+    let soon: Vec<_> = (0..3).map(|_| store.put(block(16_384), NextUse::Soon, &owner).unwrap()).collect();
     let in_memory = |handle: &BlockHandle| handle.batch_in_memory(0).is_some();
     assert!(!in_memory(&kept) && soon.iter().all(in_memory));
     let _more = store.put(block(1000), NextUse::Soon, &owner).unwrap();
