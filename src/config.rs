@@ -138,6 +138,26 @@ options! {
         /// fewest bytes altogether (`memory`).
         pub scheduler_ranking: String, default = "out_queue".to_owned()
 
+        /// Blocks of one query that may be lost because a function or a read failed for their task. -1 or `infinite` means
+        /// any number.
+        pub max_errored_blocks: MaxErroredBlocks, default = MaxErroredBlocks(Some(0))
+
+        /// Errors of functions after which the same batch is tried again: parts of their text, separated by commas; `*`
+        /// means all.
+        pub retried_map_errors: String, default = String::new()
+
+        /// How often a batch is tried again.
+        pub max_map_retries: usize, default = 3
+
+        /// Errors of reads and writes after which they are tried again, after a pause that doubles: parts of their text,
+        /// separated by commas.
+        pub retried_io_errors: String,
+            default = "connection reset, connection refused, timed out, slow down, slowdown, (500), (502), (503), (504)"
+                .to_owned()
+
+        /// How often a read or a write is tried again.
+        pub max_io_retries: usize, default = 10
+
         /// How often an actor that could not be built is tried again, after a pause that doubles.
         pub actor_init_max_retries: usize, default = 3
 
@@ -435,6 +455,33 @@ impl fmt::Display for MemoryLimit {
     }
 }
 
+/// How many blocks of a query may be lost; `None` for any number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MaxErroredBlocks(pub Option<usize>);
+
+impl FromStr for MaxErroredBlocks {
+    type Err = DataFusionError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.trim() {
+            "-1" | "infinite" => Ok(Self(None)),
+            number => match number.parse() {
+                Ok(number) => Ok(Self(Some(number))),
+                Err(_) => config_err!("'{text}' is not a number of blocks; write for example 10, or -1 for any number"),
+            },
+        }
+    }
+}
+
+impl fmt::Display for MaxErroredBlocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(number) => write!(f, "{number}"),
+            None => write!(f, "-1"),
+        }
+    }
+}
+
 /// The most of a resource that one query may have.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum ResourceLimit {
@@ -547,7 +594,7 @@ macro_rules! config_field {
     )*};
 }
 
-config_field!(BlockSizePreset, ByteSize, MemoryLimit, ResourceLimit, SpillCompression);
+config_field!(BlockSizePreset, ByteSize, MaxErroredBlocks, MemoryLimit, ResourceLimit, SpillCompression);
 
 #[cfg(test)]
 mod tests {

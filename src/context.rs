@@ -24,7 +24,9 @@ use crate::observability::{SYSTEM_SCHEMA, system_schema};
 use crate::optimizer::RuleRegistry;
 use crate::planner::{BlockyardQueryPlanner, block_formats};
 use crate::runtime::{BackpressurePolicy, Scheduler, in_thread};
-use crate::sources::{Datasource, DatasourceTable, FileKind, FileTable, Range, ReadOptions, StoredBlocks};
+use crate::sources::{
+    Datasource, DatasourceTable, DivertedRows, FileKind, FileTable, Range, ReadOptions, StoredBlocks,
+};
 use crate::sql::{BlockyardRelationPlanner, run_statements};
 use crate::store::{BlockStore, Budget, NextUse, Owner, SharedMemoryPool, SpillDirectories};
 
@@ -71,6 +73,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         let mut runtime = runtime.with_memory_pool(Arc::clone(&pool) as _).build()?;
         runtime.disk_manager = Arc::new(store.disk_manager()?);
 
+        let diverted = DivertedRows::new(Arc::clone(&store));
         let mut config = honest_defaults(config, limit)?;
         config.set_extension(store);
         config.set_extension(Arc::new(Scheduler::new(policies, &options, config.target_partitions())?));
@@ -83,7 +86,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         let planner = BlockyardQueryPlanner::wrapping(self.query_planner().take());
         let mut relations = self.relation_planners().take().unwrap_or_default();
         let runtime = Arc::new(runtime);
-        relations.insert(0, Arc::new(BlockyardRelationPlanner::new(functions, Arc::clone(&runtime))));
+        relations.insert(0, Arc::new(BlockyardRelationPlanner::new(functions, Arc::clone(&runtime), diverted)));
         let mut formats = self.file_formats().take().unwrap_or_default();
         let ours = block_formats();
         formats.retain(|format| !ours.iter().any(|o| o.get_ext() == format.get_ext()));
@@ -287,6 +290,13 @@ impl DataContext {
         }
         let blocks = batches.into_iter().map(|b| Block::new(Arc::clone(&schema), vec![b])).collect();
         self.stored("FromArrow", blocks)
+    }
+
+    /// The rows that the last query with [`OnError::Divert`](crate::OnError::Divert) to this name has diverted, with the error
+    /// (`_error`), the files that the task reads (`_file`), the number of the row among those of the task that came to the
+    /// function (`_row`), and the task (`_task`). Fails when no query has.
+    pub fn diverted(&self, name: &str) -> Result<Dataset> {
+        self.scan("diverted", DivertedRows::new(Arc::clone(&self.store)).table(name)?)
     }
 
     /// A DataFrame of this session as a dataset.

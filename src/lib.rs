@@ -80,13 +80,15 @@ pub mod prelude;
 
 pub use block::{Block, BlockMetadata, TaskId};
 pub use config::{
-    BlockSizePreset, BlockyardOptions, ByteSize, MemoryLimit, ResourceLimit, SpillCompression, machine_memory,
+    BlockSizePreset, BlockyardOptions, ByteSize, MaxErroredBlocks, MemoryLimit, ResourceLimit, SpillCompression,
+    machine_memory,
 };
 pub use context::{Blockyard, DataContext, Paths, SessionStateBuilderExt};
 pub use dataset::{Dataset, GroupedDataset, IterOptions, Predicate, WriteOptions};
 pub use functions::{
-    Actor, ActorPool, BatchFunction, BatchSize, Compute, ComputeOptions, ComputeStrategy, Concurrency, FunctionRef,
-    FunctionRegistry, MapFunction, MapOptions, Row, Workers, actor, filter_rows, flat_map_rows, from_closure, map_rows,
+    Actor, ActorPool, BatchFunction, BatchSize, Compute, ComputeOptions, ComputeStrategy, Concurrency, Failures,
+    FunctionRef, FunctionRegistry, MapFunction, MapOptions, MaxErrors, OnError, Row, Workers, actor, filter_rows,
+    flat_map_rows, from_closure, map_rows,
 };
 pub use logical::{MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode};
 pub use optimizer::{Anchor, RuleRegistry};

@@ -24,6 +24,9 @@ mod fixtures;
 mod fusion;
 #[path = "integration/memory/mod.rs"]
 mod memory;
+/// Functions that misbehave on purpose.
+#[path = "integration/misbehaving/mod.rs"]
+mod misbehaving;
 /// Random plans against plain DataFusion.
 #[path = "integration/oracle.rs"]
 mod oracle;

@@ -27,6 +27,11 @@ impl TaskId {
         [index as u32].into_iter().chain(self.0.iter().copied()).collect::<Vec<_>>().into()
     }
 
+    /// The task of the source that it came from, where it came from one source.
+    pub(crate) fn task_of_source(&self) -> usize {
+        self.0.first().map_or(0, |index| *index as usize)
+    }
+
     /// A number that depends on nothing but the id, for seeding.
     pub fn hash(&self) -> u64 {
         self.0.iter().fold(0xcbf2_9ce4_8422_2325, |h, part| mix(h ^ u64::from(*part)))

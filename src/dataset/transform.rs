@@ -4,7 +4,9 @@ use datafusion::common::Result;
 use datafusion::logical_expr::Expr;
 
 use super::Dataset;
-use crate::functions::{Compute, MapFunction, MapOptions, Row, filter_rows, flat_map_rows, map_rows};
+use crate::functions::{
+    Compute, Failures, FunctionRef, MapFunction, MapOptions, Row, filter_rows, flat_map_rows, map_rows,
+};
 use crate::logical::{MapNode, MapOperator, extension};
 
 impl Dataset {
@@ -13,12 +15,21 @@ impl Dataset {
     pub fn map_batches(&self, function: impl Into<MapFunction>, options: MapOptions) -> Result<Self> {
         let function = options.apply(function.into().resolve(self.context.functions())?);
         let compute = options.compute(&function)?;
-        self.map_node(MapOperator::Batches(function, options.batch_size), compute)
+        self.map_node(MapOperator::Batches(function, options.batch_size), compute, options.failures()?)
     }
 
     /// Turns each row into one row, both typed by serde.
     pub fn map<T: Row, U: Row>(&self, f: impl Fn(T) -> U + Send + Sync + 'static) -> Result<Self> {
-        self.map_node(MapOperator::Rows(map_rows(f)?), Compute::default())
+        self.map_with(f, MapOptions::default())
+    }
+
+    /// As [`Dataset::map`], with options; the batch size and the schema of them are not used.
+    pub fn map_with<T: Row, U: Row>(
+        &self,
+        f: impl Fn(T) -> U + Send + Sync + 'static,
+        options: MapOptions,
+    ) -> Result<Self> {
+        self.map_rows_node(map_rows(f)?, MapOperator::Rows, options)
     }
 
     /// Turns each row into any number of rows, both typed by serde.
@@ -26,7 +37,16 @@ impl Dataset {
         &self,
         f: impl Fn(T) -> I + Send + Sync + 'static,
     ) -> Result<Self> {
-        self.map_node(MapOperator::FlatMap(flat_map_rows(f)?), Compute::default())
+        self.flat_map_with(f, MapOptions::default())
+    }
+
+    /// As [`Dataset::flat_map`], with options; the batch size and the schema of them are not used.
+    pub fn flat_map_with<T: Row, U: Row, I: IntoIterator<Item = U>>(
+        &self,
+        f: impl Fn(T) -> I + Send + Sync + 'static,
+        options: MapOptions,
+    ) -> Result<Self> {
+        self.map_rows_node(flat_map_rows(f)?, MapOperator::FlatMap, options)
     }
 
     /// Keeps the rows for which a predicate is true: an expression, or SQL text like `"v > 1"`.
@@ -40,7 +60,16 @@ impl Dataset {
 
     /// Keeps the rows, typed by serde, for which a function holds.
     pub fn filter_rows<T: Row>(&self, f: impl Fn(&T) -> bool + Send + Sync + 'static) -> Result<Self> {
-        self.map_node(MapOperator::Filter(filter_rows(f)), Compute::default())
+        self.filter_rows_with(f, MapOptions::default())
+    }
+
+    /// As [`Dataset::filter_rows`], with options; the batch size and the schema of them are not used.
+    pub fn filter_rows_with<T: Row>(
+        &self,
+        f: impl Fn(&T) -> bool + Send + Sync + 'static,
+        options: MapOptions,
+    ) -> Result<Self> {
+        self.map_rows_node(filter_rows(f), MapOperator::Filter, options)
     }
 
     /// Keeps these columns, in this order.
@@ -97,11 +126,22 @@ impl Dataset {
 
     /// Each row with probability `fraction`, the same rows for the same seed and input.
     pub fn random_sample(&self, fraction: f64, seed: u64) -> Result<Self> {
-        self.map_node(MapOperator::Sample { fraction, seed }, Compute::default())
+        self.map_node(MapOperator::Sample { fraction, seed }, Compute::default(), Failures::default())
     }
 
-    fn map_node(&self, operator: MapOperator, compute: Compute) -> Result<Self> {
-        Ok(self.with_plan(extension(MapNode::try_new(self.plan.clone(), operator, compute)?)))
+    fn map_rows_node(
+        &self,
+        function: FunctionRef,
+        operator: fn(FunctionRef) -> MapOperator,
+        options: MapOptions,
+    ) -> Result<Self> {
+        let function = MapOptions { schema: None, ..options.clone() }.apply(function);
+        let compute = options.compute(&function)?;
+        self.map_node(operator(function), compute, options.failures()?)
+    }
+
+    fn map_node(&self, operator: MapOperator, compute: Compute, failures: Failures) -> Result<Self> {
+        Ok(self.with_plan(extension(MapNode::try_new(self.plan.clone(), operator, compute, failures)?)))
     }
 }
 

@@ -7,7 +7,8 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 
 use super::{
-    BatchSize, Compute, ComputeOptions, ComputeStrategy, Concurrency, FunctionRef, FunctionRegistry, from_closure,
+    BatchSize, Compute, ComputeOptions, ComputeStrategy, Concurrency, Failures, FunctionRef, FunctionRegistry,
+    MaxErrors, OnError, from_closure,
 };
 use crate::config::ByteSize;
 
@@ -70,6 +71,10 @@ pub struct MapOptions {
     pub resources: BTreeMap<String, f64>,
     /// Tasks that an actor has at most, one that it runs and others that wait for it; 2 if not said.
     pub max_tasks_in_flight_per_actor: Option<usize>,
+    /// What becomes of rows for which the function fails.
+    pub on_error: OnError,
+    /// How many such rows there may be; any number if not said.
+    pub max_errors: Option<MaxErrors>,
     /// Columns that the function returns, where calling it on an empty batch would not tell.
     pub schema: Option<SchemaRef>,
     /// What plans and stats show, instead of the name of the function.
@@ -91,6 +96,13 @@ impl MapOptions {
             max_tasks_in_flight_per_actor: self.max_tasks_in_flight_per_actor,
         };
         options.check(function.name(), function.is_stateful())
+    }
+
+    /// What is put up with, checked.
+    pub(crate) fn failures(&self) -> Result<Failures> {
+        let failures = Failures { on_error: self.on_error.clone(), max_errors: self.max_errors };
+        failures.check()?;
+        Ok(failures)
     }
 
     /// The function with what is declared of it.

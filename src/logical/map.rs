@@ -7,10 +7,11 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::Schema;
 use datafusion::common::{DFSchema, DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
-use crate::functions::{BatchSize, Compute, FunctionRef};
+use crate::functions::{BatchSize, Compute, Failures, FunctionRef, OnError};
 
 /// Which operator of the family.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,13 +65,14 @@ pub struct MapNode {
     input: LogicalPlan,
     operator: MapOperator,
     compute: Compute,
+    failures: Failures,
     schema: DFSchemaRef,
 }
 
 impl MapNode {
     /// Checks the operator and finds the columns that come out of it; a function whose columns are not declared is
     /// called on an empty batch.
-    pub fn try_new(input: LogicalPlan, operator: MapOperator, compute: Compute) -> Result<Self> {
+    pub fn try_new(input: LogicalPlan, operator: MapOperator, compute: Compute, failures: Failures) -> Result<Self> {
         if let MapOperator::Sample { fraction, .. } = operator
             && !(0.0..=1.0).contains(&fraction)
         {
@@ -83,11 +85,20 @@ impl MapNode {
             Some(function) => {
                 let given = Arc::new(input.schema().as_arrow().clone());
                 let returned = function.output_schema(&given)?;
-                if operator.keeps_rows() { Arc::clone(input.schema()) } else { Arc::new(DFSchema::try_from(returned)?) }
+                match failures.on_error {
+                    _ if operator.keeps_rows() => Arc::clone(input.schema()),
+                    OnError::Null => {
+                        let nullable = returned.fields().iter().map(|field| field.as_ref().clone().with_nullable(true));
+                        let schema =
+                            Schema::new_with_metadata(nullable.collect::<Vec<_>>(), returned.metadata().clone());
+                        Arc::new(DFSchema::try_from(schema)?)
+                    }
+                    _ => Arc::new(DFSchema::try_from(returned)?),
+                }
             }
             None => Arc::clone(input.schema()),
         };
-        Ok(Self { input, operator, compute, schema })
+        Ok(Self { input, operator, compute, failures, schema })
     }
 
     /// The operator.
@@ -98,6 +109,11 @@ impl MapNode {
     /// How it is to run.
     pub fn compute(&self) -> &Compute {
         &self.compute
+    }
+
+    /// What it puts up with.
+    pub fn failures(&self) -> &Failures {
+        &self.failures
     }
 
     /// Its input.
@@ -145,7 +161,7 @@ impl UserDefinedLogicalNodeCore for MapNode {
                 write!(f, "{}: {}", operator.name(), operator.function().map_or("", |function| function.name()))?;
             }
         }
-        write!(f, "{}", self.compute)
+        write!(f, "{}{}", self.compute, self.failures)
     }
 
     fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
@@ -153,7 +169,7 @@ impl UserDefinedLogicalNodeCore for MapNode {
         if input.schema().as_arrow() == self.input.schema().as_arrow() && !self.operator.keeps_rows() {
             return Ok(Self { input, ..self.clone() });
         }
-        Self::try_new(input, self.operator.clone(), self.compute.clone())
+        Self::try_new(input, self.operator.clone(), self.compute.clone(), self.failures.clone())
     }
 
     fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
@@ -164,14 +180,18 @@ impl UserDefinedLogicalNodeCore for MapNode {
     }
 
     fn supports_limit_pushdown(&self) -> bool {
-        self.operator.function().is_some_and(FunctionRef::preserves_row_count)
+        let keeps = matches!(self.failures.on_error, OnError::Fail | OnError::Null);
+        keeps && self.operator.function().is_some_and(FunctionRef::preserves_row_count)
     }
 }
 
 // The schema follows from the other fields, and functions compare by identity.
 impl PartialEq for MapNode {
     fn eq(&self, other: &Self) -> bool {
-        self.operator == other.operator && self.compute == other.compute && self.input == other.input
+        self.operator == other.operator
+            && self.compute == other.compute
+            && self.failures == other.failures
+            && self.input == other.input
     }
 }
 
@@ -182,6 +202,7 @@ impl Hash for MapNode {
         self.operator.name().hash(state);
         self.operator.function().hash(state);
         self.compute.hash(state);
+        self.failures.hash(state);
         self.input.hash(state);
     }
 }

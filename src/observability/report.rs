@@ -10,6 +10,7 @@
 //! ```
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use datafusion::physical_plan::ExecutionPlan;
@@ -17,7 +18,7 @@ use datafusion::physical_plan::metrics::MetricValue;
 
 use super::Execution;
 use crate::config::ByteSize;
-use crate::physical::{ExchangeExec, ReadExec, StageMetrics, TaskRecord, as_task_plan};
+use crate::physical::{ExchangeExec, FailureLog, ReadExec, StageMetrics, TaskRecord, as_task_plan};
 use crate::store::Owner;
 
 /// The report of an execution, up to now.
@@ -61,7 +62,7 @@ pub(super) fn status(execution: &Execution) -> String {
 
 /// A stage of ours, or an operator of DataFusion between stages.
 enum Entry<'a> {
-    Stage { name: String, tasks: Vec<TaskRecord>, owner: &'a Owner },
+    Stage { name: String, tasks: Vec<TaskRecord>, owner: &'a Owner, failures: Arc<FailureLog> },
     Operator { name: String, rows: Option<usize>, time: Duration, spilled: usize },
 }
 
@@ -97,7 +98,7 @@ fn add_map_side<'a>(exchange: &'a ExchangeExec, entries: &mut Vec<Entry<'a>>) {
 fn add_stage<'a>(name: String, stage: &'a StageMetrics, owner: &'a Owner, entries: &mut Vec<Entry<'a>>) {
     let tasks = stage.tasks();
     if !tasks.is_empty() || owner.put_blocks() > 0 {
-        entries.push(Entry::Stage { name, tasks, owner });
+        entries.push(Entry::Stage { name, tasks, owner, failures: stage.failures() });
     }
 }
 
@@ -130,7 +131,7 @@ impl Entry<'_> {
                 }
                 writeln!(text)
             }
-            Self::Stage { name, tasks, owner } => {
+            Self::Stage { name, tasks, owner, failures } => {
                 let wall: Duration = tasks.iter().map(|t| t.wall).sum();
                 // Blocks are formed only where a stage ends; else every task counts as one.
                 let blocks = tasks.len().max(owner.put_blocks());
@@ -149,6 +150,7 @@ impl Entry<'_> {
                     writeln!(text, "* Output num rows per {unit}: {}", spread(&rows, |n| format!("{n:.0}")))?;
                     writeln!(text, "* Output size per {unit}: {}", spread(&bytes, size))?;
                 }
+                write_failures(failures, text)?;
                 if owner.spilled_bytes() + owner.restored_bytes() > 0 {
                     let (spilled, restored) = (ByteSize(owner.spilled_bytes()), ByteSize(owner.restored_bytes()));
                     let (write, read) = (seconds(owner.spill_time()), seconds(owner.restore_time()));
@@ -163,6 +165,20 @@ impl Entry<'_> {
                 Ok(())
             }
         }
+    }
+}
+
+/// What went wrong without ending the query, if anything did.
+fn write_failures(failures: &FailureLog, text: &mut String) -> std::fmt::Result {
+    let counts = [
+        (failures.failed_rows(), "rows failed"),
+        (failures.errored_tasks(), "tasks gave up"),
+        (failures.retries(), "calls or reads were tried again"),
+    ];
+    let parts: Vec<_> = counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+    match failures.first() {
+        Some(first) => writeln!(text, "* Errors: {}; the first: {first}", parts.join(", ")),
+        None => Ok(()),
     }
 }
 

@@ -32,6 +32,7 @@ mod compact;
 mod dispatch;
 mod exchange;
 mod executions;
+mod failures;
 mod gather;
 mod input_order;
 mod map;
@@ -48,6 +49,7 @@ mod zip;
 
 pub(crate) use compact::CompactExec;
 pub(crate) use exchange::{ExchangeExec, ExchangeScheme, StoredBlock, collect_blocks};
+pub(crate) use failures::FailureLog;
 pub(crate) use gather::{GatherExec, gather};
 pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, ProjectStep, SampleStep};
 pub(crate) use memory::{PLENTY, PlanMemory, collects, query_context, schema_bytes};

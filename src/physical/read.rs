@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use datafusion::arrow::array::RecordBatch;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::{Result, Statistics};
 use datafusion::datasource::physical_plan::FileScanConfig;
@@ -20,15 +21,17 @@ use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, ReplaceChildrenOptions,
 };
-use futures::{StreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 
 use super::StageMetrics;
 use super::executions::Executions;
+use super::failures::{FailureLog, Retries, pause};
 use super::memory::schema_bytes;
 use super::tasks::{Task, TaskPlan, TaskStream, execute_tasks, owner_of, properties, stream_of};
 use crate::block::TaskId;
+use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
-use crate::store::BlockStore;
+use crate::store::{BlockStore, WorkingSet};
 
 /// Reads the partitions of its input as tasks.
 #[derive(Debug)]
@@ -92,6 +95,11 @@ impl ReadExec {
     pub(crate) fn with_statistics(mut self, statistics: Statistics) -> Self {
         self.statistics = Some(Arc::new(statistics));
         self
+    }
+
+    /// The files of its tasks.
+    pub(super) fn files(&self) -> ReadFiles {
+        ReadFiles(Arc::clone(&self.input))
     }
 
     /// Number of read tasks.
@@ -178,17 +186,27 @@ impl TaskPlan for ReadExec {
         let (name, memory) = (self.name.clone(), Arc::clone(&self.memory));
         let store = BlockStore::of_task(&context)?;
         let owner = owner_of(self, &context);
+        let (retries, log) = (Retries::of_io(&BlockyardOptions::from_task(&context)), self.stage.failures());
         let tasks = stream::iter(std::iter::from_fn(move || {
             let index = next_task.fetch_add(1, Relaxed);
             (index < total).then(|| {
                 let working_set = store.working_set(&owner, memory.task_bytes.get(index).copied().unwrap_or(0))?;
                 let batches = input.execute(index, Arc::clone(&context))?;
-                let (schema, input, name) = (batches.schema(), Arc::clone(&input), name.clone());
-                let named = batches.map(move |b| {
-                    let _reserved = &working_set;
-                    b.while_doing(|| format!("running {name} task {index}{}", files(&input, index)))
-                });
-                Ok(Task { id: TaskId::root(index), batches: stream_of(schema, named.boxed()) })
+                let schema = batches.schema();
+                let reading = Reading {
+                    name: name.clone(),
+                    input: Arc::clone(&input),
+                    index,
+                    context: Arc::clone(&context),
+                    batches,
+                    rows: 0,
+                    attempt: 0,
+                    retries: retries.clone(),
+                    log: Arc::clone(&log),
+                    _working_set: working_set,
+                };
+                let rows = stream::try_unfold(reading, Reading::next);
+                Ok(Task { id: TaskId::root(index), batches: stream_of(schema, rows.boxed()) })
             })
         }));
         Ok(tasks.boxed())
@@ -200,6 +218,70 @@ impl TaskPlan for ReadExec {
 
     fn stage(&self) -> &StageMetrics {
         &self.stage
+    }
+}
+
+/// A read task that runs.
+struct Reading {
+    name: String,
+    input: Arc<dyn ExecutionPlan>,
+    index: usize,
+    context: Arc<TaskContext>,
+    batches: SendableRecordBatchStream,
+    /// Rows that were given.
+    rows: usize,
+    attempt: usize,
+    retries: Retries,
+    log: Arc<FailureLog>,
+    _working_set: WorkingSet,
+}
+
+impl Reading {
+    /// The next batch. Where the error is worth it, it reads again, up to the row at which it was.
+    async fn next(mut self) -> Result<Option<(RecordBatch, Self)>> {
+        let mut passed = self.rows;
+        loop {
+            let error = match self.batches.try_next().await {
+                Ok(None) => return Ok(None),
+                Ok(Some(batch)) => {
+                    let rows = batch.num_rows();
+                    let skipped = rows.min(self.rows - passed);
+                    passed += skipped;
+                    if skipped == rows && rows > 0 {
+                        continue;
+                    }
+                    self.rows += rows - skipped;
+                    return Ok(Some((if skipped == 0 { batch } else { batch.slice(skipped, rows - skipped) }, self)));
+                }
+                Err(e) => e,
+            };
+            if self.retries.again(&error, self.attempt) {
+                self.log.retried(&error);
+                pause(self.attempt, self.index as u64).await;
+                self.attempt += 1;
+                self.batches = self.input.execute(self.index, Arc::clone(&self.context))?;
+                passed = 0;
+                continue;
+            }
+            let files = files(&self.input, self.index);
+            let over = if files.is_empty() { files } else { format!(" over {files}") };
+            let error = Err(error).while_doing(|| format!("running {} task {}{over}", self.name, self.index));
+            return match error {
+                Err(e) if self.log.may_give_up(&e, &self.context) => Ok(None),
+                error => error,
+            };
+        }
+    }
+}
+
+/// The files of the tasks of a read.
+#[derive(Debug, Clone)]
+pub(super) struct ReadFiles(Arc<dyn ExecutionPlan>);
+
+impl ReadFiles {
+    /// Those from which a task or block came.
+    pub(super) fn of(&self, id: &TaskId) -> Option<Arc<str>> {
+        Some(files(&self.0, id.task_of_source())).filter(|files| !files.is_empty()).map(Into::into)
     }
 }
 
@@ -215,5 +297,5 @@ fn files(scan: &Arc<dyn ExecutionPlan>, task: usize) -> String {
     let root = config.map_or(String::new(), |c| c.object_store_url.as_str().replace("file://", ""));
     let paths: Vec<String> = group.iter().take(3).map(|file| format!("{root}{}", file.object_meta.location)).collect();
     let more = if group.len() > paths.len() { ", .." } else { "" };
-    format!(" over {}{more}", paths.join(", "))
+    format!("{}{more}", paths.join(", "))
 }

@@ -15,6 +15,7 @@ use datafusion::physical_plan::metrics::{MetricsSet, Time};
 use futures::Stream;
 use parking_lot::Mutex;
 
+use super::failures::FailureLog;
 use super::tasks::Task;
 use crate::block::BlockMetadata;
 use crate::store::Owner;
@@ -36,9 +37,15 @@ pub(crate) struct StageMetrics {
     set: ExecutionPlanMetricsSet,
     tasks: Arc<Mutex<Vec<TaskRecord>>>,
     owner: Arc<Owner>,
+    failures: Arc<FailureLog>,
 }
 
 impl StageMetrics {
+    /// What its tasks have put up with.
+    pub(crate) fn failures(&self) -> Arc<FailureLog> {
+        Arc::clone(&self.failures)
+    }
+
     /// Records of the tasks that ended.
     pub(crate) fn tasks(&self) -> Vec<TaskRecord> {
         self.tasks.lock().clone()
@@ -72,6 +79,12 @@ impl StageMetrics {
             set.push(Arc::new(Metric::new_with_labels(value, None, Vec::<Label>::new())));
         };
         add("tasks", self.tasks.lock().len());
+        let failures = [
+            ("failed_rows", self.failures.failed_rows()),
+            ("errored_tasks", self.failures.errored_tasks()),
+            ("retries", self.failures.retries()),
+        ];
+        failures.into_iter().filter(|(_, count)| *count > 0).for_each(|(name, count)| add(name, count));
         if self.owner.put_blocks() > 0 {
             add("blocks", self.owner.put_blocks());
             add("spilled_bytes", self.owner.spilled_bytes());

@@ -16,11 +16,13 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, TryStreamExt, stream};
 
+use super::failures::{FailureLog, Retries, pause};
 use super::gather::gather;
 use super::input_order::InputOrder;
 use super::memory::block_bytes;
 use super::tasks::{block_stream, properties, stream_of};
 use crate::block::TaskId;
+use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
 use crate::runtime::Drivers;
 use crate::sinks::{FileWriter, Staging, Target};
@@ -180,24 +182,36 @@ impl Job {
         let buffer_bytes = MOST_ROW_GROUP_BYTES.min(target_bytes);
         let store = BlockStore::of_task(&self.context)?;
         let owner = self.owner();
+        let retries = Retries::of_io(&BlockyardOptions::from_task(&self.context));
+        let log = Arc::<FailureLog>::default();
         let mut drivers = Vec::new();
         for partition in 0..self.input.output_partitioning().partition_count() {
             let mut blocks = block_stream(&self.input, partition, Arc::clone(&self.context), target_bytes)?;
             let (writer, staging) = (self.writer.clone(), Arc::clone(staging));
             let (store, owner) = (Arc::clone(&store), Arc::clone(&owner));
+            let (retries, log) = (retries.clone(), Arc::clone(&log));
             drivers.push(async move {
                 let mut written = Vec::new();
+                let mut attempt = 0;
                 while let Some((id, block)) = blocks.try_next().await? {
                     let schema = Arc::clone(block.schema());
                     let (bytes, rows) = (block.metadata().size_bytes, block.metadata().num_rows);
                     // The block, its columns as they are encoded, and a row in a page and compressed.
                     let encoding = bytes.min(buffer_bytes) + 2 * bytes / rows.max(1);
                     let _reserved = store.working_set(&owner, bytes + encoding)?;
-                    let batches = stream::iter(block.into_batches()).map(Ok);
-                    let rows = writer
-                        .write(Arc::clone(staging.store()), staging.path_of(&id), schema, buffer_bytes, batches)
-                        .await
-                        .while_doing(|| format!("writing block {id}"))?;
+                    let batches = block.into_batches();
+                    let rows = loop {
+                        let (schema, batches) = (Arc::clone(&schema), stream::iter(batches.clone()).map(Ok));
+                        let (store, path) = (Arc::clone(staging.store()), staging.path_of(&id));
+                        match writer.write(store, path, schema, buffer_bytes, batches).await {
+                            Err(e) if retries.again(&e, attempt) => {
+                                log.retried(&e);
+                                pause(attempt, id.hash()).await;
+                                attempt += 1;
+                            }
+                            result => break result.while_doing(|| format!("writing block {id}"))?,
+                        }
+                    };
                     written.push((id, rows));
                 }
                 Ok(written)

@@ -31,8 +31,10 @@ impl NodePlanner for PlanMap {
         let call = |function: &crate::functions::FunctionRef, batch_size| {
             let schema = Arc::new(node.schema().as_arrow().clone());
             let name = map.operator().name();
-            Arc::new(FunctionStep::new(name, function.clone(), batch_size, target, input.schema(), schema))
-                as Arc<dyn MapStep>
+            Arc::new(
+                FunctionStep::new(name, function.clone(), batch_size, target, input.schema(), schema)
+                    .with_failures(map.failures().clone()),
+            ) as Arc<dyn MapStep>
         };
         let step = match map.operator() {
             MapOperator::Batches(function, batch_size) => call(function, *batch_size),

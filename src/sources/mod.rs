@@ -3,6 +3,7 @@
 
 mod blocks;
 mod datasource;
+mod diverted;
 mod file_tasks;
 mod files;
 mod listing;
@@ -13,6 +14,7 @@ mod tpch;
 
 pub(crate) use blocks::StoredBlocks;
 pub use datasource::{Datasource, DatasourceTable};
+pub(crate) use diverted::DivertedRows;
 pub(crate) use files::FileTable;
 pub use files::{FileKind, ReadOptions};
 pub(crate) use range::Range;

@@ -109,6 +109,14 @@ impl Arguments {
         }
     }
 
+    /// A number or a text as it is written.
+    pub(super) fn written_text(&self, name: &str) -> Option<&str> {
+        match self.get(name)? {
+            Written::Text(text) | Written::Number(text) => Some(text),
+            _ => None,
+        }
+    }
+
     pub(super) fn flag(&self, name: &str) -> Option<bool> {
         match self.get(name)? {
             Written::Flag(flag) => Some(*flag),
@@ -192,6 +200,7 @@ fn fits(value: &Written, kind: Kind) -> bool {
         (Kind::Number, Written::Number(_)) | (Kind::Text, Written::Text(_)) | (Kind::Flag, Written::Flag(_)) => true,
         (Kind::Texts, Written::Text(_)) => true,
         (Kind::Texts, Written::List(list)) => list.iter().all(|item| matches!(item, Written::Text(_))),
+        (Kind::NumberOrText, Written::Number(_) | Written::Text(_)) => true,
         (Kind::Concurrency, value) => concurrency(value).is_some(),
         (Kind::Size, Written::Number(text) | Written::Text(text)) => text.parse::<ByteSize>().is_ok(),
         _ => false,

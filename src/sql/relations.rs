@@ -17,24 +17,25 @@ use super::normalise::signature_of;
 use super::sample::sample_of;
 use super::signatures::Signature;
 use crate::config::parse_resources;
-use crate::functions::{Compute, ComputeStrategy, FunctionRegistry, MapOptions};
+use crate::functions::{Compute, ComputeStrategy, Failures, FunctionRegistry, MapOptions};
 use crate::logical::{
     MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode, extension,
 };
 use crate::runtime::block_on_io;
 use crate::seed::fresh_seed;
-use crate::sources::{Datasource, DatasourceTable, FileKind, FileTable, Range, ReadOptions};
+use crate::sources::{Datasource, DatasourceTable, DivertedRows, FileKind, FileTable, Range, ReadOptions};
 
 /// Plans our relations. DataFusion asks it first for every item of FROM.
 pub(crate) struct BlockyardRelationPlanner {
     functions: Arc<FunctionRegistry>,
     runtime: Arc<RuntimeEnv>,
+    diverted: DivertedRows,
 }
 
 impl BlockyardRelationPlanner {
     /// A planner that finds functions in `functions`, and files through `runtime`.
-    pub(crate) fn new(functions: Arc<FunctionRegistry>, runtime: Arc<RuntimeEnv>) -> Self {
-        Self { functions, runtime }
+    pub(crate) fn new(functions: Arc<FunctionRegistry>, runtime: Arc<RuntimeEnv>, diverted: DivertedRows) -> Self {
+        Self { functions, runtime, diverted }
     }
 }
 
@@ -56,7 +57,10 @@ impl RelationPlanner for BlockyardRelationPlanner {
             let alias = take_alias(&mut relation);
             let input = context.plan(relation)?;
             let operator = MapOperator::Sample { fraction, seed: seed.unwrap_or_else(fresh_seed) };
-            return planned(extension(MapNode::try_new(input, operator, Compute::default())?), alias);
+            return planned(
+                extension(MapNode::try_new(input, operator, Compute::default(), Failures::default())?),
+                alias,
+            );
         }
         if let TableFactor::Table { name, alias, args: None, .. } = &relation
             && let Some(path) = quoted_path(name)
@@ -104,7 +108,7 @@ impl BlockyardRelationPlanner {
                 let options = map_options(arguments)?;
                 let compute = options.compute(&function)?;
                 let operator = MapOperator::Batches(function, options.batch_size);
-                Ok(extension(MapNode::try_new(table(0)?, operator, compute)?))
+                Ok(extension(MapNode::try_new(table(0)?, operator, compute, options.failures()?)?))
             }
             "random_shuffle" => Ok(extension(RandomShuffleNode::try_new(table(0)?, seed(), num_blocks)?)),
             "repartition" => {
@@ -112,6 +116,10 @@ impl BlockyardRelationPlanner {
                 Ok(extension(RepartitionNode::try_new(table(0)?, num_blocks.unwrap_or_default(), shuffle)?))
             }
             "randomize_block_order" => Ok(extension(RandomizeBlocksNode::new(table(0)?, seed()))),
+            "diverted" => {
+                let name = arguments.text("name").unwrap_or_default();
+                scan("diverted", self.diverted.table(name)?)
+            }
             "zip" => Ok(extension(ZipNode::try_new(table(0)?, table(1)?)?)),
             "range" => source(Arc::new(Range::try_new(arguments.count("n").unwrap_or_default())?), arguments),
             #[cfg(feature = "tpch")]
@@ -172,7 +180,11 @@ impl BlockyardRelationPlanner {
 }
 
 fn map_options(arguments: &Arguments) -> Result<MapOptions> {
+    let (on_error, divert_to) = (arguments.text("on_error"), arguments.text("divert_to"));
+    let Failures { on_error, max_errors } = Failures::parse(on_error, divert_to, arguments.written_text("max_errors"))?;
     Ok(MapOptions {
+        on_error,
+        max_errors,
         batch_size: arguments.batch_size("batch_size"),
         compute: arguments.text("compute").map_or(Ok(ComputeStrategy::Auto), str::parse)?,
         concurrency: arguments.concurrency("concurrency"),

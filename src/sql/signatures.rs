@@ -17,6 +17,8 @@ pub(super) enum Kind {
     Size,
     /// A whole number, or the string `block`.
     BatchSize,
+    /// A number, or a string like `1%`.
+    NumberOrText,
     /// A whole number, a pair of them, or a string like `2..8`.
     Concurrency,
 }
@@ -30,6 +32,7 @@ impl Kind {
             Self::Flag => "true or false",
             Self::Texts => "a string or a list of strings",
             Self::Size => "a size like '64MiB'",
+            Self::NumberOrText => "a number or a string",
             Self::Concurrency => "a number like 8, or a range like (2, 8) or '2..8'",
             Self::BatchSize => "a whole number above 0, or 'block'",
         }
@@ -121,6 +124,9 @@ const SIGNATURES: &[Signature] = &[
             ("num_gpus", Kind::Number),
             ("resources", Kind::Text),
             ("max_tasks_in_flight_per_actor", Kind::Count),
+            ("on_error", Kind::Text),
+            ("max_errors", Kind::NumberOrText),
+            ("divert_to", Kind::Text),
         ],
     },
     Signature {
@@ -136,5 +142,6 @@ const SIGNATURES: &[Signature] = &[
         arguments: &[("num_blocks", Kind::Count), ("shuffle", Kind::Flag)],
     },
     Signature { name: "randomize_block_order", tables: 1, required: 0, arguments: &[("seed", Kind::Count)] },
+    Signature { name: "diverted", tables: 0, required: 1, arguments: &[("name", Kind::Text)] },
     Signature { name: "zip", tables: 2, required: 0, arguments: &[] },
 ];

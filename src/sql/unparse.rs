@@ -130,10 +130,13 @@ fn call_of(node: &dyn UserDefinedLogicalNode, unparser: &Unparser) -> Result<Opt
             BatchSize::WholeBlock => ", batch_size => 'block'".to_owned(),
         };
         let quoted = |(argument, value): (&str, String)| match argument {
-            "compute" | "resources" | "memory" => format!(", {argument} => '{}'", value.replace('\'', "''")),
+            "compute" | "resources" | "memory" | "on_error" | "divert_to" | "max_errors" => {
+                format!(", {argument} => '{}'", value.replace('\'', "''"))
+            }
             _ => format!(", {argument} => {value}"),
         };
-        let compute: String = map.compute().arguments().into_iter().map(quoted).collect();
+        let compute: String =
+            map.compute().arguments().into_iter().chain(map.failures().arguments()).map(quoted).collect();
         let name = function.name().replace('\'', "''");
         format!("map_batches({}, '{name}'{size}{compute})", table(0)?)
     } else if let Some(shuffle) = node.downcast_ref::<RandomShuffleNode>() {

@@ -15,6 +15,7 @@ use super::admission::{Admissions, Entry, Running};
 use super::budget::Use;
 use super::buffers::{BufferTable, Buffers};
 use super::candidates::{Candidates, Victim};
+use super::diverted::Diverted;
 use super::owner::Owners;
 use super::spill::{OperatorFiles, SpillFiles};
 use super::state::{Eviction, State};
@@ -40,6 +41,7 @@ pub struct BlockStore {
     news: Arc<News>,
     owners: Arc<Owners>,
     totals: Owner,
+    diverted: Diverted,
 }
 
 /// What threads wait for: a write ended, there may be something to write, or the store is gone.
@@ -92,6 +94,7 @@ impl BlockStore {
             news: Arc::default(),
             owners,
             totals: Owner::default(),
+            diverted: Diverted::default(),
         }
     }
 
@@ -102,6 +105,11 @@ impl BlockStore {
                 "this session has no block store; build it with SessionStateBuilderExt::with_blockyard or DataContext"
             )
         })
+    }
+
+    /// Rows for which functions failed.
+    pub(crate) fn diverted(&self) -> &Diverted {
+        &self.diverted
     }
 
     /// The memory that blocks, operators and tasks share.

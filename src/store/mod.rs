@@ -42,6 +42,7 @@ mod block_store;
 mod budget;
 mod buffers;
 mod candidates;
+mod diverted;
 mod owner;
 mod pool;
 mod spill;

@@ -424,18 +424,26 @@ pub(crate) struct QueryPool {
     shared: Arc<SharedMemoryPool>,
     /// What its operators have.
     bytes: Arc<AtomicUsize>,
+    /// Blocks that it has lost because a task failed.
+    errored_blocks: AtomicUsize,
 }
 
 impl QueryPool {
     /// The view of query number `query`. What its operators have is counted in `bytes` too.
     pub(crate) fn new(query: u64, needs: QueryNeeds, shared: Arc<SharedMemoryPool>, bytes: Arc<AtomicUsize>) -> Self {
-        Self { query, needs, shared, bytes }
+        Self { query, needs, shared, bytes, errored_blocks: AtomicUsize::new(0) }
     }
 
     /// The bytes that the query of a task was planned for, where that is known.
     pub(crate) fn memory_of(context: &TaskContext) -> Option<usize> {
         let pool: &dyn Any = context.memory_pool().as_ref();
         pool.downcast_ref::<Self>().map(|pool| pool.needs.memory)
+    }
+
+    /// Blocks that the query of a task has lost, where the query is known.
+    pub(crate) fn errored_blocks_of(context: &TaskContext) -> Option<&AtomicUsize> {
+        let pool: &dyn Any = context.memory_pool().as_ref();
+        pool.downcast_ref::<Self>().map(|pool| &pool.errored_blocks)
     }
 
     /// Number of the query that a task belongs to, 0 where it is not known.

@@ -18,11 +18,14 @@ use futures::StreamExt;
 
 use super::{MapStep, StepTask};
 use crate::functions::Compute;
-use crate::physical::StageMetrics;
+use crate::physical::executions::Executions;
+use crate::physical::failures::StageRows;
 use crate::physical::input_order::InputOrder;
+use crate::physical::read::ReadFiles;
 use crate::physical::tasks::{
     Task, TaskPlan, TaskStream, as_task_plan, execute_tasks, is_ordered, properties, task_stream, unmeasured_tasks,
 };
+use crate::physical::{QueueExec, ReadExec, StageMetrics};
 use crate::runtime::OpId;
 
 /// Runs the tasks of its input through a list of steps, all of them in one go.
@@ -36,6 +39,8 @@ pub(crate) struct MapExec {
     fused: bool,
     properties: Arc<PlanProperties>,
     stage: StageMetrics,
+    /// What the steps of each execution have seen.
+    rows: Executions<StageRows>,
 }
 
 impl MapExec {
@@ -55,7 +60,16 @@ impl MapExec {
         properties: Arc<PlanProperties>,
     ) -> Self {
         let input_order = InputOrder::of(input.as_ref());
-        Self { input, steps, compute, input_order, fused: false, properties, stage: StageMetrics::default() }
+        Self {
+            input,
+            steps,
+            compute,
+            input_order,
+            fused: false,
+            properties,
+            stage: StageMetrics::default(),
+            rows: Executions::default(),
+        }
     }
 
     /// The same stage with its input in it.
@@ -65,14 +79,17 @@ impl MapExec {
     }
 
     /// The tasks, through all steps.
-    fn run_steps(&self, tasks: TaskStream, batch_rows: usize) -> TaskStream {
-        let steps = self.steps.clone();
+    fn run_steps(&self, tasks: TaskStream, partition: usize, context: Arc<TaskContext>) -> TaskStream {
+        let (steps, log, rows) = (self.steps.clone(), self.stage.failures(), self.rows.join(partition, &context));
+        let read = read_below(&self.input);
         let run = move |Task { id, mut batches }: Task| {
-            let task = StepTask { id, batch_rows };
-            for step in &steps {
-                batches = step.run(batches, &task)?;
+            for (place, step) in steps.iter().enumerate() {
+                let (context, log) = (Arc::clone(&context), Arc::clone(&log));
+                let files = read.as_ref().and_then(|read| read.of(&id));
+                let task = StepTask { id: id.clone(), context, log, rows: rows.of_step(place), files };
+                batches = step.run(batches, task)?;
             }
-            Ok(Task { id: task.id, batches })
+            Ok(Task { id, batches })
         };
         tasks.map(move |task| task.and_then(&run)).boxed()
     }
@@ -95,6 +112,17 @@ impl MapExec {
     /// Whether the input belongs to the same stage.
     pub(crate) fn is_fused(&self) -> bool {
         self.fused
+    }
+}
+
+/// The read that the tasks of a plan come from, where each is a task of it.
+fn read_below(plan: &Arc<dyn ExecutionPlan>) -> Option<ReadFiles> {
+    if let Some(read) = plan.downcast_ref::<ReadExec>() {
+        Some(read.files())
+    } else if plan.is::<MapExec>() || plan.is::<QueueExec>() {
+        plan.children().first().and_then(|input| read_below(input))
+    } else {
+        None
     }
 }
 
@@ -176,13 +204,11 @@ impl ExecutionPlan for MapExec {
 
 impl TaskPlan for MapExec {
     fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
-        let batch_rows = context.session_config().batch_size();
-        Ok(self.run_steps(task_stream(&self.input, partition, context)?, batch_rows))
+        Ok(self.run_steps(task_stream(&self.input, partition, Arc::clone(&context))?, partition, context))
     }
 
     fn all_tasks(&self, context: Arc<TaskContext>, consumer: Option<OpId>) -> Result<TaskStream> {
-        let batch_rows = context.session_config().batch_size();
-        Ok(self.run_steps(unmeasured_tasks(&self.input, context, consumer)?, batch_rows))
+        Ok(self.run_steps(unmeasured_tasks(&self.input, Arc::clone(&context), consumer)?, 0, context))
     }
 
     fn stage_name(&self) -> String {

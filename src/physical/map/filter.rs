@@ -37,11 +37,11 @@ impl MapStep for FilterStep {
         &self.schema
     }
 
-    fn run(&self, batches: SendableRecordBatchStream, task: &StepTask) -> Result<SendableRecordBatchStream> {
+    fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {
         // Small batches that a selective filter leaves are put together.
-        let kept = BatchCoalescer::new(Arc::clone(&self.schema), task.batch_rows);
+        let kept = BatchCoalescer::new(Arc::clone(&self.schema), task.context.session_config().batch_size());
         let push = FilterPush { predicate: Arc::clone(&self.predicate), kept };
-        Ok(push_stream(Arc::clone(&self.schema), batches, push))
+        Ok(push_stream(Arc::clone(&self.schema), batches, &task, push))
     }
 
     fn expressions(&self) -> Vec<&Arc<dyn PhysicalExpr>> {

@@ -2,29 +2,40 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray, UInt64Array, new_null_array};
 use datafusion::arrow::compute::concat_batches;
-use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::Result;
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::common::{DataFusionError, Result, exec_err};
 use datafusion::execution::SendableRecordBatchStream;
 
+use super::batcher::Batcher;
 use super::push::{Push, push_stream};
 use super::{MapStep, StepTask};
-use crate::block::{Block, OutputBuffer, TaskId};
-use crate::error::ErrorContext;
-use crate::functions::BatchSize;
-use crate::functions::FunctionRef;
+use crate::block::Block;
+use crate::config::BlockyardOptions;
+use crate::error::{ErrorContext, one_message};
+use crate::functions::{BatchSize, Failures, FunctionRef, OnError};
+use crate::physical::failures::{Retries, is_of_data};
+use crate::store::{BlockStore, NextUse, Owner, QueryPool};
 
 /// Calls a function.
 #[derive(Debug)]
 pub(crate) struct FunctionStep {
-    operator: &'static str,
-    function: FunctionRef,
+    call: Arc<Call>,
     batch_size: BatchSize,
     target_block_bytes: usize,
     input_schema: SchemaRef,
+}
+
+/// What is called, and what is put up with.
+#[derive(Debug, Clone)]
+struct Call {
+    operator: &'static str,
+    function: FunctionRef,
     schema: SchemaRef,
+    failures: Failures,
 }
 
 impl FunctionStep {
@@ -37,53 +48,187 @@ impl FunctionStep {
         input_schema: SchemaRef,
         schema: SchemaRef,
     ) -> Self {
-        Self { operator, function, batch_size, target_block_bytes, input_schema, schema }
+        let call = Arc::new(Call { operator, function, schema, failures: Failures::default() });
+        Self { call, batch_size, target_block_bytes, input_schema }
+    }
+
+    /// The same, which puts up with failures.
+    pub(crate) fn with_failures(mut self, failures: Failures) -> Self {
+        self.call = Arc::new(Call { failures, ..self.call.as_ref().clone() });
+        self
     }
 }
 
 impl MapStep for FunctionStep {
     fn name(&self) -> String {
-        format!("{}({})", self.operator, self.function.name())
+        self.call.name()
     }
 
     fn schema(&self) -> &SchemaRef {
-        &self.schema
+        &self.call.schema
     }
 
     fn prepare(&self) -> Result<()> {
-        self.function.prepare().while_doing(|| format!("building {}", self.name()))
+        self.call.function.prepare().while_doing(|| format!("building {}", self.name()))
     }
 
-    fn run(&self, batches: SendableRecordBatchStream, task: &StepTask) -> Result<SendableRecordBatchStream> {
+    fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {
+        let diverted = match &self.call.failures.on_error {
+            OnError::Divert(name) => Some(DivertedOfTask::begin(name, &task, &self.input_schema)?),
+            _ => None,
+        };
         let push = FunctionPush {
-            name: self.name(),
-            function: self.function.clone(),
-            schema: Arc::clone(&self.schema),
-            task: task.id.clone(),
+            call: Arc::clone(&self.call),
+            retries: Retries::of_maps(&BlockyardOptions::from_task(&task.context)),
+            task,
             next_row: 0,
             batcher: Batcher::new(self.batch_size, self.target_block_bytes, Arc::clone(&self.input_schema)),
+            diverted,
         };
-        Ok(push_stream(Arc::clone(&self.schema), batches, push))
+        let task = push.task.clone();
+        Ok(push_stream(Arc::clone(self.schema()), batches, &task, push))
+    }
+}
+
+impl Call {
+    fn name(&self) -> String {
+        format!("{}({})", self.operator, self.function.name())
+    }
+
+    /// Calls the function once. What it returns must be what was planned; the second error is of a function that keeps to
+    /// nothing, for whatever rows.
+    fn once(&self, batch: RecordBatch) -> std::result::Result<RecordBatch, (DataFusionError, bool)> {
+        let rows = batch.num_rows();
+        let returned = self.function.call(batch).map_err(|e| (e, true))?;
+        if self.function.preserves_row_count() && returned.num_rows() != rows {
+            let error = exec_err!(
+                "function '{}' returned {} rows for {rows}, but is declared to keep their number",
+                self.function.name(),
+                returned.num_rows()
+            );
+            return error.map_err(|e| (e, false));
+        }
+        self.function.conform(returned, &self.schema).map_err(|e| (e, false))
+    }
+
+    /// A row with nulls, but for the columns that it came with. Nothing for a filter.
+    fn nulls_for(&self, row: &RecordBatch) -> Result<Option<RecordBatch>> {
+        if self.operator == "Filter" {
+            return Ok(None);
+        }
+        let column = |field: &Arc<Field>| match row.column_by_name(field.name()) {
+            Some(column) if column.data_type() == field.data_type() => Arc::clone(column),
+            _ => new_null_array(field.data_type(), 1),
+        };
+        let columns = self.schema.fields().iter().map(column).collect();
+        Ok(Some(RecordBatch::try_new(Arc::clone(&self.schema), columns)?))
     }
 }
 
 struct FunctionPush {
-    name: String,
-    function: FunctionRef,
-    schema: SchemaRef,
-    task: TaskId,
+    call: Arc<Call>,
+    retries: Retries,
+    task: StepTask,
     next_row: usize,
     batcher: Batcher,
+    diverted: Option<DivertedOfTask>,
 }
+
+/// A failed call, and whether other rows could succeed.
+type Failed = (DataFusionError, bool);
 
 impl FunctionPush {
     fn call(&mut self, batch: RecordBatch, out: &mut VecDeque<RecordBatch>) -> Result<()> {
         let first = self.next_row;
         self.next_row += batch.num_rows();
-        let result = self.function.call(batch).and_then(|batch| self.function.conform(batch, &self.schema));
-        let doing = || format!("running {} on rows {first}..{} of task {}", self.name, self.next_row, self.task);
-        out.push_back(result.while_doing(doing)?);
+        let puts_up = self.call.failures.on_error != OnError::Fail;
+        self.task.rows.seen.fetch_add(batch.num_rows() as u64, Relaxed);
+        // A function may drop its input before it has its output; it is kept only where it may be needed again.
+        let kept = (puts_up || self.retries.any()).then(|| batch.clone());
+        let result = match (self.attempt(batch, kept.as_ref()), kept) {
+            (Ok(returned), _) => {
+                out.push_back(returned);
+                Ok(())
+            }
+            (Err((e, true)), Some(kept)) if puts_up && is_of_data(&e) => self.without_bad_rows(kept, first, e, out),
+            (Err((e, _)), _) => Err(e),
+        };
+        let doing =
+            || format!("running {} on rows {first}..{} of task {}", self.call.name(), self.next_row, self.task.id);
+        result.and_then(|()| self.check_budget(false)).while_doing(doing)
+    }
+
+    /// Calls the function, again where the error is worth it and the rows were `kept`.
+    fn attempt(&self, batch: RecordBatch, kept: Option<&RecordBatch>) -> std::result::Result<RecordBatch, Failed> {
+        let mut result = self.call.once(batch);
+        for attempt in 0.. {
+            match (&result, kept) {
+                (Err((e, _)), Some(kept)) if self.retries.again(e, attempt) => {
+                    self.task.log.retried(e);
+                    result = self.call.once(kept.clone());
+                }
+                _ => break,
+            }
+        }
+        result
+    }
+
+    /// What the function returns for the rows of a batch for which it does not fail.
+    fn without_bad_rows(
+        &mut self,
+        batch: RecordBatch,
+        first: usize,
+        error: DataFusionError,
+        out: &mut VecDeque<RecordBatch>,
+    ) -> Result<()> {
+        let rows = batch.num_rows();
+        if rows <= 1 {
+            return self.row_failed(&batch, first, &error, out);
+        }
+        for (start, length) in [(0, rows / 2), (rows / 2, rows - rows / 2)] {
+            let half = batch.slice(start, length);
+            match self.attempt(half.clone(), Some(&half)) {
+                Ok(returned) => out.push_back(returned),
+                Err((e, true)) if is_of_data(&e) => self.without_bad_rows(half, first + start, e, out)?,
+                Err((e, _)) => return Err(e),
+            }
+        }
         Ok(())
+    }
+
+    fn row_failed(
+        &mut self,
+        row: &RecordBatch,
+        place: usize,
+        error: &DataFusionError,
+        out: &mut VecDeque<RecordBatch>,
+    ) -> Result<()> {
+        self.task.log.row_failed(error);
+        self.task.rows.failed.fetch_add(1, Relaxed);
+        if self.check_budget(false).is_err() {
+            return self.check_budget(false).while_doing(|| format!("handling: {}", one_message(error)));
+        }
+        match &self.call.failures.on_error {
+            OnError::Null => out.extend(self.call.nulls_for(row)?),
+            OnError::Divert(_) => {
+                if let Some(diverted) = &mut self.diverted {
+                    diverted.add(row, place, error, &self.task)?;
+                }
+            }
+            OnError::Fail | OnError::Skip => {}
+        }
+        Ok(())
+    }
+
+    fn check_budget(&self, task_ends: bool) -> Result<()> {
+        let Some(most) = self.call.failures.max_errors else {
+            return Ok(());
+        };
+        let (failed, seen) = (self.task.rows.failed.load(Relaxed), self.task.rows.seen.load(Relaxed));
+        match most.is_exceeded(failed, seen, task_ends) {
+            true => exec_err!("{} failed for {failed} of {seen} rows, more than max_errors = {most}", self.call.name()),
+            false => Ok(()),
+        }
     }
 }
 
@@ -100,102 +245,63 @@ impl Push for FunctionPush {
         while let Some(batch) = self.batcher.next(true)? {
             self.call(batch, out)?;
         }
+        if let Some(diverted) = &mut self.diverted {
+            diverted.put(&self.task)?;
+        }
+        self.check_budget(true)
+    }
+}
+
+/// Rows that a task diverts.
+struct DivertedOfTask {
+    name: String,
+    schema: SchemaRef,
+    rows: Vec<RecordBatch>,
+}
+
+/// Rows after which they are put into the store.
+const DIVERTED_ROWS: usize = 1024;
+
+impl DivertedOfTask {
+    fn begin(name: &str, task: &StepTask, input: &SchemaRef) -> Result<Self> {
+        let added = [
+            Field::new("_error", DataType::Utf8, false),
+            Field::new("_file", DataType::Utf8, true),
+            Field::new("_row", DataType::UInt64, false),
+            Field::new("_task", DataType::Utf8, false),
+        ];
+        let fields = input.fields().iter().cloned().chain(added.map(Arc::new)).collect::<Vec<_>>();
+        let schema = Arc::new(Schema::new(fields));
+        let store = BlockStore::of_task(&task.context)?;
+        store.diverted().begin(name, QueryPool::query_of(&task.context), &schema);
+        Ok(Self { name: name.to_owned(), schema, rows: Vec::new() })
+    }
+
+    fn add(&mut self, row: &RecordBatch, place: usize, error: &DataFusionError, task: &StepTask) -> Result<()> {
+        let text = |text: Option<&str>| Arc::new(StringArray::from(vec![text])) as ArrayRef;
+        let task_id = task.id.to_string();
+        let added = [
+            text(Some(&one_message(error))),
+            text(task.files.as_deref()),
+            Arc::new(UInt64Array::from(vec![place as u64])),
+            text(Some(&task_id)),
+        ];
+        let columns = row.columns().iter().cloned().chain(added).collect();
+        self.rows.push(RecordBatch::try_new(Arc::clone(&self.schema), columns)?);
+        if self.rows.len() >= DIVERTED_ROWS { self.put(task) } else { Ok(()) }
+    }
+
+    fn put(&mut self, task: &StepTask) -> Result<()> {
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        // Copied, so that a row does not keep the batch that it came in.
+        let rows = concat_batches(&self.schema, &std::mem::take(&mut self.rows))?;
+        let (store, query) = (BlockStore::of_task(&task.context)?, QueryPool::query_of(&task.context));
+        let owner = Arc::new(Owner::default());
+        owner.describe(query, || format!("Diverted({})", self.name));
+        let handle = store.put(Block::new(Arc::clone(&self.schema), vec![rows]), NextUse::Kept, &owner)?;
+        store.diverted().add(&self.name, query, &task.id, handle);
         Ok(())
-    }
-}
-
-/// Cuts and joins batches; rows are copied only where a batch is put together from several.
-enum Batcher {
-    AsTheyCome(VecDeque<RecordBatch>),
-    Rows { size: usize, schema: SchemaRef, pending: VecDeque<RecordBatch>, rows: usize },
-    WholeBlocks(OutputBuffer),
-}
-
-impl Batcher {
-    fn new(size: BatchSize, target_block_bytes: usize, schema: SchemaRef) -> Self {
-        match size {
-            BatchSize::AsTheyCome => Self::AsTheyCome(VecDeque::new()),
-            BatchSize::Rows(size) => Self::Rows { size, schema, pending: VecDeque::new(), rows: 0 },
-            BatchSize::WholeBlock => Self::WholeBlocks(OutputBuffer::new(schema, target_block_bytes)),
-        }
-    }
-
-    fn push(&mut self, batch: RecordBatch) {
-        match self {
-            Self::AsTheyCome(pending) => pending.push_back(batch),
-            Self::Rows { pending, rows, .. } => {
-                *rows += batch.num_rows();
-                pending.push_back(batch);
-            }
-            Self::WholeBlocks(buffer) => buffer.push(batch),
-        }
-    }
-
-    fn next(&mut self, ended: bool) -> Result<Option<RecordBatch>> {
-        match self {
-            Self::AsTheyCome(pending) => Ok(pending.pop_front()),
-            Self::Rows { size, schema, pending, rows } => {
-                if *rows == 0 || (*rows < *size && !ended) {
-                    return Ok(None);
-                }
-                let mut wanted = (*size).min(*rows);
-                *rows -= wanted;
-                let mut pieces = Vec::new();
-                while let Some(batch) = pending.pop_front() {
-                    if batch.num_rows() > wanted {
-                        pending.push_front(batch.slice(wanted, batch.num_rows() - wanted));
-                        pieces.push(batch.slice(0, wanted));
-                        break;
-                    }
-                    wanted -= batch.num_rows();
-                    pieces.push(batch);
-                    if wanted == 0 {
-                        break;
-                    }
-                }
-                Ok(Some(join(schema, pieces)?))
-            }
-            Self::WholeBlocks(buffer) => {
-                let block = if ended { buffer.next_final() } else { buffer.next_full() };
-                match block.filter(|b| b.num_rows() > 0) {
-                    Some(block) => Ok(Some(join(&Arc::clone(block.schema()), Block::into_batches(block))?)),
-                    None => Ok(None),
-                }
-            }
-        }
-    }
-}
-
-fn join(schema: &SchemaRef, mut pieces: Vec<RecordBatch>) -> Result<RecordBatch> {
-    match pieces.len() {
-        1 => Ok(pieces.swap_remove(0)),
-        _ => Ok(concat_batches(schema, &pieces)?),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use arrow::array::record_batch;
-
-    fn sizes(size: BatchSize, input: &[usize]) -> Vec<usize> {
-        let one = record_batch!(("x", Int32, [1, 2, 3, 4, 5, 6, 7, 8, 9])).unwrap();
-        let mut batcher = Batcher::new(size, usize::MAX, one.schema());
-        let mut out = Vec::new();
-        for rows in input {
-            batcher.push(one.slice(0, *rows));
-            out.extend(std::iter::from_fn(|| batcher.next(false).unwrap()).map(|b| b.num_rows()));
-        }
-        out.extend(std::iter::from_fn(|| batcher.next(true).unwrap()).map(|b| b.num_rows()));
-        out
-    }
-
-    #[test]
-    fn batches_have_the_size_asked_for() {
-        assert_eq!(sizes(BatchSize::AsTheyCome, &[3, 5]), [3, 5]);
-        assert_eq!(sizes(BatchSize::Rows(4), &[3, 5, 9]), [4, 4, 4, 4, 1]);
-        assert_eq!(sizes(BatchSize::Rows(100), &[3, 5]), [8]);
-        assert_eq!(sizes(BatchSize::WholeBlock, &[3, 5]), [8]);
-        assert_eq!(sizes(BatchSize::Rows(4), &[]), [0; 0]);
     }
 }

@@ -33,7 +33,7 @@ impl MapStep for LimitStep {
         &self.schema
     }
 
-    fn run(&self, batches: SendableRecordBatchStream, _task: &StepTask) -> Result<SendableRecordBatchStream> {
+    fn run(&self, batches: SendableRecordBatchStream, _task: StepTask) -> Result<SendableRecordBatchStream> {
         Ok(limited(batches, self.fetch))
     }
 }

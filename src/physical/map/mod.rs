@@ -1,6 +1,7 @@
 //! Ray's map family (`map_batches`, `map`, `flat_map`, `filter`, `random_sample`, and what SQL adds: filters and
 //! projections) as one operator with a list of steps.
 
+mod batcher;
 mod exec;
 mod filter;
 mod function;
@@ -21,18 +22,25 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
-use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 
+use super::failures::{FailureLog, StepRows};
 use crate::block::TaskId;
 
 /// The task that a step works for.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct StepTask {
     /// Where the task stands in its dataset.
     pub(crate) id: TaskId,
-    /// Rows that a batch should have at most.
-    pub(crate) batch_rows: usize,
+    /// The context that it runs in.
+    pub(crate) context: Arc<TaskContext>,
+    /// What the steps of its stage have put up with.
+    pub(crate) log: Arc<FailureLog>,
+    /// Rows of the step, in all tasks of this execution.
+    pub(crate) rows: Arc<StepRows>,
+    /// The files that the task reads, where that is known.
+    pub(crate) files: Option<Arc<str>>,
 }
 
 /// One operator of a fused stage. A step transforms the batches of one task, without knowing of other tasks.
@@ -44,7 +52,7 @@ pub(crate) trait MapStep: Debug + Send + Sync {
     fn schema(&self) -> &SchemaRef;
 
     /// Transforms the batches of a task.
-    fn run(&self, batches: SendableRecordBatchStream, task: &StepTask) -> Result<SendableRecordBatchStream>;
+    fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream>;
 
     /// Builds what the step keeps on the thread of an actor.
     fn prepare(&self) -> Result<()> {

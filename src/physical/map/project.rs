@@ -43,9 +43,9 @@ impl MapStep for ProjectStep {
         &self.schema
     }
 
-    fn run(&self, batches: SendableRecordBatchStream, _task: &StepTask) -> Result<SendableRecordBatchStream> {
+    fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {
         let push = ProjectPush { expressions: self.expressions.clone(), schema: Arc::clone(&self.schema) };
-        Ok(push_stream(Arc::clone(&self.schema), batches, push))
+        Ok(push_stream(Arc::clone(&self.schema), batches, &task, push))
     }
 
     fn expressions(&self) -> Vec<&Arc<dyn PhysicalExpr>> {

@@ -2,13 +2,17 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
-use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream};
+use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
 use futures::{Stream, ready};
+
+use super::StepTask;
+use crate::physical::FailureLog;
 
 /// The state of a step within one task.
 pub(super) trait Push: Send {
@@ -25,9 +29,11 @@ pub(super) trait Push: Send {
 pub(super) fn push_stream(
     schema: SchemaRef,
     input: SendableRecordBatchStream,
+    task: &StepTask,
     push: impl Push + Unpin + 'static,
 ) -> SendableRecordBatchStream {
-    Box::pin(PushStream { schema, input, push, out: VecDeque::new(), ended: false })
+    let (log, context) = (Arc::clone(&task.log), Arc::clone(&task.context));
+    Box::pin(PushStream { schema, input, push, out: VecDeque::new(), ended: false, log, context })
 }
 
 struct PushStream<P> {
@@ -36,6 +42,8 @@ struct PushStream<P> {
     push: P,
     out: VecDeque<RecordBatch>,
     ended: bool,
+    log: Arc<FailureLog>,
+    context: Arc<TaskContext>,
 }
 
 impl<P: Push + Unpin> Stream for PushStream<P> {
@@ -56,7 +64,10 @@ impl<P: Push + Unpin> Stream for PushStream<P> {
             let pushed = match ready!(this.input.as_mut().poll_next(cx)) {
                 Some(Ok(batch)) if batch.num_rows() == 0 => Ok(()),
                 Some(Ok(batch)) => this.push.push(batch, &mut this.out),
-                Some(Err(e)) => Err(e),
+                Some(Err(e)) => {
+                    this.ended = true;
+                    return Poll::Ready(Some(Err(e)));
+                }
                 None => {
                     this.ended = true;
                     this.push.finish(&mut this.out)
@@ -64,8 +75,11 @@ impl<P: Push + Unpin> Stream for PushStream<P> {
             };
             if let Err(e) = pushed {
                 this.ended = true;
-                this.out.clear();
-                return Poll::Ready(Some(Err(e)));
+                // What came before the error stays when the task may give up.
+                if !this.log.may_give_up(&e, &this.context) {
+                    this.out.clear();
+                    return Poll::Ready(Some(Err(e)));
+                }
             }
         }
     }

@@ -37,11 +37,11 @@ impl MapStep for SampleStep {
         &self.schema
     }
 
-    fn run(&self, batches: SendableRecordBatchStream, task: &StepTask) -> Result<SendableRecordBatchStream> {
+    fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {
         // 2^64 as a float: a random u64 is below fraction * 2^64 with probability `fraction`.
         let below = self.fraction * 18_446_744_073_709_551_616.0;
         let push = SamplePush { below, seed: self.seed, task: task.id.hash(), next_row: 0 };
-        Ok(push_stream(Arc::clone(&self.schema), batches, push))
+        Ok(push_stream(Arc::clone(&self.schema), batches, &task, push))
     }
 }
 

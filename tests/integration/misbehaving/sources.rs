@@ -1,0 +1,71 @@
+//! The sources.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use blockyard::Datasource;
+use datafusion::arrow::array::{Int64Array, RecordBatch};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::PartitionStream;
+
+/// 100 ids in batches of other sizes each time; the first two times it breaks off on the way.
+#[derive(Debug, Clone, Default)]
+pub(super) struct BreaksOff {
+    pub(super) opened: Arc<AtomicUsize>,
+}
+
+fn schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false)]))
+}
+
+impl Datasource for BreaksOff {
+    fn name(&self) -> &str {
+        "ReadBreaksOff"
+    }
+
+    fn schema(&self) -> SchemaRef {
+        schema()
+    }
+
+    fn estimated_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    fn num_rows(&self) -> Option<usize> {
+        None
+    }
+
+    fn read_tasks(&self, _parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>> {
+        Ok(vec![Arc::new(Task { source: self.clone(), schema: schema() })])
+    }
+}
+
+#[derive(Debug)]
+struct Task {
+    source: BreaksOff,
+    schema: SchemaRef,
+}
+
+impl PartitionStream for Task {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let time = self.source.opened.fetch_add(1, SeqCst);
+        let size = [30, 7, 9][time.min(2)];
+        let batch = |first: i64| {
+            let ids = Int64Array::from_iter_values(first..(first + size).min(100));
+            Ok(RecordBatch::try_from_iter([("id", Arc::new(ids) as _)])?)
+        };
+        let mut batches: Vec<Result<RecordBatch>> = (0..100).step_by(size as usize).map(batch).collect();
+        if time < 2 {
+            batches.truncate(2 + 6 * time);
+            batches.push(Err(exec_datafusion_err!("connection reset by peer")));
+        }
+        Box::pin(RecordBatchStreamAdapter::new(schema(), futures::stream::iter(batches)))
+    }
+}
