@@ -20,7 +20,7 @@ use crate::block::Block;
 use crate::config::BlockyardOptions;
 use crate::dataset::Dataset;
 use crate::functions::{BatchFunction, FunctionRef, FunctionRegistry, Row, batch_of_rows};
-use crate::observability::{SYSTEM_SCHEMA, system_schema};
+use crate::observability::{ExecutionCallback, Observers, SYSTEM_SCHEMA, system_schema};
 use crate::optimizer::RuleRegistry;
 use crate::planner::{BlockyardQueryPlanner, block_formats};
 use crate::runtime::{BackpressurePolicy, Scheduler, in_thread};
@@ -44,6 +44,8 @@ pub struct Blockyard {
     pub functions: Arc<FunctionRegistry>,
     /// What holds stages back, beside the policies that `backpressure_policies` names.
     pub policies: Vec<Arc<dyn BackpressurePolicy>>,
+    /// What is called as executions begin, go on and end.
+    pub callbacks: Vec<Arc<dyn ExecutionCallback>>,
 }
 
 /// Adds Blockyard to any application of DataFusion.
@@ -55,7 +57,7 @@ pub trait SessionStateBuilderExt: Sized {
 
 impl SessionStateBuilderExt for SessionStateBuilder {
     fn with_blockyard(mut self, blockyard: Blockyard) -> Result<Self> {
-        let Blockyard { options, rules, functions, policies } = blockyard;
+        let Blockyard { options, rules, functions, policies, callbacks } = blockyard;
         let limit = options.memory_limit.bytes();
         let config = self.config().take().unwrap_or_default();
         least_memory(limit, config.target_partitions())?;
@@ -78,6 +80,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         config.set_extension(store);
         config.set_extension(Arc::new(Scheduler::new(policies, &options, config.target_partitions())?));
         config.set_extension(pool);
+        config.set_extension(Arc::new(Observers::new(callbacks)));
         config.set_extension(Arc::clone(&functions));
         let config = config.with_option_extension(options);
 
@@ -174,16 +177,17 @@ impl DataContext {
         let session = SessionContext::new_with_state(builder.with_blockyard(blockyard)?.build());
         let state = session.state();
         let extensions = state.config();
-        let (Some(store), Some(pool), Some(scheduler)) = (
+        let (Some(store), Some(pool), Some(scheduler), Some(observers)) = (
             extensions.get_extension::<BlockStore>(),
             extensions.get_extension::<SharedMemoryPool>(),
             extensions.get_extension::<Scheduler>(),
+            extensions.get_extension::<Observers>(),
         ) else {
             return config_err!("the session has no block store");
         };
         let catalog = &state.config_options().catalog.default_catalog;
         if let Some(catalog) = session.catalog(catalog) {
-            catalog.register_schema(SYSTEM_SCHEMA, system_schema(&store, &pool, &scheduler)?)?;
+            catalog.register_schema(SYSTEM_SCHEMA, system_schema(&store, &pool, &scheduler, &observers)?)?;
         }
         Ok(Self { session, store, scheduler, functions, rules })
     }

@@ -91,6 +91,7 @@ pub use functions::{
     flat_map_rows, from_closure, map_rows,
 };
 pub use logical::{MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode};
+pub use observability::{ExecutionCallback, ExecutionFailed, ExecutionProgress, ExecutionStarted, ExecutionSucceeded};
 pub use optimizer::{Anchor, RuleRegistry};
 pub use runtime::{BackpressurePolicy, ConcurrencyCap, DownstreamCapacity, OpId, OpView, ResourceBudget, Resources};
 pub use sinks::SaveMode;

@@ -27,6 +27,9 @@ mod memory;
 /// Functions that misbehave on purpose.
 #[path = "integration/misbehaving/mod.rs"]
 mod misbehaving;
+/// What a query says of itself.
+#[path = "integration/observability.rs"]
+mod observability;
 /// Random plans against plain DataFusion.
 #[path = "integration/oracle.rs"]
 mod oracle;

@@ -214,7 +214,7 @@ impl Session {
             let batch = tokio::select! {
                 batch = batches.next() => batch,
                 _ = tick.tick(), if progress.is_shown() => {
-                    progress.show(dataset.status());
+                    progress.show(dataset.progress().join("\n"));
                     continue;
                 }
             };

@@ -52,10 +52,18 @@ impl Dataset {
         let Started { plan, context, execution, admission } = self.start(state).await?;
         let batches = gather(&plan, context, execution.result_owner())?;
         let schema = batches.schema();
-        let admitted = batches.inspect(move |_| {
-            let _until_the_end = &admission;
+        // The admission is held until the end.
+        let running = (batches, execution.watch(), admission);
+        let watched = stream::unfold(running, |(mut batches, mut watch, admission)| async move {
+            let next = batches.next().await;
+            match &next {
+                Some(Ok(batch)) => watch.rows(batch.num_rows()),
+                Some(Err(e)) => watch.ended(Err(e.to_string())),
+                None => watch.ended(Ok(())),
+            }
+            next.map(|batch| (batch, (batches, watch, admission)))
         });
-        Ok(in_background(Box::pin(RecordBatchStreamAdapter::new(schema, admitted))))
+        Ok(in_background(Box::pin(RecordBatchStreamAdapter::new(schema, watched))))
     }
 
     /// The settings under which no join fails because its build side does not fit.
@@ -186,7 +194,10 @@ impl Dataset {
         let Started { plan, context, execution, admission: _admission } = self.start(state).await?;
         let owner = Arc::new(Owner::default());
         owner.describe(execution.query(), || "Materialize".to_owned());
-        collect_blocks(&plan, &context, NextUse::Kept, &owner).await
+        let mut watch = execution.watch();
+        let collected = collect_blocks(&plan, &context, NextUse::Kept, &owner).await;
+        watch.ended(collected.as_ref().map(drop).map_err(ToString::to_string));
+        collected
     }
 
     /// The table that the dataset scans; an error unless it is a bare scan.
@@ -205,6 +216,12 @@ impl Dataset {
     /// How the last execution stands, in one line; empty before the first one.
     pub fn status(&self) -> String {
         self.last.lock().as_ref().map_or(String::new(), Execution::status)
+    }
+
+    /// How the last execution stands, in several lines: one for all of it, one for each stage with its tasks, actors, queued
+    /// blocks and what holds it back, and one for each task that seems to hang. Empty before the first execution.
+    pub fn progress(&self) -> Vec<String> {
+        self.last.lock().as_ref().map_or(Vec::new(), Execution::progress)
     }
 
     /// The logical plan as built, as optimized, and the physical plan.
@@ -243,8 +260,9 @@ impl Dataset {
     /// Plans an execution and remembers it for `stats`.
     async fn start(&self, state: &SessionState) -> Result<Started> {
         let plan = state.create_physical_plan(&self.plan).await?;
-        let execution = Execution::start(Arc::clone(&plan), Arc::clone(self.context.store()));
-        let (context, admission) = query_context(TaskContext::from(state), plan.as_ref(), execution.query()).await?;
+        let context = TaskContext::from(state);
+        let execution = Execution::start(Arc::clone(&plan), Arc::clone(self.context.store()), &context)?;
+        let (context, admission) = query_context(context, plan.as_ref(), execution.query()).await?;
         *self.last.lock() = Some(execution.clone());
         Ok(Started { plan, context, execution, admission })
     }

@@ -1,12 +1,40 @@
 //! One execution of a plan, for looking at it while it runs and after.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+use datafusion::common::Result;
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::displayable;
+use parking_lot::Mutex;
 
 use datafusion::physical_plan::ExecutionPlan;
 
-use super::report::{report, status};
+use super::callback::{ExecutionCallback, ExecutionFailed, ExecutionProgress, ExecutionStarted, ExecutionSucceeded};
+use super::progress::progress;
+use super::report::{finished_tasks, report, status};
+use crate::runtime::Scheduler;
 use crate::store::{BlockStore, Owner};
+
+/// Those who hear of the executions of a session, and those executions that run now.
+#[derive(Debug, Default)]
+pub(crate) struct Observers {
+    callbacks: Vec<Arc<dyn ExecutionCallback>>,
+    running: Mutex<BTreeMap<u64, Execution>>,
+}
+
+impl Observers {
+    /// Calls `callbacks` in turn.
+    pub(crate) fn new(callbacks: Vec<Arc<dyn ExecutionCallback>>) -> Self {
+        Self { callbacks, running: Mutex::default() }
+    }
+
+    /// The executions that run now.
+    pub(super) fn running(&self) -> Vec<Execution> {
+        self.running.lock().values().cloned().collect()
+    }
+}
 
 /// A plan that runs or has run. Clones look at the same execution.
 #[derive(Debug, Clone)]
@@ -15,31 +43,66 @@ pub(crate) struct Execution {
     plan: Arc<dyn ExecutionPlan>,
     store: Arc<BlockStore>,
     started: Instant,
+    ended: Arc<OnceLock<Duration>>,
+    threads: usize,
+    observers: Arc<Observers>,
+    scheduler: Option<Arc<Scheduler>>,
     spilled_before: usize,
     restored_before: usize,
     result_owner: Arc<Owner>,
 }
 
 impl Execution {
-    /// Starts to observe a plan that is about to run.
-    pub(crate) fn start(plan: Arc<dyn ExecutionPlan>, store: Arc<BlockStore>) -> Self {
+    /// Starts to observe a plan that is about to run. Fails when a callback does not want it.
+    pub(crate) fn start(plan: Arc<dyn ExecutionPlan>, store: Arc<BlockStore>, context: &TaskContext) -> Result<Self> {
         if store.num_queries() == 0 {
             store.budget().reset_peak();
         }
-        Self {
+        let execution = Self {
             query: store.next_query(),
+            ended: Arc::default(),
+            threads: context.session_config().target_partitions(),
+            scheduler: context.session_config().get_extension::<Scheduler>(),
+            observers: context.session_config().get_extension::<Observers>().unwrap_or_default(),
             plan,
             started: Instant::now(),
             spilled_before: store.totals().spilled_bytes(),
             restored_before: store.totals().restored_bytes(),
             store,
             result_owner: Arc::default(),
+        };
+        if !execution.observers.callbacks.is_empty() {
+            let plan = displayable(execution.plan.as_ref()).indent(false).to_string();
+            let event = ExecutionStarted { query: execution.query, plan };
+            execution.observers.callbacks.iter().try_for_each(|callback| callback.before_execution(&event))?;
         }
+        Ok(execution)
+    }
+
+    /// Watches what the execution hands out until the result drops.
+    pub(crate) fn watch(&self) -> Watch {
+        self.observers.running.lock().insert(self.query, self.clone());
+        Watch { execution: self.clone(), rows: 0, told: None, ended: None }
+    }
+
+    /// Threads that run it.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
     }
 
     /// Number of the query in its session.
     pub(crate) fn query(&self) -> u64 {
         self.query
+    }
+
+    /// The scheduler of its session.
+    pub(super) fn scheduler(&self) -> Option<&Arc<Scheduler>> {
+        self.scheduler.as_ref()
+    }
+
+    /// The lines of a progress display.
+    pub(crate) fn progress(&self) -> Vec<String> {
+        progress(self)
     }
 
     /// The plan, with its metrics.
@@ -52,9 +115,9 @@ impl Execution {
         &self.result_owner
     }
 
-    /// Time since the start.
+    /// Time from the start to the end, or to now.
     pub(crate) fn elapsed(&self) -> Duration {
-        self.started.elapsed()
+        self.ended.get().copied().unwrap_or_else(|| self.started.elapsed())
     }
 
     /// Bytes of blocks that the session spilled since the start.
@@ -91,5 +154,65 @@ impl Execution {
     /// The stats report.
     pub(crate) fn report(&self) -> String {
         report(self)
+    }
+}
+
+/// How often callbacks hear of progress at most.
+const OFTEN: Duration = Duration::from_millis(100);
+
+/// Somebody takes what an execution hands out. The execution has ended when this drops.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    execution: Execution,
+    rows: usize,
+    told: Option<Instant>,
+    ended: Option<std::result::Result<(), String>>,
+}
+
+impl Watch {
+    /// Rows were handed out.
+    pub(crate) fn rows(&mut self, rows: usize) {
+        self.rows += rows;
+        let callbacks = &self.execution.observers.callbacks;
+        if callbacks.is_empty() || self.told.is_some_and(|told| told.elapsed() < OFTEN) {
+            return;
+        }
+        self.told = Some(Instant::now());
+        let event = ExecutionProgress {
+            query: self.execution.query,
+            elapsed: self.execution.elapsed(),
+            rows: self.rows,
+            tasks: finished_tasks(&self.execution),
+        };
+        callbacks.iter().for_each(|callback| callback.on_progress(&event));
+    }
+
+    /// There are no more rows.
+    pub(crate) fn ended(&mut self, result: std::result::Result<(), String>) {
+        self.ended.get_or_insert(result);
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let (execution, rows) = (&self.execution, self.rows);
+        let (query, elapsed) = (execution.query, execution.started.elapsed());
+        // Set once: each execution is watched once.
+        let _first = execution.ended.set(elapsed);
+        let observers = &execution.observers;
+        observers.running.lock().remove(&query);
+        if observers.callbacks.is_empty() {
+            return;
+        }
+        match self.ended.take().unwrap_or_else(|| Err("it was dropped before its end".to_owned())) {
+            Ok(()) => {
+                let event = ExecutionSucceeded { query, elapsed, rows, stats: execution.report() };
+                observers.callbacks.iter().for_each(|callback| callback.after_success(&event));
+            }
+            Err(error) => {
+                let event = ExecutionFailed { query, elapsed, rows, error };
+                observers.callbacks.iter().for_each(|callback| callback.after_failure(&event));
+            }
+        }
     }
 }

@@ -1,8 +1,11 @@
 //! Reads what operators count, and says it: the stats report. Nothing here changes what runs.
 
+mod callback;
 mod execution;
+mod progress;
 mod report;
 mod tables;
 
-pub(crate) use execution::Execution;
+pub use callback::{ExecutionCallback, ExecutionFailed, ExecutionProgress, ExecutionStarted, ExecutionSucceeded};
+pub(crate) use execution::{Execution, Observers};
 pub(crate) use tables::{SYSTEM_SCHEMA, system_schema};

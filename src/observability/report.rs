@@ -10,7 +10,6 @@
 //! ```
 
 use std::fmt::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
 use datafusion::physical_plan::ExecutionPlan;
@@ -18,7 +17,7 @@ use datafusion::physical_plan::metrics::MetricValue;
 
 use super::Execution;
 use crate::config::ByteSize;
-use crate::physical::{ExchangeExec, FailureLog, ReadExec, StageMetrics, TaskRecord, as_task_plan};
+use crate::physical::{ExchangeExec, FailureLog, ReadExec, StageMetrics, TaskRecord, as_task_plan, bottleneck};
 use crate::store::Owner;
 
 /// The report of an execution, up to now.
@@ -39,7 +38,25 @@ pub(super) fn report(execution: &Execution) -> String {
         ByteSize(execution.spilled_bytes()),
         ByteSize(execution.restored_bytes())
     );
+    let sentence = bottleneck(execution.plan().as_ref(), execution.elapsed(), execution.threads());
+    let _written = writeln!(text, "Bottleneck: {sentence}");
     text
+}
+
+/// The stages of an execution by their names, inputs first.
+pub(super) fn stages(execution: &Execution) -> Vec<(String, StageMetrics)> {
+    let mut entries = Vec::new();
+    collect(execution.plan().as_ref(), &mut entries);
+    let stage = |entry| match entry {
+        Entry::Stage { name, metrics, .. } => Some((name, metrics)),
+        Entry::Operator { .. } => None,
+    };
+    entries.into_iter().filter_map(stage).collect()
+}
+
+/// Tasks of all stages that ended.
+pub(super) fn finished_tasks(execution: &Execution) -> usize {
+    stages(execution).iter().map(|(_, stage)| stage.tasks().len()).sum()
 }
 
 /// One line on how an execution stands.
@@ -62,7 +79,7 @@ pub(super) fn status(execution: &Execution) -> String {
 
 /// A stage of ours, or an operator of DataFusion between stages.
 enum Entry<'a> {
-    Stage { name: String, tasks: Vec<TaskRecord>, owner: &'a Owner, failures: Arc<FailureLog> },
+    Stage { name: String, tasks: Vec<TaskRecord>, owner: &'a Owner, metrics: StageMetrics },
     Operator { name: String, rows: Option<usize>, time: Duration, spilled: usize },
 }
 
@@ -97,8 +114,8 @@ fn add_map_side<'a>(exchange: &'a ExchangeExec, entries: &mut Vec<Entry<'a>>) {
 
 fn add_stage<'a>(name: String, stage: &'a StageMetrics, owner: &'a Owner, entries: &mut Vec<Entry<'a>>) {
     let tasks = stage.tasks();
-    if !tasks.is_empty() || owner.put_blocks() > 0 {
-        entries.push(Entry::Stage { name, tasks, owner, failures: stage.failures() });
+    if !tasks.is_empty() || owner.put_blocks() > 0 || !stage.running().is_empty() {
+        entries.push(Entry::Stage { name, tasks, owner, metrics: stage.clone() });
     }
 }
 
@@ -131,7 +148,7 @@ impl Entry<'_> {
                 }
                 writeln!(text)
             }
-            Self::Stage { name, tasks, owner, failures } => {
+            Self::Stage { name, tasks, owner, metrics } => {
                 let wall: Duration = tasks.iter().map(|t| t.wall).sum();
                 // Blocks are formed only where a stage ends; else every task counts as one.
                 let blocks = tasks.len().max(owner.put_blocks());
@@ -150,7 +167,8 @@ impl Entry<'_> {
                     writeln!(text, "* Output num rows per {unit}: {}", spread(&rows, |n| format!("{n:.0}")))?;
                     writeln!(text, "* Output size per {unit}: {}", spread(&bytes, size))?;
                 }
-                write_failures(failures, text)?;
+                write_schedule(metrics, text)?;
+                write_failures(&metrics.failures(), text)?;
                 if owner.spilled_bytes() + owner.restored_bytes() > 0 {
                     let (spilled, restored) = (ByteSize(owner.spilled_bytes()), ByteSize(owner.restored_bytes()));
                     let (write, read) = (seconds(owner.spill_time()), seconds(owner.restore_time()));
@@ -166,6 +184,28 @@ impl Entry<'_> {
             }
         }
     }
+}
+
+/// What the scheduler has seen of a stage that it ran.
+fn write_schedule(metrics: &StageMetrics, text: &mut String) -> std::fmt::Result {
+    let Some(schedule) = metrics.schedule() else {
+        return Ok(());
+    };
+    write!(text, "* Scheduling: at most {} tasks at once; running {}", schedule.most_running, seconds(schedule.ran))?;
+    let waits = schedule.waited.iter().filter(|(_, time)| !time.is_zero());
+    waits.into_iter().try_for_each(|(wait, time)| write!(text, ", {wait} {}", seconds(*time)))?;
+    writeln!(text)?;
+    let held_back: Vec<_> = schedule.held_back.iter().filter(|(_, time)| time.as_millis() > 0).collect();
+    if held_back.is_empty() {
+        return Ok(());
+    }
+    let parts: Vec<_> = held_back.iter().map(|(policy, time)| format!("{policy} {}", seconds(**time))).collect();
+    writeln!(
+        text,
+        "* Backpressure: held back by {}; a smaller batch_size, more concurrency of the next operator, more memory for each \
+         task, or smaller blocks (target_max_block_size) may help",
+        parts.join(", ")
+    )
 }
 
 /// What went wrong without ending the query, if anything did.

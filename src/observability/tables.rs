@@ -1,8 +1,9 @@
-//! The system tables: `blockyard.memory`, `blockyard.blocks`, `blockyard.operators`, `blockyard.spills` and `blockyard.settings`. Each scan shows
-//! how things stand when it runs, while other queries run too.
+//! The system tables: `blockyard.queries`, `operators`, `tasks`, `memory`, `blocks`, `spills` and `settings`. Each scan
+//! shows how things stand when it runs, while other queries run too.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -11,11 +12,16 @@ use datafusion::catalog::{MemorySchemaProvider, SchemaProvider};
 use datafusion::common::Result;
 use datafusion::config::ExtensionOptions;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::displayable;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
 use futures::stream;
 
+use super::execution::{Execution, Observers};
+use super::report::{finished_tasks, stages};
+use crate::block::TaskId;
 use crate::config::BlockyardOptions;
+use crate::physical::TaskRecord;
 use crate::runtime::{OpStatus, Scheduler};
 use crate::store::{BlockStore, NextUse, SharedMemoryPool};
 
@@ -28,6 +34,7 @@ struct Sources {
     store: Arc<BlockStore>,
     pool: Arc<SharedMemoryPool>,
     scheduler: Arc<Scheduler>,
+    observers: Arc<Observers>,
 }
 
 /// The schema with the system tables of a session.
@@ -35,9 +42,10 @@ pub(crate) fn system_schema(
     store: &Arc<BlockStore>,
     pool: &Arc<SharedMemoryPool>,
     scheduler: &Arc<Scheduler>,
+    observers: &Arc<Observers>,
 ) -> Result<Arc<dyn SchemaProvider>> {
     let (store, pool, scheduler) = (Arc::clone(store), Arc::clone(pool), Arc::clone(scheduler));
-    let sources = Sources { store, pool, scheduler };
+    let sources = Sources { store, pool, scheduler, observers: Arc::clone(observers) };
     let tables = [
         ("memory", columns(&["query", "operator", "kind"], &["bytes", "peak_bytes"]), memory as Rows),
         (
@@ -68,6 +76,16 @@ pub(crate) fn system_schema(
                 ],
             ),
             operators,
+        ),
+        (
+            "queries",
+            columns(&["query", "plan"], &["elapsed_ms", "finished_tasks", "running_tasks", "memory_bytes"]),
+            queries,
+        ),
+        (
+            "tasks",
+            columns(&["query", "operator", "task", "state"], &["wall_ms", "cpu_ms", "num_rows", "size_bytes"]),
+            tasks,
         ),
         ("spills", columns(&["file", "what"], &["bytes"]), spills),
         ("settings", columns(&["name", "value", "description"], &[]), settings),
@@ -210,6 +228,69 @@ fn operators(sources: &Sources, _context: &TaskContext) -> Vec<ArrayRef> {
         number(|op| op.held_bytes as usize),
         number(|op| op.ran.as_millis() as usize),
         number(|op| op.waited.values().sum::<std::time::Duration>().as_millis() as usize),
+    ]
+}
+
+/// Queries that run now.
+fn queries(sources: &Sources, _context: &TaskContext) -> Vec<ArrayRef> {
+    let running = sources.observers.running();
+    let holders = sources.pool.holders();
+    let owners = sources.store.owners();
+    let memory = |query: u64| {
+        let operators: usize = holders.iter().filter(|holder| holder.query == query).map(|holder| holder.bytes).sum();
+        let blocks = owners.iter().filter(|owner| owner.query() == query);
+        (operators + blocks.map(|owner| owner.block_bytes() + owner.task_bytes()).sum::<usize>()) as u64
+    };
+    let plan = |execution: &Execution| displayable(execution.plan().as_ref()).indent(false).to_string();
+    let tasks = |execution: &Execution| {
+        let running = stages(execution).into_iter().filter(|(name, _)| name != "Queue" && name != "Gather");
+        running.map(|(_, stage)| stage.running().len() as u64).sum::<u64>()
+    };
+    vec![
+        ids(running.iter().map(Execution::query)),
+        texts(running.iter().map(plan)),
+        numbers(running.iter().map(|execution| execution.elapsed().as_millis() as u64)),
+        numbers(running.iter().map(|execution| finished_tasks(execution) as u64)),
+        numbers(running.iter().map(tasks)),
+        numbers(running.iter().map(|execution| memory(execution.query()))),
+    ]
+}
+
+/// Tasks of the queries that run now, ended ones too.
+fn tasks(sources: &Sources, _context: &TaskContext) -> Vec<ArrayRef> {
+    struct Row {
+        query: u64,
+        operator: String,
+        task: Option<TaskId>,
+        wall: Duration,
+        record: TaskRecord,
+    }
+    let mut rows = Vec::new();
+    for execution in sources.observers.running() {
+        for (operator, stage) in stages(&execution) {
+            let (query, name) = (execution.query(), || operator.clone());
+            for (task, since) in stage.running() {
+                let (task, record) = (Some(task), TaskRecord::default());
+                rows.push(Row { query, operator: name(), task, wall: since.elapsed(), record });
+            }
+            for record in stage.tasks() {
+                rows.push(Row { query, operator: name(), task: None, wall: record.wall, record });
+            }
+        }
+    }
+    let known = |row: &Row, value: usize| row.task.is_none().then_some(value as u64);
+    let column = |of: fn(&Row) -> usize| -> ArrayRef {
+        Arc::new(rows.iter().map(|row| known(row, of(row))).collect::<UInt64Array>())
+    };
+    vec![
+        ids(rows.iter().map(|row| row.query)),
+        texts(rows.iter().map(|row| row.operator.as_str())),
+        texts(rows.iter().map(|row| row.task.as_ref().map_or(String::new(), ToString::to_string))),
+        texts(rows.iter().map(|row| if row.task.is_some() { "running" } else { "ended" })),
+        numbers(rows.iter().map(|row| row.wall.as_millis() as u64)),
+        column(|row| row.record.cpu.as_millis() as usize),
+        column(|row| row.record.output.num_rows),
+        column(|row| row.record.output.size_bytes),
     ]
 }
 

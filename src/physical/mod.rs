@@ -28,7 +28,9 @@ macro_rules! without_expressions {
     };
 }
 
+mod bottleneck;
 mod compact;
+mod diagnose;
 mod dispatch;
 mod exchange;
 mod executions;
@@ -47,7 +49,9 @@ mod window;
 mod write;
 mod zip;
 
+pub(crate) use bottleneck::bottleneck;
 pub(crate) use compact::CompactExec;
+pub(crate) use diagnose::DiagnoseExec;
 pub(crate) use exchange::{ExchangeExec, ExchangeScheme, StoredBlock, collect_blocks};
 pub(crate) use failures::FailureLog;
 pub(crate) use gather::{GatherExec, gather};

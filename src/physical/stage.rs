@@ -1,5 +1,6 @@
 //! What the tasks of a stage did: the raw material of `stats()` and EXPLAIN ANALYZE.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,7 +18,8 @@ use parking_lot::Mutex;
 
 use super::failures::FailureLog;
 use super::tasks::Task;
-use crate::block::BlockMetadata;
+use crate::block::{BlockMetadata, TaskId};
+use crate::runtime::OpStatus;
 use crate::store::Owner;
 
 /// One finished task.
@@ -38,9 +40,26 @@ pub(crate) struct StageMetrics {
     tasks: Arc<Mutex<Vec<TaskRecord>>>,
     owner: Arc<Owner>,
     failures: Arc<FailureLog>,
+    schedule: Arc<Mutex<Option<OpStatus>>>,
+    running: Arc<Mutex<BTreeMap<TaskId, Instant>>>,
 }
 
 impl StageMetrics {
+    /// Tasks that run now, and since when. Those of two executions of a plan at once are told apart by nothing.
+    pub(crate) fn running(&self) -> Vec<(TaskId, Instant)> {
+        self.running.lock().iter().map(|(task, since)| (task.clone(), *since)).collect()
+    }
+
+    /// What the scheduler has seen of the stage in its last execution, once that has ended.
+    pub(crate) fn schedule(&self) -> Option<OpStatus> {
+        self.schedule.lock().clone()
+    }
+
+    /// Remembers what the scheduler has seen.
+    pub(super) fn scheduled(&self, status: OpStatus) {
+        *self.schedule.lock() = Some(status);
+    }
+
     /// What its tasks have put up with.
     pub(crate) fn failures(&self) -> Arc<FailureLog> {
         Arc::clone(&self.failures)
@@ -59,6 +78,8 @@ impl StageMetrics {
     /// A task whose time and output are recorded here.
     pub(crate) fn measure(&self, task: Task) -> Task {
         let measured = MeasuredStream {
+            task: task.id.clone(),
+            has_begun: false,
             inner: task.batches,
             record: TaskRecord::default(),
             waiting_since: None,
@@ -79,6 +100,15 @@ impl StageMetrics {
             set.push(Arc::new(Metric::new_with_labels(value, None, Vec::<Label>::new())));
         };
         add("tasks", self.tasks.lock().len());
+        if let Some(schedule) = self.schedule() {
+            add("ran_ms", schedule.ran.as_millis() as usize);
+            let waited: Duration = schedule.waited.values().sum();
+            add("waited_ms", waited.as_millis() as usize);
+            let held_back: Duration = schedule.held_back.values().sum();
+            if !held_back.is_zero() {
+                add("backpressured_ms", held_back.as_millis() as usize);
+            }
+        }
         let failures = [
             ("failed_rows", self.failures.failed_rows()),
             ("errored_tasks", self.failures.errored_tasks()),
@@ -101,6 +131,8 @@ impl StageMetrics {
 }
 
 struct MeasuredStream {
+    task: TaskId,
+    has_begun: bool,
     inner: SendableRecordBatchStream,
     record: TaskRecord,
     waiting_since: Option<Instant>,
@@ -114,6 +146,9 @@ impl Stream for MeasuredStream {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let start = Instant::now();
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.stage.running.lock().insert(self.task.clone(), start);
+        }
         let cpu = ThreadTime::now();
         if let Some(since) = self.waiting_since.take() {
             self.record.wall += start - since;
@@ -145,6 +180,7 @@ impl RecordBatchStream for MeasuredStream {
 
 impl Drop for MeasuredStream {
     fn drop(&mut self) {
+        self.stage.running.lock().remove(&self.task);
         self.stage.tasks.lock().push(self.record);
     }
 }

@@ -22,10 +22,10 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::MapExec;
 use super::dispatch::{Dispatcher, Hands};
 use super::memory::block_bytes;
 use super::tasks::{Task, all_tasks, as_task_plan, blocks_of_task, is_ordered, task_of_block};
+use super::{MapExec, StageMetrics};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::functions::{ActorPool, Compute, Workers};
@@ -42,6 +42,7 @@ pub(super) struct StageRun {
     query: u64,
     /// How long nothing may happen in the query.
     no_progress: Option<Duration>,
+    metrics: Option<StageMetrics>,
     _drivers: Drivers<()>,
 }
 
@@ -128,7 +129,8 @@ impl StageRun {
         };
         let seconds = options.execution_no_progress_timeout_s as u64;
         let no_progress = (seconds > 0).then(|| Duration::from_secs(seconds));
-        Ok(Self { stage, scheduler, query, no_progress, _drivers: Drivers::start([driver]) })
+        let metrics = as_task_plan(plan.as_ref()).map(|plan| plan.stage().clone());
+        Ok(Self { stage, scheduler, query, no_progress, metrics, _drivers: Drivers::start([driver]) })
     }
 
     /// The next block as a task; `None` when there is none any more.
@@ -167,6 +169,9 @@ impl StageRun {
 
 impl Drop for StageRun {
     fn drop(&mut self) {
+        if let (Some(metrics), Some(status)) = (&self.metrics, self.stage.op.status()) {
+            metrics.scheduled(status);
+        }
         self.stage.out.lock().is_cancelled = true;
         self.stage.cancelled.notify_waiters();
     }

@@ -31,6 +31,9 @@ use crate::store::{BlockStore, Owner, QueryPool};
 /// A row group is not larger than this.
 const MOST_ROW_GROUP_BYTES: usize = 128 << 20;
 
+/// What the writer of a column takes beside the values: its dictionary and the buffers of a page.
+const COLUMN_WRITER_BYTES: usize = 32 << 10;
+
 /// Writes its input and returns the number of rows.
 #[derive(Debug)]
 pub(crate) struct WriteExec {
@@ -197,7 +200,8 @@ impl Job {
                     let schema = Arc::clone(block.schema());
                     let (bytes, rows) = (block.metadata().size_bytes, block.metadata().num_rows);
                     // The block, its columns as they are encoded, and a row in a page and compressed.
-                    let encoding = bytes.min(buffer_bytes) + 2 * bytes / rows.max(1);
+                    let columns = schema.flattened_fields().len() * COLUMN_WRITER_BYTES;
+                    let encoding = bytes.min(buffer_bytes) + 2 * bytes / rows.max(1) + columns;
                     let _reserved = store.working_set(&owner, bytes + encoding)?;
                     let batches = block.into_batches();
                     let rows = loop {

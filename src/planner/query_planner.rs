@@ -10,10 +10,12 @@ use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::analyze::AnalyzeExec;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use super::{NodePlanner, node_planners};
 use crate::logical::is_ours;
+use crate::physical::DiagnoseExec;
 
 /// Plans queries which use our nodes, and leaves the others to the planner that the application had.
 #[derive(Debug)]
@@ -38,7 +40,10 @@ impl QueryPlanner for BlockyardQueryPlanner {
         }
         let planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>> =
             node_planners().into_iter().map(|p| Arc::new(Adapter(p)) as _).collect();
-        DefaultPhysicalPlanner::with_extension_planners(planners).create_physical_plan(plan, session).await
+        let planned =
+            DefaultPhysicalPlanner::with_extension_planners(planners).create_physical_plan(plan, session).await?;
+        // DataFusion puts an AnalyzeExec on top after all rules have run.
+        Ok(if planned.is::<AnalyzeExec>() { Arc::new(DiagnoseExec::new(planned)) } else { planned })
     }
 }
 

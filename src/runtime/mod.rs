@@ -13,4 +13,4 @@ pub(crate) use drivers::Drivers;
 pub(crate) use io::{block_on_io, in_thread, on_io_thread, on_own_thread};
 pub(crate) use out_queue::OutQueue;
 pub use scheduler::{BackpressurePolicy, ConcurrencyCap, DownstreamCapacity, OpId, OpView, ResourceBudget, Resources};
-pub(crate) use scheduler::{OpHandle, OpSpec, OpStatus, Permit, PoolSpec, PoolState, Scheduler};
+pub(crate) use scheduler::{OpHandle, OpSpec, OpStatus, Permit, PoolSpec, PoolState, Scheduler, Wait};

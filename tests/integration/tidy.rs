@@ -53,7 +53,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("planner", &["config", "functions", "logical", "physical", "sinks"]),
     ("sources", &["block", "config", "error", "physical", "sinks", "store"]),
     ("physical", &["block", "config", "error", "functions", "runtime", "sinks", "store"]),
-    ("observability", &["config", "physical", "runtime", "store"]),
+    ("observability", &["block", "config", "physical", "runtime", "store"]),
     ("sinks", &["block", "error"]),
     ("runtime", &["block", "config", "error"]),
     ("store", &["block", "config", "error"]),

@@ -94,6 +94,12 @@ struct Query {
 #[derive(Debug, Clone)]
 pub(crate) struct OpStatus {
     pub(crate) query: u64,
+    /// Who takes its blocks, where the scheduler knows.
+    pub(crate) consumer: Option<OpId>,
+    /// Time in which policies held it back, whether or not it ran something meanwhile.
+    pub(crate) held_back: BTreeMap<&'static str, Duration>,
+    /// The most tasks that ran at once.
+    pub(crate) most_running: usize,
     pub(crate) name: String,
     pub(crate) needs: Resources,
     pub(crate) running: usize,
@@ -471,6 +477,7 @@ impl Core {
         }?;
         op.started += usize::from(start);
         op.running += 1;
+        op.most_running = op.most_running.max(op.running);
         let (query, needs) = (op.query, op.spec.needs.clone());
         self.used = self.used.plus(&needs);
         let grants = self.next_number();
@@ -534,16 +541,27 @@ impl Core {
 
     /// The operators of all queries as they stand.
     pub(super) fn statuses(&self, now: Duration) -> Vec<OpStatus> {
+        self.ops.keys().filter_map(|id| self.status(*id, now)).collect()
+    }
+
+    /// An operator as it stands.
+    pub(super) fn status(&self, id: OpId, now: Duration) -> Option<OpStatus> {
         let status = |op: &Op| {
             let passed = now.saturating_sub(op.since);
-            let (mut ran, mut waited) = (op.ran, op.waited.clone());
+            let (mut ran, mut waited, mut held_back) = (op.ran, op.waited.clone(), op.held_back.clone());
             match &op.wait {
                 _ if op.running > 0 => ran += passed,
                 Some(wait) => *waited.entry(wait.clone()).or_default() += passed,
                 None => {}
             }
+            if let Some(Wait::Backpressure(policy)) = op.wait {
+                *held_back.entry(policy).or_default() += passed;
+            }
             OpStatus {
                 query: op.query,
+                consumer: op.spec.consumer,
+                held_back,
+                most_running: op.most_running,
                 name: op.spec.name.clone(),
                 needs: op.spec.needs.clone(),
                 running: op.running,
@@ -561,7 +579,7 @@ impl Core {
                 waited,
             }
         };
-        self.ops.values().map(status).collect()
+        self.ops.get(&id).map(status)
     }
 
     /// What each operator of a query waits for, as one line.

@@ -200,6 +200,11 @@ impl OpHandle {
         })
     }
 
+    /// What the operator has done up to now.
+    pub(crate) fn status(&self) -> Option<OpStatus> {
+        self.scheduler.state.lock().core.status(self.id, self.scheduler.started.elapsed())
+    }
+
     /// Says what the actors of the operator do.
     pub(crate) fn pool_is(&self, state: PoolState) {
         self.scheduler.tell(|core, now| core.pool_is(self.id, state, now));

@@ -18,8 +18,8 @@ mod solver;
 
 pub(crate) use self::core::OpStatus;
 pub(crate) use handle::{OpHandle, Permit, Scheduler};
-pub(crate) use op::OpSpec;
 pub use op::{OpId, OpView};
+pub(crate) use op::{OpSpec, Wait};
 pub use policies::{BackpressurePolicy, ConcurrencyCap, DownstreamCapacity, ResourceBudget};
 pub(crate) use pool::{PoolSpec, PoolState};
 pub use resources::Resources;

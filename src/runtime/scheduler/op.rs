@@ -96,6 +96,10 @@ pub(super) struct Op {
     pub(super) ran: Duration,
     /// The same, counted once for each of them.
     pub(super) task_time: Duration,
+    /// Time in which a policy held it back, whether or not it ran something.
+    pub(super) held_back: BTreeMap<&'static str, Duration>,
+    /// The most tasks that ran at once.
+    pub(super) most_running: usize,
     pub(super) pool: Option<Pool>,
 }
 
@@ -124,6 +128,8 @@ impl Op {
             since: now,
             waited: BTreeMap::new(),
             ran: Duration::ZERO,
+            held_back: BTreeMap::new(),
+            most_running: 0,
             task_time: Duration::ZERO,
         }
     }
@@ -169,6 +175,9 @@ impl Op {
     pub(super) fn touch(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.since);
         self.since = now;
+        if let Some(Wait::Backpressure(policy)) = self.wait {
+            *self.held_back.entry(policy).or_default() += passed;
+        }
         if self.running > 0 {
             self.ran += passed;
             self.task_time += passed * self.running as u32;

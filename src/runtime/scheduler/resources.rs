@@ -62,7 +62,7 @@ impl Resources {
         self.zip(other, u64::min)
     }
 
-    pub(super) fn times(&self, factor: u64) -> Self {
+    pub(crate) fn times(&self, factor: u64) -> Self {
         self.zip(&Self::default(), |a, _| a.saturating_mul(factor))
     }
 

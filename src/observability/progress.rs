@@ -1,0 +1,124 @@
+//! The lines of a progress display, in the shape of Ray's:
+//!
+//! ```text
+//! Running query 3 for 12s. Active & requested resources: 4/8 CPU; memory 300MiB of 1GiB
+//! - ReadParquet: Tasks: 2, 14/200 ended; 120000 rows
+//! - MapBatches(f): Tasks: 4, 10/? ended [backpressured: DownstreamCapacity]; Actors: 2; Queued blocks: 7 (1.2GiB); ..
+//! ```
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::physical_plan::ExecutionPlan;
+
+use super::Execution;
+use crate::config::ByteSize;
+use crate::physical::{ExchangeExec, QueueExec, ReadExec, StageMetrics, as_task_plan, planned_blocks};
+use crate::runtime::{OpStatus, Wait};
+
+/// Tasks before which nothing is said of one that takes longer than others.
+const SAMPLES: usize = 10;
+/// Deviations from the mean from which a task is said to hang.
+const DEVIATIONS: f64 = 10.0;
+/// A task is not said to hang before this.
+const SOON: Duration = Duration::from_secs(10);
+
+/// How an execution stands: a line for all of it, a line for each stage, inputs first, and one for each task that seems to
+/// hang.
+pub(super) fn progress(execution: &Execution) -> Vec<String> {
+    let ops: Vec<OpStatus> = execution.scheduler().map_or(Vec::new(), |scheduler| scheduler.statuses());
+    let ops: Vec<OpStatus> = ops.into_iter().filter(|op| op.query == execution.query()).collect();
+    let total = execution.scheduler().map_or(0, |scheduler| scheduler.total().milli_cpus);
+    let active: u64 = ops.iter().map(|op| op.needs.milli_cpus * op.running as u64).sum();
+    let cpus = |milli: u64| milli as f64 / 1000.0;
+    let resources = if ops.is_empty() {
+        String::new()
+    } else {
+        format!(" Active & requested resources: {}/{} CPU;", cpus(active), cpus(total))
+    };
+    let mut lines = vec![format!(
+        "Running query {} for {}s.{resources} memory {} of {}",
+        execution.query(),
+        execution.elapsed().as_secs(),
+        ByteSize(execution.used_bytes()),
+        ByteSize(execution.limit_bytes())
+    )];
+    add(execution.plan(), &ops, &mut lines);
+    lines
+}
+
+fn add(plan: &Arc<dyn ExecutionPlan>, ops: &[OpStatus], lines: &mut Vec<String>) {
+    for child in plan.children().into_iter().filter(|_| !plan.is::<ReadExec>()) {
+        add(child, ops, lines);
+    }
+    if let Some(exchange) = plan.downcast_ref::<ExchangeExec>() {
+        stage_lines(&exchange.map_stage_name(), exchange.map_stage(), planned_blocks(exchange.input()), ops, lines);
+    }
+    if let Some(stage) = as_task_plan(plan.as_ref()).filter(|_| !plan.is::<QueueExec>()) {
+        stage_lines(&stage.stage_name(), stage.stage(), planned_blocks(plan), ops, lines);
+    }
+}
+
+fn stage_lines(name: &str, stage: &StageMetrics, total: Option<usize>, ops: &[OpStatus], lines: &mut Vec<String>) {
+    let (ended, running) = (stage.tasks(), stage.running());
+    let op = ops.iter().find(|op| op.name == name);
+    if ended.is_empty() && running.is_empty() && op.is_none() {
+        return;
+    }
+    let total = total.map_or("?".to_owned(), |total| total.to_string());
+    let mut line = format!("- {name}: Tasks: {}, {}/{total} ended", running.len(), ended.len());
+    if let Some(op) = op {
+        // Writing to a string cannot fail.
+        let _written = match &op.wait {
+            Some(Wait::Backpressure(policy)) => write!(line, " [backpressured: {policy}]"),
+            Some(wait) if op.running == 0 => write!(line, " [{wait}]"),
+            _ => Ok(()),
+        };
+        if let Some(actors) = op.actors {
+            let _written = write!(line, "; Actors: {}", actors.ready);
+            if actors.pending > 0 {
+                let _written = write!(line, " (and {} being built)", actors.pending);
+            }
+        }
+        let queued = ByteSize(op.queued_bytes as usize);
+        let _written = write!(line, "; Queued blocks: {} ({queued})", op.queued_blocks);
+        let _written = write!(line, "; Resources: {}", op.needs.times(op.running as u64));
+    }
+    let rows: usize = ended.iter().map(|task| task.output.num_rows).sum();
+    let _written = write!(line, "; {rows} rows");
+    lines.push(line);
+    let walls: Vec<f64> = ended.iter().map(|task| task.wall.as_secs_f64()).collect();
+    for (task, since) in running {
+        if let Some(mean) = hangs(&walls, since.elapsed()) {
+            let seconds = since.elapsed().as_secs();
+            lines.push(format!("  ! task {task} of {name} runs for {seconds}s; others took {mean:.1}s on the mean"));
+        }
+    }
+}
+
+/// The mean of what other tasks took, if one that runs for so long takes much longer.
+fn hangs(others: &[f64], runs_for: Duration) -> Option<f64> {
+    if others.len() < SAMPLES || runs_for < SOON {
+        return None;
+    }
+    let count = others.len() as f64;
+    let mean = others.iter().sum::<f64>() / count;
+    let variance = others.iter().map(|wall| (wall - mean).powi(2)).sum::<f64>() / count;
+    (runs_for.as_secs_f64() > mean + DEVIATIONS * variance.sqrt()).then_some(mean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_hangs_that_takes_much_longer_than_others() {
+        let others = [1.0, 1.2, 0.8, 1.0, 1.0, 1.1, 0.9, 1.0, 1.0, 1.0];
+        assert_eq!(hangs(&others, Duration::from_secs(9)), None, "everything may take a moment");
+        assert!(hangs(&others, Duration::from_secs(11)).is_some_and(|mean| (mean - 1.0).abs() < 0.1));
+        assert_eq!(hangs(&others[..9], Duration::from_secs(100)), None, "too few to compare with");
+        let spread: Vec<f64> = (0..20).map(f64::from).collect();
+        assert_eq!(hangs(&spread, Duration::from_secs(60)), None);
+    }
+}

@@ -1,0 +1,158 @@
+//! What a plan waited for most, and what would help: the last line of EXPLAIN ANALYZE and of the stats.
+
+use std::time::Duration;
+
+use datafusion::physical_plan::ExecutionPlan;
+
+use super::tasks::{TaskPlan, as_task_plan};
+use super::{ExchangeExec, MapExec, QueueExec, ReadExec};
+use crate::functions::Workers;
+use crate::runtime::Wait;
+
+/// What the operators of a plan did.
+#[derive(Debug, Default)]
+struct Work {
+    /// Names of operators with the time that their tasks ran, the time on a CPU, and the plan.
+    operators: Vec<Operator>,
+    /// Time in which blocks were written to disk and read back.
+    disk: Duration,
+    spilled_bytes: usize,
+    /// Time in which stages waited for whoever takes the result.
+    consumer: Duration,
+}
+
+#[derive(Debug)]
+struct Operator {
+    name: String,
+    wall: Duration,
+    cpu: Duration,
+    /// Tasks at once, where the user says how many, and for how long any ran.
+    concurrency: Option<(usize, Duration)>,
+    is_read: bool,
+    is_function: bool,
+}
+
+/// The part of the time from which something is worth saying.
+const MUCH: f64 = 0.3;
+/// The part of its time that an operator is on a CPU from which it is said to compute.
+const COMPUTES: f64 = 0.6;
+
+/// One sentence on what took the time of a plan that ran for `elapsed` on `threads`.
+pub(crate) fn bottleneck(plan: &dyn ExecutionPlan, elapsed: Duration, threads: usize) -> String {
+    let mut work = Work::default();
+    add(plan, &mut work);
+    let total = elapsed.as_secs_f64().max(1e-9);
+    let percent = |time: Duration| format!("{:.0} %", (100.0 * time.as_secs_f64() / total).min(100.0));
+    if work.disk.as_secs_f64() / total > MUCH && work.spilled_bytes > 0 {
+        return format!(
+            "the disk: blocks were spilled and restored for {} of the time; a higher blockyard.memory_limit would help",
+            percent(work.disk)
+        );
+    }
+    if work.consumer.as_secs_f64() / total > MUCH {
+        return format!(
+            "the consumer: blocks were ready and nobody took them for {} of the time; take them faster, or prefetch",
+            percent(work.consumer)
+        );
+    }
+    let Some(most) = work.operators.iter().max_by_key(|operator| operator.wall) else {
+        return "nothing that was measured".to_owned();
+    };
+    let all: f64 = work.operators.iter().map(|operator| operator.wall.as_secs_f64()).sum();
+    let share = 100.0 * most.wall.as_secs_f64() / all.max(1e-9);
+    let name = &most.name;
+    let computes = most.cpu.as_secs_f64() > COMPUTES * most.wall.as_secs_f64();
+    match most.concurrency {
+        Some((tasks, ran)) if !computes => {
+            let at_once = most.wall.as_secs_f64() / ran.as_secs_f64().max(1e-9);
+            format!(
+                "{name}: it ran for {} of the time, {at_once:.1} of at most {tasks} tasks at once, mostly waiting; a higher \
+                 concurrency would help",
+                percent(ran)
+            )
+        }
+        _ if computes => {
+            let cpus: f64 = work.operators.iter().map(|operator| operator.cpu.as_secs_f64()).sum();
+            let busy = 100.0 * cpus / (total * threads.max(1) as f64);
+            let knob = if most.is_function { "a faster function or a larger batch_size" } else { "more CPUs" };
+            format!(
+                "{name}: {share:.0} % of the time of all operators, computing ({busy:.0} % of {threads} threads); {knob} would help"
+            )
+        }
+        _ if most.is_read => {
+            format!(
+                "{name}: {share:.0} % of the time of all operators, mostly waiting for files; more threads or a higher \
+                 override_num_blocks would help"
+            )
+        }
+        _ => format!(
+            "{name}: {share:.0} % of the time of all operators, mostly waiting; concurrency on it would let it wait for \
+             several things at once"
+        ),
+    }
+}
+
+fn add(plan: &dyn ExecutionPlan, work: &mut Work) {
+    // What a read scans is part of its stage, and so is what was fused.
+    let fused = plan.downcast_ref::<MapExec>().is_some_and(MapExec::is_fused);
+    for child in plan.children() {
+        match (plan.is::<ReadExec>(), fused) {
+            (true, _) => {}
+            (_, true) if child.is::<ReadExec>() => {}
+            _ => add(child.as_ref(), work),
+        }
+    }
+    if let Some(exchange) = plan.downcast_ref::<ExchangeExec>() {
+        let (stage, owner) = (exchange.map_stage(), exchange.map_stage().owner());
+        work.disk += owner.spill_time() + owner.restore_time();
+        work.spilled_bytes += owner.spilled_bytes();
+        push(exchange.map_stage_name(), stage.tasks().iter().map(|t| (t.wall, t.cpu)), None, plan, work);
+    }
+    match as_task_plan(plan) {
+        Some(stage) => add_stage(plan, stage, work),
+        None => {
+            let time = plan.metrics().and_then(|metrics| metrics.elapsed_compute()).unwrap_or(0) as u64;
+            let time = Duration::from_nanos(time);
+            push(plan.name().trim_end_matches("Exec").to_owned(), [(time, time)].into_iter(), None, plan, work);
+        }
+    }
+}
+
+fn add_stage(plan: &dyn ExecutionPlan, stage: &dyn TaskPlan, work: &mut Work) {
+    let owner = stage.stage().owner();
+    work.disk += owner.spill_time() + owner.restore_time();
+    work.spilled_bytes += owner.spilled_bytes();
+    // A queue, a gather or a reduce of handles does nothing itself.
+    if plan.is::<QueueExec>() {
+        return;
+    }
+    let tasks = stage.stage().tasks();
+    let schedule = stage.stage().schedule();
+    if let Some(schedule) = &schedule
+        && schedule.consumer.is_none()
+    {
+        work.consumer += schedule.waited.get(&Wait::Consumer).copied().unwrap_or_default();
+    }
+    let concurrency = schedule.map(|schedule| {
+        let said = plan.downcast_ref::<MapExec>().map(|map| map.compute().workers);
+        let most = match said {
+            Some(Workers::Tasks(Some(n))) => n,
+            Some(Workers::Actors(pool)) => pool.max.unwrap_or(schedule.most_running),
+            _ => schedule.most_running,
+        };
+        (most.max(1), schedule.ran)
+    });
+    push(stage.stage_name(), tasks.iter().map(|t| (t.wall, t.cpu)), concurrency, plan, work);
+}
+
+fn push(
+    name: String,
+    times: impl Iterator<Item = (Duration, Duration)>,
+    concurrency: Option<(usize, Duration)>,
+    plan: &dyn ExecutionPlan,
+    work: &mut Work,
+) {
+    let (wall, cpu) = times.fold((Duration::ZERO, Duration::ZERO), |sum, time| (sum.0 + time.0, sum.1 + time.1));
+    let is_function = name.contains("Map") && plan.is::<MapExec>();
+    work.operators.push(Operator { name, wall, cpu, concurrency, is_read: plan.is::<ReadExec>(), is_function });
+}
