@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::{DataFusionError, Result, exec_err, plan_datafusion_err};
+use datafusion::common::{DataFusionError, Result, exec_err, internal_err, plan_datafusion_err};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
 use crate::error::{one_message, panic_text};
 
@@ -42,6 +44,16 @@ pub trait BatchFunction: Send + Sync {
         false
     }
 
+    /// Whether calls are made by [`BatchFunction::call_async`], several of them in flight at once.
+    fn is_async(&self) -> bool {
+        false
+    }
+
+    /// Transforms one batch without holding up a thread while it waits.
+    fn call_async(&self, batch: RecordBatch) -> BoxFuture<'static, Result<RecordBatch>> {
+        std::future::ready(self.call(batch)).boxed()
+    }
+
     /// Builds the state of the thread that calls this, if there is none yet. Called before the first batch.
     fn prepare(&self) -> Result<()> {
         Ok(())
@@ -71,6 +83,20 @@ impl FunctionRef {
     /// Whether it has to run on actors.
     pub fn is_stateful(&self) -> bool {
         self.0.is_stateful()
+    }
+
+    /// Whether it is called by [`FunctionRef::call_async`].
+    pub fn is_async(&self) -> bool {
+        self.0.is_async()
+    }
+
+    /// Calls an async function; a panic is an error.
+    pub async fn call_async(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        let called = self.caught(|| Ok(self.0.call_async(batch)))?;
+        match AssertUnwindSafe(called).catch_unwind().await {
+            Ok(result) => result,
+            Err(payload) => exec_err!("function '{}' panicked: {}", self.name(), panic_text(payload.as_ref())),
+        }
     }
 
     /// Calls the function; a panic is an error.
@@ -208,8 +234,71 @@ impl BatchFunction for Declared {
         self.inner.is_stateful()
     }
 
+    fn is_async(&self) -> bool {
+        self.inner.is_async()
+    }
+
+    fn call_async(&self, batch: RecordBatch) -> BoxFuture<'static, Result<RecordBatch>> {
+        self.inner.call_async(batch)
+    }
+
     fn prepare(&self) -> Result<()> {
         self.inner.prepare()
+    }
+}
+
+/// An async function, for calls of services and other things that take time without taking a thread. Each task has several
+/// calls in flight ([`MapOptions::max_concurrency`](crate::MapOptions)), in order unless `preserve_order` is off. The columns
+/// that it returns have to be declared by [`MapOptions::schema`](crate::MapOptions) where they are not those of its input.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> datafusion::error::Result<()> {
+/// use blockyard::{from_async, prelude::*};
+///
+/// let context = DataContext::new()?;
+/// let ask = from_async("ask", |batch| async move {
+///     tokio::task::yield_now().await; // Asking a service would go here.
+///     Ok(batch)
+/// });
+/// let options = MapOptions { max_concurrency: Some(8), batch_size: BatchSize::Rows(100), ..Default::default() };
+/// assert_eq!(context.range(1000)?.map_batches(ask, options)?.count().await?, 1000);
+/// # Ok(()) }
+/// ```
+pub fn from_async<F, R>(name: &str, f: F) -> FunctionRef
+where
+    F: Fn(RecordBatch) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<RecordBatch>> + Send + 'static,
+{
+    FunctionRef::new(AsyncClosure { name: name.to_owned(), f: move |batch| f(batch).boxed() })
+}
+
+struct AsyncClosure<F> {
+    name: String,
+    f: F,
+}
+
+impl<F> BatchFunction for AsyncClosure<F>
+where
+    F: Fn(RecordBatch) -> BoxFuture<'static, Result<RecordBatch>> + Send + Sync,
+{
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn call(&self, _batch: RecordBatch) -> Result<RecordBatch> {
+        internal_err!("'{}' is async", self.name)
+    }
+
+    fn infer_schema(&self, input: &SchemaRef) -> Result<SchemaRef> {
+        Ok(Arc::clone(input))
+    }
+
+    fn is_async(&self) -> bool {
+        true
+    }
+
+    fn call_async(&self, batch: RecordBatch) -> BoxFuture<'static, Result<RecordBatch>> {
+        (self.f)(batch)
     }
 }
 

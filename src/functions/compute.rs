@@ -142,6 +142,8 @@ pub struct Compute {
     pub memory: Option<ByteSize>,
     /// Resources by name, in thousandths.
     pub resources: BTreeMap<String, u32>,
+    /// Calls of an async function that each task has in flight at most; 0 for functions that are not async.
+    pub max_concurrency: usize,
 }
 
 /// What is said of a map operator's workers and resources, before it is checked.
@@ -161,11 +163,24 @@ pub struct ComputeOptions {
     pub resources: BTreeMap<String, f64>,
     /// Tasks that an actor has at most, running or waiting; 2 if not said.
     pub max_tasks_in_flight_per_actor: Option<usize>,
+    /// Calls of an async function that each task has in flight at most; 16 if not said.
+    pub max_concurrency: Option<usize>,
 }
+
+/// Calls of an async function that a task has in flight, if nothing is said.
+const CALLS_IN_FLIGHT: usize = 16;
 
 impl ComputeOptions {
     /// Checks that what is said fits together, for a function that has state or not.
-    pub fn check(&self, function: &str, is_stateful: bool) -> Result<Compute> {
+    pub fn check(&self, function: &str, is_stateful: bool, is_async: bool) -> Result<Compute> {
+        let max_concurrency = match self.max_concurrency {
+            Some(0) => return plan_err!("max_concurrency must be at least 1, got 0"),
+            Some(_) if !is_async => {
+                return plan_err!("max_concurrency is for async functions, and '{function}' is none");
+            }
+            said if is_async => said.unwrap_or(CALLS_IN_FLIGHT),
+            _ => 0,
+        };
         let thousandths = |name: &str, amount: f64| match (0.0..=1e6).contains(&amount) {
             true => Ok((amount * 1000.0).round() as u32),
             false => plan_err!("{name} must not be negative, got {amount}"),
@@ -178,6 +193,7 @@ impl ComputeOptions {
             milli_gpus: amount("num_gpus", self.num_gpus)?,
             memory: self.memory,
             resources: resources.collect::<Result<_>>()?,
+            max_concurrency,
         })
     }
 
@@ -237,6 +253,8 @@ impl Compute {
             milli_gpus: self.milli_gpus.filter(|g| *g != 0),
             memory: self.memory.filter(|m| m.0 != 0),
             resources: self.resources.iter().filter(|(_, n)| **n != 0).map(|(name, n)| (name.clone(), *n)).collect(),
+            // How many calls a task has in flight is the step's business: it does not keep stages apart.
+            max_concurrency: 0,
         }
     }
 
@@ -247,7 +265,7 @@ impl Compute {
 
     /// The arguments of `map_batches` that say this, each with its value.
     pub fn arguments(&self) -> Vec<(&'static str, String)> {
-        let Self { workers, milli_cpus, milli_gpus, memory, resources } = self.canonical();
+        let Self { workers, milli_cpus, milli_gpus, memory, resources, .. } = self.canonical();
         let thousandths = |n: u32| (f64::from(n) / 1000.0).to_string();
         let mut arguments = Vec::new();
         match workers {
@@ -264,6 +282,9 @@ impl Compute {
         arguments.extend(milli_cpus.map(|n| ("num_cpus", thousandths(n))));
         arguments.extend(milli_gpus.map(|n| ("num_gpus", thousandths(n))));
         arguments.extend(memory.map(|memory| ("memory", memory.to_string())));
+        if self.max_concurrency != 0 && self.max_concurrency != CALLS_IN_FLIGHT {
+            arguments.push(("max_concurrency", self.max_concurrency.to_string()));
+        }
         if !resources.is_empty() {
             let named: Vec<_> = resources.iter().map(|(name, n)| format!("{name}={}", thousandths(*n))).collect();
             arguments.push(("resources", named.join(",")));
@@ -288,7 +309,7 @@ mod tests {
             concurrency: (!concurrency.is_empty()).then(|| concurrency.parse().unwrap()),
             ..Default::default()
         };
-        match options.check("f", is_stateful) {
+        match options.check("f", is_stateful, false) {
             Ok(compute) => Ok(compute.to_string().trim_start_matches(", ").to_owned()),
             Err(e) => Err(e.message().into_owned()),
         }
@@ -340,11 +361,11 @@ mod tests {
             resources: [("license".to_owned(), 0.0)].into(),
             ..Default::default()
         };
-        let compute = options.check("f", false).unwrap();
+        let compute = options.check("f", false, false).unwrap();
         assert_eq!(compute.canonical(), Compute::default());
         assert!(compute.needs_nothing_special());
         let other = ComputeOptions { num_cpus: Some(0.75), ..options.clone() };
-        assert!(!other.check("f", false).unwrap().needs_nothing_special());
-        assert!(ComputeOptions { num_gpus: Some(-1.0), ..options }.check("f", false).is_err());
+        assert!(!other.check("f", false, false).unwrap().needs_nothing_special());
+        assert!(ComputeOptions { num_gpus: Some(-1.0), ..options }.check("f", false, false).is_err());
     }
 }

@@ -71,6 +71,8 @@ pub struct MapOptions {
     pub resources: BTreeMap<String, f64>,
     /// Tasks that an actor has at most, one that it runs and others that wait for it; 2 if not said.
     pub max_tasks_in_flight_per_actor: Option<usize>,
+    /// Calls of an async function that each task has in flight at most; 16 if not said.
+    pub max_concurrency: Option<usize>,
     /// What becomes of rows for which the function fails.
     pub on_error: OnError,
     /// How many such rows there may be; any number if not said.
@@ -94,8 +96,9 @@ impl MapOptions {
             memory: self.memory,
             resources: self.resources.clone(),
             max_tasks_in_flight_per_actor: self.max_tasks_in_flight_per_actor,
+            max_concurrency: self.max_concurrency,
         };
-        options.check(function.name(), function.is_stateful())
+        options.check(function.name(), function.is_stateful(), function.is_async())
     }
 
     /// What is put up with, checked.

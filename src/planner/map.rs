@@ -33,7 +33,8 @@ impl NodePlanner for PlanMap {
             let name = map.operator().name();
             Arc::new(
                 FunctionStep::new(name, function.clone(), batch_size, target, input.schema(), schema)
-                    .with_failures(map.failures().clone()),
+                    .with_failures(map.failures().clone())
+                    .with_max_concurrency(map.compute().max_concurrency),
             ) as Arc<dyn MapStep>
         };
         let step = match map.operator() {

@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_datafusion_err};
 use futures::FutureExt;
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use crate::error::panic_text;
@@ -58,6 +58,15 @@ pub(crate) async fn on_own_thread<T: Send + 'static>(
         Ok(Ok(result)) => result,
         Ok(Err(panic)) => Err(exec_datafusion_err!("a task panicked: {}", panic_text(panic.as_ref()))),
         Err(_) => Err(exec_datafusion_err!("the thread of a task ended")),
+    }
+}
+
+/// Calls what may hold up its thread for long. Where the thread is one on which other things of the session wait, they move to
+/// another first.
+pub(crate) fn holding_up<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
     }
 }
 

@@ -193,6 +193,7 @@ fn map_options(arguments: &Arguments) -> Result<MapOptions> {
         memory: arguments.bytes("memory")?,
         resources: parse_resources(arguments.text("resources").unwrap_or_default())?,
         max_tasks_in_flight_per_actor: arguments.size("max_tasks_in_flight_per_actor"),
+        max_concurrency: arguments.size("max_concurrency"),
         ..Default::default()
     })
 }

@@ -124,6 +124,7 @@ const SIGNATURES: &[Signature] = &[
             ("num_gpus", Kind::Number),
             ("resources", Kind::Text),
             ("max_tasks_in_flight_per_actor", Kind::Count),
+            ("max_concurrency", Kind::Count),
             ("on_error", Kind::Text),
             ("max_errors", Kind::NumberOrText),
             ("divert_to", Kind::Text),

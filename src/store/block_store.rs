@@ -221,7 +221,9 @@ impl BlockStore {
     /// Counts the buffers of a block, making room for them. Returns whether there is room.
     pub(super) fn admit(&self, buffers: &Buffers) -> Result<bool> {
         while let Err(missing) = self.buffers.try_add(buffers, &self.budget) {
-            if self.make_room(self.budget.excess(missing).max(1))? == 0 && self.budget.excess(missing) > 0 {
+            if self.make_room(self.budget.excess_of_blocks(missing).max(1))? == 0
+                && self.budget.excess_of_blocks(missing) > 0
+            {
                 return Ok(false);
             }
         }

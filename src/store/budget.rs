@@ -16,6 +16,11 @@ pub(super) enum Use {
     Tasks,
 }
 
+/// Of a limit above `SMALL_LIMIT`, one in so many parts of what is above stays free of blocks: pages that an allocator has
+/// not given back yet grow with what passes through memory, and are as much as this for gigabytes.
+const ALLOCATOR_PART: usize = 16;
+const SMALL_LIMIT: usize = 256 << 20;
+
 /// Bytes in use, by what they are used for, and their limit. All methods are lock-free.
 #[derive(Debug)]
 pub struct Budget {
@@ -89,9 +94,23 @@ impl Budget {
         self.used().saturating_add(additional).saturating_sub(self.limit())
     }
 
+    /// The same for blocks.
+    pub(super) fn excess_of_blocks(&self, additional: usize) -> usize {
+        self.used().saturating_add(additional).saturating_sub(self.limit_of(Use::Blocks))
+    }
+
+    /// What all bytes in use may be after some were taken for `what`.
+    fn limit_of(&self, what: Use) -> usize {
+        let limit = self.limit();
+        match what {
+            Use::Blocks => limit - limit.saturating_sub(SMALL_LIMIT) / ALLOCATOR_PART,
+            Use::Operators | Use::Tasks => limit,
+        }
+    }
+
     /// Takes `bytes` unless that goes over the limit. Returns whether it did.
     pub(super) fn try_take(&self, what: Use, bytes: usize) -> bool {
-        let limit = self.limit();
+        let limit = self.limit_of(what);
         let within = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
         let taken = bytes == 0 || self.used.fetch_update(Relaxed, Relaxed, within).is_ok();
         if taken {

@@ -176,7 +176,7 @@ impl Stored {
         let full =
             |bytes| resources_err!("{} needs {}, but memory is {}", self.doing(), ByteSize(bytes), store.budget());
         let size = self.metadata.size_bytes;
-        if store.make_room(store.budget().excess(size))? == 0 && store.budget().excess(size) > 0 {
+        if store.make_room(store.budget().excess_of_blocks(size))? == 0 && store.budget().excess_of_blocks(size) > 0 {
             return full(size);
         }
         let started = Instant::now();

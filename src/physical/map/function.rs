@@ -3,22 +3,25 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
-use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray, UInt64Array, new_null_array};
-use datafusion::arrow::compute::concat_batches;
-use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion::common::{DataFusionError, Result, exec_err};
+use datafusion::arrow::array::{RecordBatch, new_null_array};
+use datafusion::arrow::datatypes::{Field, SchemaRef};
+use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
 
 use super::batcher::Batcher;
+use super::diverted::DivertedOfTask;
 use super::push::{Push, push_stream};
 use super::{MapStep, StepTask};
-use crate::block::Block;
 use crate::config::BlockyardOptions;
 use crate::error::{ErrorContext, one_message};
 use crate::functions::{BatchSize, Failures, FunctionRef, OnError};
 use crate::physical::failures::{Retries, is_of_data};
-use crate::store::{BlockStore, NextUse, Owner, QueryPool};
+use crate::physical::tasks::stream_of;
+use crate::runtime::holding_up;
 
 /// Calls a function.
 #[derive(Debug)]
@@ -27,6 +30,8 @@ pub(crate) struct FunctionStep {
     batch_size: BatchSize,
     target_block_bytes: usize,
     input_schema: SchemaRef,
+    /// Calls of an async function at once, in each task.
+    max_concurrency: usize,
 }
 
 /// What is called, and what is put up with.
@@ -49,7 +54,13 @@ impl FunctionStep {
         schema: SchemaRef,
     ) -> Self {
         let call = Arc::new(Call { operator, function, schema, failures: Failures::default() });
-        Self { call, batch_size, target_block_bytes, input_schema }
+        Self { call, batch_size, target_block_bytes, input_schema, max_concurrency: 1 }
+    }
+
+    /// The same with at most so many calls of an async function at once in each task.
+    pub(crate) fn with_max_concurrency(mut self, most: usize) -> Self {
+        self.max_concurrency = most.max(1);
+        self
     }
 
     /// The same, which puts up with failures.
@@ -74,19 +85,21 @@ impl MapStep for FunctionStep {
 
     fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {
         let diverted = match &self.call.failures.on_error {
-            OnError::Divert(name) => Some(DivertedOfTask::begin(name, &task, &self.input_schema)?),
+            OnError::Divert(name) => Some(Mutex::new(DivertedOfTask::begin(name, &task, &self.input_schema)?)),
             _ => None,
         };
-        let push = FunctionPush {
-            call: Arc::clone(&self.call),
-            retries: Retries::of_maps(&BlockyardOptions::from_task(&task.context)),
-            task,
-            next_row: 0,
-            batcher: Batcher::new(self.batch_size, self.target_block_bytes, Arc::clone(&self.input_schema)),
-            diverted,
-        };
-        let task = push.task.clone();
-        Ok(push_stream(Arc::clone(self.schema()), batches, &task, push))
+        let options = BlockyardOptions::from_task(&task.context);
+        let retries = Retries::of_maps(&options);
+        let batcher = Batcher::new(self.batch_size, self.target_block_bytes, Arc::clone(&self.input_schema));
+        let caller = Caller { call: Arc::clone(&self.call), retries, task: task.clone(), diverted };
+        let schema = Arc::clone(self.schema());
+        Ok(match self.call.function.is_async() {
+            true => calls_in_flight(schema, batches, batcher, caller, self.max_concurrency, options.preserve_order),
+            false => {
+                let push = FunctionPush { caller, next_row: 0, batcher, is_slow: false };
+                push_stream(schema, batches, &task, push)
+            }
+        })
     }
 }
 
@@ -97,9 +110,13 @@ impl Call {
 
     /// Calls the function once. What it returns must be what was planned; the second error is of a function that keeps to
     /// nothing, for whatever rows.
-    fn once(&self, batch: RecordBatch) -> std::result::Result<RecordBatch, (DataFusionError, bool)> {
+    async fn once(&self, batch: RecordBatch) -> std::result::Result<RecordBatch, Failed> {
         let rows = batch.num_rows();
-        let returned = self.function.call(batch).map_err(|e| (e, true))?;
+        let returned = match self.function.is_async() {
+            true => self.function.call_async(batch).await,
+            false => self.function.call(batch),
+        };
+        let returned = returned.map_err(|e| (e, true))?;
         if self.function.preserves_row_count() && returned.num_rows() != rows {
             let error = exec_err!(
                 "function '{}' returned {} rows for {rows}, but is declared to keep their number",
@@ -125,47 +142,54 @@ impl Call {
     }
 }
 
-struct FunctionPush {
-    call: Arc<Call>,
-    retries: Retries,
-    task: StepTask,
-    next_row: usize,
-    batcher: Batcher,
-    diverted: Option<DivertedOfTask>,
-}
-
 /// A failed call, and whether other rows could succeed.
 type Failed = (DataFusionError, bool);
 
-impl FunctionPush {
-    fn call(&mut self, batch: RecordBatch, out: &mut VecDeque<RecordBatch>) -> Result<()> {
-        let first = self.next_row;
-        self.next_row += batch.num_rows();
+/// Calls a function for one task. Where the function is not async, none of its futures ever waits.
+struct Caller {
+    call: Arc<Call>,
+    retries: Retries,
+    task: StepTask,
+    diverted: Option<Mutex<DivertedOfTask>>,
+}
+
+impl Caller {
+    /// What comes of a batch, whose first row is the task's `first`.
+    async fn call(&self, batch: RecordBatch, first: usize) -> Result<Vec<RecordBatch>> {
+        let rows = batch.num_rows();
         let puts_up = self.call.failures.on_error != OnError::Fail;
-        self.task.rows.seen.fetch_add(batch.num_rows() as u64, Relaxed);
+        self.task.rows.seen.fetch_add(rows as u64, Relaxed);
         // A function may drop its input before it has its output; it is kept only where it may be needed again.
         let kept = (puts_up || self.retries.any()).then(|| batch.clone());
-        let result = match (self.attempt(batch, kept.as_ref()), kept) {
+        let mut out = Vec::new();
+        let result = match (self.attempt(batch, kept.as_ref()).await, kept) {
             (Ok(returned), _) => {
-                out.push_back(returned);
+                out.push(returned);
                 Ok(())
             }
-            (Err((e, true)), Some(kept)) if puts_up && is_of_data(&e) => self.without_bad_rows(kept, first, e, out),
+            (Err((e, true)), Some(kept)) if puts_up && is_of_data(&e) => {
+                self.without_bad_rows(kept, first, e, &mut out).await
+            }
             (Err((e, _)), _) => Err(e),
         };
         let doing =
-            || format!("running {} on rows {first}..{} of task {}", self.call.name(), self.next_row, self.task.id);
-        result.and_then(|()| self.check_budget(false)).while_doing(doing)
+            || format!("running {} on rows {first}..{} of task {}", self.call.name(), first + rows, self.task.id);
+        result.and_then(|()| self.check_budget(false)).while_doing(doing)?;
+        Ok(out)
     }
 
     /// Calls the function, again where the error is worth it and the rows were `kept`.
-    fn attempt(&self, batch: RecordBatch, kept: Option<&RecordBatch>) -> std::result::Result<RecordBatch, Failed> {
-        let mut result = self.call.once(batch);
+    async fn attempt(
+        &self,
+        batch: RecordBatch,
+        kept: Option<&RecordBatch>,
+    ) -> std::result::Result<RecordBatch, Failed> {
+        let mut result = self.call.once(batch).await;
         for attempt in 0.. {
             match (&result, kept) {
                 (Err((e, _)), Some(kept)) if self.retries.again(e, attempt) => {
                     self.task.log.retried(e);
-                    result = self.call.once(kept.clone());
+                    result = self.call.once(kept.clone()).await;
                 }
                 _ => break,
             }
@@ -174,48 +198,53 @@ impl FunctionPush {
     }
 
     /// What the function returns for the rows of a batch for which it does not fail.
-    fn without_bad_rows(
-        &mut self,
+    async fn without_bad_rows(
+        &self,
         batch: RecordBatch,
         first: usize,
         error: DataFusionError,
-        out: &mut VecDeque<RecordBatch>,
+        out: &mut Vec<RecordBatch>,
     ) -> Result<()> {
-        let rows = batch.num_rows();
-        if rows <= 1 {
-            return self.row_failed(&batch, first, &error, out);
-        }
-        for (start, length) in [(0, rows / 2), (rows / 2, rows - rows / 2)] {
-            let half = batch.slice(start, length);
-            match self.attempt(half.clone(), Some(&half)) {
-                Ok(returned) => out.push_back(returned),
-                Err((e, true)) if is_of_data(&e) => self.without_bad_rows(half, first + start, e, out)?,
-                Err((e, _)) => return Err(e),
+        // Parts of the batch, the first of them last: with the error for those that have failed.
+        let mut parts = vec![(batch, first, Some(error))];
+        while let Some((part, first, error)) = parts.pop() {
+            let rows = part.num_rows();
+            let error = match error {
+                Some(error) => error,
+                None => match self.attempt(part.clone(), Some(&part)).await {
+                    Ok(returned) => {
+                        out.push(returned);
+                        continue;
+                    }
+                    Err((e, true)) if is_of_data(&e) => e,
+                    Err((e, _)) => return Err(e),
+                },
+            };
+            if rows <= 1 {
+                self.row_failed(&part, first, &error, out)?;
+                continue;
             }
+            let half = rows / 2;
+            parts.push((part.slice(half, rows - half), first + half, None));
+            parts.push((part.slice(0, half), first, None));
         }
         Ok(())
     }
 
     fn row_failed(
-        &mut self,
+        &self,
         row: &RecordBatch,
         place: usize,
         error: &DataFusionError,
-        out: &mut VecDeque<RecordBatch>,
+        out: &mut Vec<RecordBatch>,
     ) -> Result<()> {
         self.task.log.row_failed(error);
         self.task.rows.failed.fetch_add(1, Relaxed);
-        if self.check_budget(false).is_err() {
-            return self.check_budget(false).while_doing(|| format!("handling: {}", one_message(error)));
-        }
-        match &self.call.failures.on_error {
-            OnError::Null => out.extend(self.call.nulls_for(row)?),
-            OnError::Divert(_) => {
-                if let Some(diverted) = &mut self.diverted {
-                    diverted.add(row, place, error, &self.task)?;
-                }
-            }
-            OnError::Fail | OnError::Skip => {}
+        self.check_budget(false).while_doing(|| format!("handling: {}", one_message(error)))?;
+        match (&self.call.failures.on_error, &self.diverted) {
+            (OnError::Null, _) => out.extend(self.call.nulls_for(row)?),
+            (OnError::Divert(_), Some(diverted)) => diverted.lock().add(row, place, error, &self.task)?,
+            _ => {}
         }
         Ok(())
     }
@@ -229,6 +258,41 @@ impl FunctionPush {
             true => exec_err!("{} failed for {failed} of {seen} rows, more than max_errors = {most}", self.call.name()),
             false => Ok(()),
         }
+    }
+
+    /// The task has no more rows.
+    fn finish(&self) -> Result<()> {
+        if let Some(diverted) = &self.diverted {
+            diverted.lock().put(&self.task)?;
+        }
+        self.check_budget(true)
+    }
+}
+
+/// Calls of a function that holds up its thread.
+struct FunctionPush {
+    caller: Caller,
+    next_row: usize,
+    batcher: Batcher,
+    /// Whether the last call took long.
+    is_slow: bool,
+}
+
+/// A call that takes longer should not hold up a thread on which others wait.
+const SLOW: Duration = Duration::from_millis(10);
+
+impl FunctionPush {
+    fn call(&mut self, batch: RecordBatch, out: &mut VecDeque<RecordBatch>) -> Result<()> {
+        let (first, began) = (self.next_row, Instant::now());
+        self.next_row += batch.num_rows();
+        let call = || self.caller.call(batch, first).now_or_never();
+        let returned = if self.is_slow { holding_up(call) } else { call() };
+        self.is_slow = began.elapsed() > SLOW;
+        match returned {
+            Some(returned) => out.extend(returned?),
+            None => return internal_err!("a function that is not async waited"),
+        }
+        Ok(())
     }
 }
 
@@ -245,63 +309,58 @@ impl Push for FunctionPush {
         while let Some(batch) = self.batcher.next(true)? {
             self.call(batch, out)?;
         }
-        if let Some(diverted) = &mut self.diverted {
-            diverted.put(&self.task)?;
-        }
-        self.check_budget(true)
+        self.caller.finish()
     }
 }
 
-/// Rows that a task diverts.
-struct DivertedOfTask {
-    name: String,
+/// What comes of calls of an async function, at most `most` of them at once, in order or as they come.
+fn calls_in_flight(
     schema: SchemaRef,
-    rows: Vec<RecordBatch>,
-}
-
-/// Rows after which they are put into the store.
-const DIVERTED_ROWS: usize = 1024;
-
-impl DivertedOfTask {
-    fn begin(name: &str, task: &StepTask, input: &SchemaRef) -> Result<Self> {
-        let added = [
-            Field::new("_error", DataType::Utf8, false),
-            Field::new("_file", DataType::Utf8, true),
-            Field::new("_row", DataType::UInt64, false),
-            Field::new("_task", DataType::Utf8, false),
-        ];
-        let fields = input.fields().iter().cloned().chain(added.map(Arc::new)).collect::<Vec<_>>();
-        let schema = Arc::new(Schema::new(fields));
-        let store = BlockStore::of_task(&task.context)?;
-        store.diverted().begin(name, QueryPool::query_of(&task.context), &schema);
-        Ok(Self { name: name.to_owned(), schema, rows: Vec::new() })
-    }
-
-    fn add(&mut self, row: &RecordBatch, place: usize, error: &DataFusionError, task: &StepTask) -> Result<()> {
-        let text = |text: Option<&str>| Arc::new(StringArray::from(vec![text])) as ArrayRef;
-        let task_id = task.id.to_string();
-        let added = [
-            text(Some(&one_message(error))),
-            text(task.files.as_deref()),
-            Arc::new(UInt64Array::from(vec![place as u64])),
-            text(Some(&task_id)),
-        ];
-        let columns = row.columns().iter().cloned().chain(added).collect();
-        self.rows.push(RecordBatch::try_new(Arc::clone(&self.schema), columns)?);
-        if self.rows.len() >= DIVERTED_ROWS { self.put(task) } else { Ok(()) }
-    }
-
-    fn put(&mut self, task: &StepTask) -> Result<()> {
-        if self.rows.is_empty() {
-            return Ok(());
+    batches: SendableRecordBatchStream,
+    batcher: Batcher,
+    caller: Caller,
+    most: usize,
+    ordered: bool,
+) -> SendableRecordBatchStream {
+    let caller = Arc::new(caller);
+    let calling = Arc::clone(&caller);
+    let sized =
+        stream::try_unfold((batches, batcher, 0, false), |(mut batches, mut batcher, first, mut ended)| async move {
+            loop {
+                if let Some(batch) = batcher.next(ended)? {
+                    let next = first + batch.num_rows();
+                    return Ok(Some(((batch, first), (batches, batcher, next, ended))));
+                }
+                if ended {
+                    return Ok(None);
+                }
+                match batches.try_next().await? {
+                    Some(batch) if batch.num_rows() == 0 => {}
+                    Some(batch) => batcher.push(batch),
+                    None => ended = true,
+                }
+            }
+        });
+    let calls = sized.map_ok(move |(batch, first)| {
+        let caller = Arc::clone(&calling);
+        async move { caller.call(batch, first).await }
+    });
+    let returned = if ordered { calls.try_buffered(most).boxed() } else { calls.try_buffer_unordered(most).boxed() };
+    let ends = Arc::clone(&caller);
+    let last = stream::once(async move { ends.finish().map(|()| Vec::new()) });
+    let flat = returned.chain(last).map_ok(|batches| stream::iter(batches.into_iter().map(Ok))).try_flatten();
+    // After an error nothing comes; a task that may give up ends there.
+    let until_error = stream::unfold(Some(flat.boxed()), move |flat| {
+        let caller = Arc::clone(&caller);
+        async move {
+            let mut flat = flat?;
+            match flat.next().await? {
+                Ok(batch) => Some((Ok(batch), Some(flat))),
+                Err(e) if caller.task.log.may_give_up(&e, &caller.task.context) => None,
+                Err(e) => Some((Err(e), None)),
+            }
         }
-        // Copied, so that a row does not keep the batch that it came in.
-        let rows = concat_batches(&self.schema, &std::mem::take(&mut self.rows))?;
-        let (store, query) = (BlockStore::of_task(&task.context)?, QueryPool::query_of(&task.context));
-        let owner = Arc::new(Owner::default());
-        owner.describe(query, || format!("Diverted({})", self.name));
-        let handle = store.put(Block::new(Arc::clone(&self.schema), vec![rows]), NextUse::Kept, &owner)?;
-        store.diverted().add(&self.name, query, &task.id, handle);
-        Ok(())
-    }
+    });
+    let full = until_error.try_filter(|batch| std::future::ready(batch.num_rows() > 0));
+    stream_of(schema, full.boxed())
 }

@@ -2,6 +2,7 @@
 //! projections) as one operator with a list of steps.
 
 mod batcher;
+mod diverted;
 mod exec;
 mod filter;
 mod function;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use blockyard::{Dataset, FunctionRef, MaxErroredBlocks, MaxErrors, OnError, prelude::*};
+use blockyard::{Dataset, FunctionRef, MaxErroredBlocks, MaxErrors, OnError, from_async, prelude::*};
 use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::common::Result;
 use futures::StreamExt;
@@ -310,4 +310,52 @@ async fn reads_that_break_off_go_on_where_they_were() {
     let never = context_with(2, |options| options.max_io_retries = 1);
     let error = run(&never.read_datasource(Arc::new(BreaksOff::default()), None).unwrap()).await.unwrap_err();
     assert!(error.to_string().contains("connection reset"), "{error}");
+}
+
+#[tokio::test]
+async fn async_calls_are_in_flight_together_and_rows_keep_their_order() {
+    let (waiting, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Barrier::new(4)));
+    let most = Arc::clone(&waiting);
+    // A call ends when four of them are there, the later ones first.
+    let function = from_async("meets", move |batch: RecordBatch| {
+        let (gate, waiting) = (Arc::clone(&gate), Arc::clone(&waiting));
+        async move {
+            waiting.fetch_add(1, SeqCst);
+            gate.wait().await;
+            for _ in 0..(1000 - ids_of(&batch)[0]) / 10 {
+                tokio::task::yield_now().await;
+            }
+            Ok(batch)
+        }
+    });
+    let context = context_with(1, |_| {});
+    let options = MapOptions { batch_size: BatchSize::Rows(25), max_concurrency: Some(4), ..Default::default() };
+    let rows = run(&thousand(&context, function, options)).await.unwrap();
+    assert_eq!(ints(&rows, "id"), (0..1000).collect::<Vec<_>>());
+    assert_eq!(most.load(SeqCst), 40);
+}
+
+#[tokio::test]
+async fn async_functions_fail_like_others() {
+    let picky = || {
+        from_async("picky", |batch: RecordBatch| async move {
+            tokio::task::yield_now().await;
+            match ids_of(&batch).into_iter().find(|id| id % 100 == 99) {
+                Some(id) if id > 500 => panic!("id {id} is worse"),
+                Some(id) => datafusion::common::exec_err!("id {id} is bad"),
+                None => Ok(batch),
+            }
+        })
+    };
+    let rows = run(&thousand(&context(), picky(), on_error(OnError::Skip))).await.unwrap();
+    assert_eq!(ints(&rows, "id"), good());
+    let error = run(&thousand(&context(), picky(), MapOptions::default())).await.unwrap_err().to_string();
+    assert!(error.contains("running MapBatches(f) on rows") && error.contains("is bad"), "{error}");
+    let context = context_with(2, |options| options.max_errored_blocks = MaxErroredBlocks(None));
+    let tens = MapOptions { batch_size: BatchSize::Rows(10), ..Default::default() };
+    let rows = run(&thousand(&context, picky(), tens)).await.unwrap();
+    assert_eq!(ints(&rows, "id"), (0..1000).filter(|id| id % 100 < 90).collect::<Vec<i64>>());
+    let error =
+        context.range(10).unwrap().map_batches(Ok, MapOptions { max_concurrency: Some(4), ..Default::default() });
+    assert!(error.unwrap_err().to_string().contains("max_concurrency is for async functions"));
 }
