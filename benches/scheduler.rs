@@ -2,14 +2,18 @@
 //! block; `cargo bench --bench scheduler` prints them.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use blockyard::BlockyardOptions;
 use blockyard::prelude::*;
-use datafusion::arrow::array::RecordBatch;
+use blockyard::{BlockyardOptions, ByteSize, MemoryLimit, actor};
+use datafusion::arrow::array::{AsArray, Int64Array, RecordBatch};
+use datafusion::arrow::datatypes::Int64Type;
 use datafusion::error::Result;
 use datafusion::prelude::SessionConfig;
 use futures::TryStreamExt;
+use futures::future::try_join_all;
 use tokio::runtime::Runtime;
 
 /// Rounds, of which the median counts.
@@ -95,6 +99,91 @@ async fn slow_stages() -> Result<()> {
     Ok(())
 }
 
+/// A pool that has to grow: how soon, and what that costs.
+async fn growing_pool() -> Result<()> {
+    const BLOCKS: usize = 400;
+    let (built, all) = (Arc::new(AtomicUsize::new(0)), Arc::new(OnceLock::new()));
+    let started = Instant::now();
+    let (counted, seen) = (Arc::clone(&built), Arc::clone(&all));
+    let slow = actor("slow", move || {
+        if counted.fetch_add(1, Relaxed) + 1 == CONCURRENCY {
+            let _first = seen.set(started.elapsed());
+        }
+        Ok(|batch: RecordBatch| {
+            std::thread::sleep(SLOW);
+            Ok(batch)
+        })
+    });
+    let input = context(true)?.range_in_blocks(BLOCKS as u64 * 100, BLOCKS)?;
+    let options =
+        MapOptions { concurrency: Some((1, CONCURRENCY).into()), schema: Some(input.schema()), ..Default::default() };
+    let time = drain(&input.map_batches(slow, options)?).await?.as_secs_f64();
+    let ideal = SLOW.as_secs_f64() * BLOCKS as f64 / CONCURRENCY as f64;
+    println!(
+        "a pool of 1 to {CONCURRENCY} actors of {SLOW:?}: {:.0} % of the ideal, {CONCURRENCY} of them after {:.2} s",
+        100.0 * ideal / time,
+        all.get().map_or(f64::NAN, Duration::as_secs_f64)
+    );
+    Ok(())
+}
+
+/// A function that makes 10,000 rows of each, before one that is slow: what waits between them.
+async fn bursts() -> Result<()> {
+    const LIMIT: usize = 64 << 20;
+    let options = BlockyardOptions {
+        memory_limit: MemoryLimit::Bytes(ByteSize(LIMIT)),
+        target_max_block_size: ByteSize::mib(1),
+        ..Default::default()
+    };
+    let context = DataContext::with_config(Blockyard { options, ..Default::default() }, SessionConfig::new())?;
+    let burst = |batch: RecordBatch| {
+        let ids = batch["id"].as_primitive::<Int64Type>().values().iter();
+        let ids = Int64Array::from_iter_values(ids.flat_map(|id| std::iter::repeat_n(*id, 10_000)));
+        Ok(RecordBatch::try_from_iter([("id", Arc::new(ids) as _)])?)
+    };
+    let slow = |batch: RecordBatch| {
+        std::thread::sleep(Duration::from_millis(batch.num_rows() as u64 / 10_000));
+        Ok(batch)
+    };
+    let with = |n: usize| MapOptions { concurrency: Some(n.into()), ..Default::default() };
+    let ds = context.range_in_blocks(2000, 20)?.map_batches(burst, with(2))?;
+    // Whole bursts, or a batch would be a hundredth of one.
+    let ds = ds.map_batches(slow, MapOptions { batch_size: BatchSize::Rows(10_000), ..with(4) })?;
+    let time = drain(&ds).await?.as_secs_f64();
+    let ideal = 2000.0 * 0.001 / 4.0;
+    let peak = context.store().budget().peak();
+    println!(
+        "1 row to 10,000 before a slow function: {:.0} % of the ideal, {:.0} % of a limit of 64 MiB at the most",
+        100.0 * ideal / time,
+        100.0 * peak as f64 / LIMIT as f64
+    );
+    Ok(())
+}
+
+/// Eight queries that mostly wait, at once: none later than the others.
+async fn eight_queries() -> Result<()> {
+    let context = context(true)?;
+    let slow = |batch: RecordBatch| {
+        if batch.num_rows() > 0 {
+            std::thread::sleep(SLOW);
+        }
+        Ok(batch)
+    };
+    let options = MapOptions { concurrency: Some(4.into()), num_cpus: Some(0.05), ..Default::default() };
+    let queries = (0..8).map(|_| context.range_in_blocks(4000, 40)?.map_batches(slow, options.clone()));
+    let queries = queries.collect::<Result<Vec<_>>>()?;
+    let mut times = try_join_all(queries.iter().map(drain)).await?;
+    times.sort();
+    let (first, last) = (times[0].as_secs_f64(), times[7].as_secs_f64());
+    let ideal = SLOW.as_secs_f64() * 40.0 / 4.0;
+    println!(
+        "eight queries at once, 4 tasks of {SLOW:?} each: {:.0} % of the ideal, the last {:.2} times the first",
+        100.0 * ideal / last,
+        last / first
+    );
+    Ok(())
+}
+
 fn main() -> ExitCode {
     if !std::env::args().any(|argument| argument == "--bench") {
         println!("measures under `cargo bench` only");
@@ -103,7 +192,10 @@ fn main() -> ExitCode {
     let measured = Runtime::new().map_err(Into::into).and_then(|runtime| {
         runtime.block_on(async {
             overhead().await?;
-            slow_stages().await
+            slow_stages().await?;
+            growing_pool().await?;
+            bursts().await?;
+            eight_queries().await
         })
     });
     match measured {

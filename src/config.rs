@@ -161,7 +161,7 @@ options! {
         /// How often an actor that could not be built is tried again, after a pause that doubles.
         pub actor_init_max_retries: usize, default = 3
 
-        /// Seconds after which a query fails whose stages neither begin nor end anything. 0 means never.
+        /// Seconds after which a query fails whose stages run nothing and neither begin nor end anything. 0 means never.
         pub execution_no_progress_timeout_s: usize, default = 1800
 
         /// Fuse chains of map operators into one stage.

@@ -212,3 +212,60 @@ async fn plain_queries_plan_as_datafusion_plans_them() {
         assert_eq!(plans[0], plans[1], "{query}");
     }
 }
+
+/// A map with some compute, above a dataset.
+fn computed(ds: &Dataset, compute: &str) -> Dataset {
+    ds.map_batches(inc, MapOptions { compute: compute.parse().unwrap(), ..Default::default() }).unwrap()
+}
+
+#[tokio::test]
+async fn strategies_fuse_as_ray_says() {
+    // Actors, then tasks: the read goes with the actors, the tasks with the shuffle.
+    let ds = context().range(3).unwrap();
+    let plan = computed(&computed(&ds, "actors"), "tasks").random_shuffle(Some(1)).unwrap();
+    insta::assert_snapshot!(stages(&plan).await.join("\n"), @"
+    ExchangeExec: MapBatches(inc)->RandomShuffleMap => RandomShuffleReduce, scheme=random(seed=1)
+    MapExec: MapBatches(inc)
+    QueueExec
+    MapExec: ReadRange->MapBatches(inc), compute=actors(1..)
+    ReadExec: ReadRange, tasks=3
+    ");
+    // Pools of the same size are one pool, of different sizes two.
+    let plan = computed(&computed(&ds, "actors(2)"), "actors(2)");
+    insta::assert_snapshot!(stages(&plan).await.join("\n"), @"
+    QueueExec
+    MapExec: ReadRange->MapBatches(inc)->MapBatches(inc), compute=actors(2)
+    ReadExec: ReadRange, tasks=3
+    ");
+    let plan = computed(&computed(&ds, "actors(2)"), "actors(1..2)");
+    insta::assert_snapshot!(stages(&plan).await.join("\n"), @"
+    QueueExec
+    MapExec: MapBatches(inc), compute=actors(1..2)
+    QueueExec
+    MapExec: ReadRange->MapBatches(inc), compute=actors(2)
+    ReadExec: ReadRange, tasks=3
+    ");
+    // 0.75 of a CPU after the default of 1.
+    let plan = computed(&ds, "tasks");
+    let plan = plan.map_batches(inc, MapOptions { num_cpus: Some(0.75), ..Default::default() }).unwrap();
+    insta::assert_snapshot!(stages(&plan).await.join("\n"), @"
+    QueueExec
+    MapExec: MapBatches(inc), num_cpus=0.75
+    QueueExec
+    MapExec: ReadRange->MapBatches(inc)
+    ReadExec: ReadRange, tasks=3
+    ");
+    // What says the default is the default.
+    let default = MapOptions {
+        num_cpus: Some(1.0),
+        num_gpus: Some(0.0),
+        memory: Some(blockyard::ByteSize(0)),
+        resources: [("license".to_owned(), 0.0)].into(),
+        ..Default::default()
+    };
+    let plan = computed(&ds, "tasks").map_batches(inc, default).unwrap();
+    insta::assert_snapshot!(stages(&plan).await.join("\n"), @"
+    MapExec: ReadRange->MapBatches(inc)->MapBatches(inc)
+    ReadExec: ReadRange, tasks=3
+    ");
+}

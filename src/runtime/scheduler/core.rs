@@ -534,6 +534,11 @@ impl Core {
         (!starving && !idle).then(|| Wait::Backpressure(refused.name()))
     }
 
+    /// Whether any task of a query runs.
+    pub(super) fn runs(&self, query: u64) -> bool {
+        self.ops.values().any(|op| op.query == query && op.running > 0)
+    }
+
     /// When something last happened in a query.
     pub(super) fn last_progress(&self, query: u64) -> Option<Duration> {
         self.queries.get(&query).map(|query| query.progress)

@@ -359,3 +359,20 @@ async fn async_functions_fail_like_others() {
         context.range(10).unwrap().map_batches(Ok, MapOptions { max_concurrency: Some(4), ..Default::default() });
     assert!(error.unwrap_err().to_string().contains("max_concurrency is for async functions"));
 }
+
+#[tokio::test]
+async fn a_query_in_which_nothing_happens_fails_and_says_why() {
+    let gate = Arc::<Gate>::default();
+    let context = context_with(2, |options| options.execution_no_progress_timeout_s = 1);
+    let one = MapOptions { concurrency: Some(1.into()), ..Default::default() };
+    let error = run(&thousand(&context, slow_to_build(&gate), one.clone())).await.unwrap_err().to_string();
+    assert!(error.contains("no progress for 1 s: ReadRange->MapBatches(f) is waiting for actors"), "{error}");
+    assert!(error.contains("blockyard.execution_no_progress_timeout_s"), "{error}");
+    gate.open();
+    // A task that takes longer is no reason.
+    let slow = blockyard::from_closure(|batch: RecordBatch| {
+        std::thread::sleep(Duration::from_millis(1500 * u64::from(ids_of(&batch).contains(&0))));
+        Ok(batch)
+    });
+    assert_eq!(ints(&run(&thousand(&context, slow, one)).await.unwrap(), "id").len(), 1000);
+}
