@@ -13,7 +13,8 @@ impl Dataset {
     /// Calls a function on batches of rows. It is a closure, or the name of a registered function; its output columns are
     /// found by calling it on an empty batch, or declared by [`MapOptions::schema`].
     pub fn map_batches(&self, function: impl Into<MapFunction>, options: MapOptions) -> Result<Self> {
-        let function = options.apply(function.into().resolve(self.context.functions())?);
+        let (function, options) = function.into().resolve(self.context.functions(), options)?;
+        let function = options.apply(function);
         let compute = options.compute(&function)?;
         self.map_node(MapOperator::Batches(function, options.batch_size), compute, options.failures()?)
     }

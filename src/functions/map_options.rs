@@ -43,11 +43,11 @@ where
 }
 
 impl MapFunction {
-    /// The function; an unknown name is an error.
-    pub(crate) fn resolve(self, registry: &FunctionRegistry) -> Result<FunctionRef> {
+    /// The function, and the options with its defaults; an unknown name is an error.
+    pub(crate) fn resolve(self, registry: &FunctionRegistry, options: MapOptions) -> Result<(FunctionRef, MapOptions)> {
         match self {
-            Self::Function(function) => Ok(function),
-            Self::Name(name) => registry.get(&name),
+            Self::Function(function) => Ok((function, options)),
+            Self::Name(name) => Ok((registry.get(&name)?, options.or(registry.defaults(&name)?))),
         }
     }
 }
@@ -106,6 +106,30 @@ impl MapOptions {
         let failures = Failures { on_error: self.on_error.clone(), max_errors: self.max_errors };
         failures.check()?;
         Ok(failures)
+    }
+
+    /// These options, with those of `defaults` where nothing is said.
+    pub(crate) fn or(self, defaults: Self) -> Self {
+        let says_who = self.compute != ComputeStrategy::Auto || self.concurrency.is_some();
+        let says_errors = self.on_error != OnError::Fail || self.max_errors.is_some();
+        Self {
+            batch_size: if self.batch_size == BatchSize::AsTheyCome { defaults.batch_size } else { self.batch_size },
+            compute: if says_who { self.compute } else { defaults.compute },
+            concurrency: if says_who { self.concurrency } else { defaults.concurrency },
+            num_cpus: self.num_cpus.or(defaults.num_cpus),
+            num_gpus: self.num_gpus.or(defaults.num_gpus),
+            memory: self.memory.or(defaults.memory),
+            resources: if self.resources.is_empty() { defaults.resources } else { self.resources },
+            max_tasks_in_flight_per_actor: self
+                .max_tasks_in_flight_per_actor
+                .or(defaults.max_tasks_in_flight_per_actor.filter(|_| !says_who)),
+            max_concurrency: self.max_concurrency.or(defaults.max_concurrency),
+            on_error: if says_errors { self.on_error } else { defaults.on_error },
+            max_errors: if says_errors { self.max_errors } else { defaults.max_errors },
+            schema: self.schema.or(defaults.schema),
+            name: self.name.or(defaults.name),
+            preserves_row_count: self.preserves_row_count || defaults.preserves_row_count,
+        }
     }
 
     /// The function with what is declared of it.

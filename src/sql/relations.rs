@@ -104,8 +104,9 @@ impl BlockyardRelationPlanner {
         let seed = || arguments.count("seed").unwrap_or_else(fresh_seed);
         match signature.name {
             "map_batches" => {
-                let function = self.functions.get(arguments.text("function").unwrap_or_default())?;
-                let options = map_options(arguments)?;
+                let name = arguments.text("function").unwrap_or_default();
+                let options = map_options(arguments)?.or(self.functions.defaults(name)?);
+                let function = options.apply(self.functions.get(name)?);
                 let compute = options.compute(&function)?;
                 let operator = MapOperator::Batches(function, options.batch_size);
                 Ok(extension(MapNode::try_new(table(0)?, operator, compute, options.failures()?)?))
@@ -179,7 +180,8 @@ impl BlockyardRelationPlanner {
     }
 }
 
-fn map_options(arguments: &Arguments) -> Result<MapOptions> {
+/// What the arguments of a call say of a map operator.
+pub(super) fn map_options(arguments: &Arguments) -> Result<MapOptions> {
     let (on_error, divert_to) = (arguments.text("on_error"), arguments.text("divert_to"));
     let Failures { on_error, max_errors } = Failures::parse(on_error, divert_to, arguments.written_text("max_errors"))?;
     Ok(MapOptions {

@@ -146,3 +146,24 @@ const SIGNATURES: &[Signature] = &[
     Signature { name: "diverted", tables: 0, required: 1, arguments: &[("name", Kind::Text)] },
     Signature { name: "zip", tables: 2, required: 0, arguments: &[] },
 ];
+
+/// What `CREATE FUNCTION` sets for calls that do not say otherwise.
+pub(super) static FUNCTION_DEFAULTS: Signature = Signature {
+    name: "CREATE FUNCTION",
+    tables: 0,
+    required: 0,
+    arguments: &[
+        ("batch_size", Kind::BatchSize),
+        ("concurrency", Kind::Concurrency),
+        ("num_cpus", Kind::Number),
+        ("memory", Kind::Size),
+        ("compute", Kind::Text),
+        ("num_gpus", Kind::Number),
+        ("resources", Kind::Text),
+        ("max_tasks_in_flight_per_actor", Kind::Count),
+        ("max_concurrency", Kind::Count),
+        ("on_error", Kind::Text),
+        ("max_errors", Kind::NumberOrText),
+        ("divert_to", Kind::Text),
+    ],
+};

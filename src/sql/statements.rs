@@ -12,6 +12,7 @@ use datafusion::sql::parser::{DFParserBuilder, Statement as DFStatement};
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
 
+use super::create_function::create_function;
 use super::normalise::normalise;
 use crate::config::{BlockyardOptions, ByteSize, MemoryLimit};
 use crate::context::DataContext;
@@ -44,6 +45,9 @@ impl DataContext {
 
     /// Runs a statement: definitions and settings take effect, a query comes back as a lazy dataset.
     pub async fn run(&self, statement: SqlStatement) -> Result<Dataset> {
+        if create_function(&statement.0, self.functions())? {
+            return self.nothing();
+        }
         let state = self.state();
         let plan = state.statement_to_plan(statement.0).await?;
         match plan {

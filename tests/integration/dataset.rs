@@ -1,4 +1,7 @@
+use std::sync::Arc;
+
 use blockyard::prelude::*;
+use datafusion::arrow::array::RecordBatch;
 use datafusion::functions_aggregate::expr_fn::{count, sum};
 use futures::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
@@ -495,4 +498,26 @@ async fn rules_are_added_listed_and_removed_at_run_time() {
     context.configure_rules(|rules| rules.remove("count_plans")).unwrap();
     context.sql(sql).await.unwrap().take_all().await.unwrap();
     assert_eq!(rule.0.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn sql_creates_functions_in_languages_that_the_application_adds() {
+    let context = context();
+    // A language of one word: the number by which ids are multiplied.
+    let times = |name: &str, body: &str| match body.parse::<i64>() {
+        Ok(factor) => Ok(blockyard::from_closure(move |batch: RecordBatch| {
+            let ids = ints(std::slice::from_ref(&batch), "id").into_iter().map(|id| id * factor);
+            let ids = datafusion::arrow::array::Int64Array::from_iter_values(ids);
+            Ok(RecordBatch::try_from_iter([("id", Arc::new(ids) as _)])?)
+        })),
+        Err(_) => datafusion::common::plan_err!("'{body}' of {name} is not a number"),
+    };
+    context.functions().register_language("times", Arc::new(times));
+    context.sql("CREATE FUNCTION thrice() LANGUAGE Times AS '3' SET batch_size = 2").await.unwrap();
+    let rows = context.sql("SELECT * FROM map_batches(range(4), 'thrice')").await.unwrap().take_all().await.unwrap();
+    assert_eq!(ints(&rows, "id"), [0, 3, 6, 9]);
+    let by_name = context.range(4).unwrap().map_batches("thrice", MapOptions::default()).unwrap();
+    assert!(by_name.explain().await.unwrap().contains("batch_size=2"));
+    let error = context.sql("CREATE FUNCTION often() LANGUAGE times AS 'many'").await.unwrap_err().to_string();
+    assert!(error.contains("'many' of often is not a number"), "{error}");
 }
