@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use super::dispatch::{Dispatcher, Hands};
 use super::memory::block_bytes;
 use super::tasks::{Task, all_tasks, as_task_plan, blocks_of_task, is_ordered, task_of_block};
-use super::{MapExec, StageMetrics};
+use super::{MapExec, ReadExec, StageMetrics};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::functions::{ActorPool, Compute, Workers};
@@ -92,11 +92,20 @@ impl StageRun {
             }
             Workers::Tasks(_) => None,
         };
+        let options = BlockyardOptions::from_task(context);
+        let (is_read, read_cpus) = (plan.is::<ReadExec>(), options.read_num_cpus.clamp(0.01, 1000.0));
         let spec = OpSpec {
             name: as_task_plan(plan.as_ref()).map_or_else(|| plan.name().to_owned(), |plan| plan.stage_name()),
-            needs: needs(&compute, scheduler.total()),
+            needs: match is_read {
+                true => Resources { milli_cpus: (read_cpus * 1000.0) as u64, ..Resources::default() },
+                false => needs(&compute, scheduler.total()),
+            },
             max_tasks: match compute.workers {
-                Workers::Tasks(most) => Some(most.unwrap_or_else(|| plan.output_partitioning().partition_count())),
+                Workers::Tasks(Some(most)) => Some(most),
+                Workers::Tasks(None) => {
+                    let threads = plan.output_partitioning().partition_count();
+                    Some(if is_read { (threads as f64 / read_cpus).ceil() as usize } else { threads })
+                }
                 Workers::Actors(_) => None,
             },
             consumer,
@@ -104,7 +113,6 @@ impl StageRun {
             pool,
         };
         let query = QueryPool::query_of(context);
-        let options = BlockyardOptions::from_task(context);
         let op = scheduler.add(query, &scheduler.limits_of_query(&options), spec)?;
         let ordered = is_ordered(plan.as_ref()) && options.preserve_order;
         let tasks = all_tasks(plan, Arc::clone(context), Some(op.id()))?;

@@ -12,7 +12,7 @@ use futures::future::join;
 use tokio::time::timeout;
 
 use super::functions::*;
-use super::sources::BreaksOff;
+use super::sources::{BreaksOff, Meets};
 use crate::fixtures::{context, context_with, ints, lines};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -375,4 +375,19 @@ async fn a_query_in_which_nothing_happens_fails_and_says_why() {
         Ok(batch)
     });
     assert_eq!(ints(&run(&thousand(&context, slow, one)).await.unwrap(), "id").len(), 1000);
+}
+
+#[tokio::test]
+async fn reads_that_are_stages_of_their_own_take_half_a_cpu() {
+    for (read_num_cpus, at_once) in [(0.5, 4), (0.25, 8)] {
+        let context = context_with(2, |options| {
+            options.optimize_fuse_read_stages = false;
+            options.read_num_cpus = read_num_cpus;
+        });
+        // Reads end when as many of them run as two CPUs are enough for.
+        let meets = Meets { tasks: 16, barrier: Arc::new(tokio::sync::Barrier::new(at_once)) };
+        let ds = context.read_datasource(Arc::new(meets), None).unwrap();
+        let ds = ds.map_batches(Ok, MapOptions::default()).unwrap();
+        assert_eq!(ints(&run(&ds).await.unwrap(), "id").len(), 16);
+    }
 }

@@ -69,3 +69,54 @@ impl PartitionStream for Task {
         Box::pin(RecordBatchStreamAdapter::new(schema(), futures::stream::iter(batches)))
     }
 }
+
+/// Tasks of one row, each of which waits until so many of them run.
+#[derive(Debug, Clone)]
+pub(super) struct Meets {
+    pub(super) tasks: usize,
+    pub(super) barrier: Arc<tokio::sync::Barrier>,
+}
+
+impl Datasource for Meets {
+    fn name(&self) -> &str {
+        "ReadMeets"
+    }
+
+    fn schema(&self) -> SchemaRef {
+        schema()
+    }
+
+    fn estimated_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    fn num_rows(&self) -> Option<usize> {
+        None
+    }
+
+    fn read_tasks(&self, _parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>> {
+        let task = || Arc::new(MeetingTask { source: self.clone(), schema: schema() }) as Arc<dyn PartitionStream>;
+        Ok((0..self.tasks).map(|_| task()).collect())
+    }
+}
+
+#[derive(Debug)]
+struct MeetingTask {
+    source: Meets,
+    schema: SchemaRef,
+}
+
+impl PartitionStream for MeetingTask {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let barrier = Arc::clone(&self.source.barrier);
+        let row = futures::stream::once(async move {
+            barrier.wait().await;
+            Ok(RecordBatch::try_from_iter([("id", Arc::new(Int64Array::from(vec![1])) as _)])?)
+        });
+        Box::pin(RecordBatchStreamAdapter::new(schema(), row))
+    }
+}
