@@ -20,7 +20,11 @@ pub(crate) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a s
 /// A plan error for an unknown name of some `kind`: it suggests the nearest candidate and lists what is accepted.
 pub(crate) fn unknown_name(kind: &str, name: &str, owner: &str, candidates: &[&str]) -> DataFusionError {
     let hint = nearest(name, candidates.iter().copied()).map_or(String::new(), |n| format!(" Did you mean '{n}'?"));
-    plan_datafusion_err!("unknown {kind} '{name}' of {owner}.{hint} Accepted: {}", candidates.join(", "))
+    let of = if owner.is_empty() { String::new() } else { format!(" of {owner}") };
+    if candidates.is_empty() {
+        return plan_datafusion_err!("unknown {kind} '{name}'{of}; there is none yet");
+    }
+    plan_datafusion_err!("unknown {kind} '{name}'{of}.{hint} Accepted: {}", candidates.join(", "))
 }
 
 /// Adds what the engine was doing to an error; the original message comes first.

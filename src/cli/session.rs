@@ -72,8 +72,8 @@ pub(super) struct Session {
     output: Option<PathBuf>,
     written: bool,
     stats: bool,
-    progress: bool,
     quiet: bool,
+    progress: bool,
 }
 
 impl Session {
@@ -119,8 +119,8 @@ impl Session {
             output: options.output.clone(),
             written: false,
             stats: options.stats,
-            progress: !options.quiet && !options.no_progress,
             quiet: options.quiet,
+            progress: !options.quiet && !options.no_progress,
         })
     }
 
@@ -164,6 +164,9 @@ impl Session {
         let result = self.write_result(&dataset, &progress).await;
         progress.clear();
         let rows = result?;
+        if let Some(failures) = dataset.failures().filter(|_| !self.quiet) {
+            eprintln!("warning: {}", failures.replace('\n', "\nwarning: "));
+        }
         if self.stats {
             eprint!("{}", dataset.stats());
         }

@@ -19,7 +19,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use super::Dataset;
 use crate::config::BlockyardOptions;
 use crate::functions::{Row, rows_of_batch};
-use crate::observability::Execution;
+use crate::observability::{Execution, Watch};
 use crate::physical::PlanMemory;
 use crate::physical::{StoredBlock, collect_blocks, gather, planned_blocks, query_context};
 use crate::runtime::in_background;
@@ -49,11 +49,13 @@ impl Dataset {
     }
 
     async fn stream_once(&self, state: &SessionState) -> Result<SendableRecordBatchStream> {
-        let Started { plan, context, execution, admission } = self.start(state).await?;
-        let batches = gather(&plan, context, execution.result_owner())?;
+        let Started { plan, context, execution, mut watch, admission } = self.start(state).await?;
+        let batches = gather(&plan, context, execution.result_owner());
+        watch.ended_if_failed(&batches);
+        let batches = batches?;
         let schema = batches.schema();
         // The admission is held until the end.
-        let running = (batches, execution.watch(), admission);
+        let running = (batches, watch, admission);
         let watched = stream::unfold(running, |(mut batches, mut watch, admission)| async move {
             let next = batches.next().await;
             match &next {
@@ -191,10 +193,9 @@ impl Dataset {
     }
 
     async fn collect_once(&self, state: &SessionState) -> Result<Vec<StoredBlock>> {
-        let Started { plan, context, execution, admission: _admission } = self.start(state).await?;
+        let Started { plan, context, execution, mut watch, admission: _admission } = self.start(state).await?;
         let owner = Arc::new(Owner::default());
         owner.describe(execution.query(), || "Materialize".to_owned());
-        let mut watch = execution.watch();
         let collected = collect_blocks(&plan, &context, NextUse::Kept, &owner).await;
         watch.ended(collected.as_ref().map(drop).map_err(ToString::to_string));
         collected
@@ -216,6 +217,12 @@ impl Dataset {
     /// How the last execution stands, in one line; empty before the first one.
     pub fn status(&self) -> String {
         self.last.lock().as_ref().map_or(String::new(), Execution::status)
+    }
+
+    /// What the last execution has put up with, a line for each stage: rows that failed, tasks that gave up, calls and reads that
+    /// were tried again, with the first error.
+    pub fn failures(&self) -> Option<String> {
+        self.last.lock().as_ref().and_then(Execution::failures)
     }
 
     /// How the last execution stands, in several lines: one for all of it, one for each stage with its tasks, actors, queued
@@ -261,10 +268,13 @@ impl Dataset {
     async fn start(&self, state: &SessionState) -> Result<Started> {
         let plan = state.create_physical_plan(&self.plan).await?;
         let context = TaskContext::from(state);
-        let execution = Execution::start(Arc::clone(&plan), Arc::clone(self.context.store()), &context)?;
-        let (context, admission) = query_context(context, plan.as_ref(), execution.query()).await?;
+        let execution = Execution::start(Arc::clone(&plan), Arc::clone(self.context.store()), &context);
+        let mut watch = execution.watch()?;
+        let admitted = query_context(context, plan.as_ref(), execution.query()).await;
+        watch.ended_if_failed(&admitted);
+        let (context, admission) = admitted?;
         *self.last.lock() = Some(execution.clone());
-        Ok(Started { plan, context, execution, admission })
+        Ok(Started { plan, context, execution, watch, admission })
     }
 }
 
@@ -273,6 +283,7 @@ struct Started {
     plan: Arc<dyn ExecutionPlan>,
     context: Arc<TaskContext>,
     execution: Execution,
+    watch: Watch,
     /// The memory that is promised to it, as long as it is held.
     admission: Admission,
 }

@@ -31,7 +31,9 @@ fn function(
 
 /// Keeps the rows in which no column is null.
 fn drop_nulls(batch: RecordBatch) -> Result<RecordBatch> {
-    let complete = |row| batch.columns().iter().all(|c| c.is_valid(row));
+    // Logical ones: columns of nulls only and dictionaries have no buffer for them.
+    let nulls: Vec<_> = batch.columns().iter().filter_map(|column| column.logical_nulls()).collect();
+    let complete = |row| nulls.iter().all(|nulls| nulls.is_valid(row));
     let keep: BooleanArray = (0..batch.num_rows()).map(|row| Some(complete(row))).collect();
     Ok(filter_record_batch(&batch, &keep)?)
 }
@@ -88,6 +90,9 @@ mod tests {
             &[out]
         );
         assert_eq!(drop_nulls(batch.clone()).unwrap().num_rows(), 1);
+        let column = datafusion::arrow::array::new_null_array(&DataType::Null, 2);
+        let nothing = RecordBatch::try_from_iter([("n", column)]).unwrap();
+        assert_eq!(drop_nulls(nothing).unwrap().num_rows(), 0);
         assert_eq!(row_hash(batch).unwrap().num_columns(), 3);
     }
 }

@@ -87,6 +87,25 @@ pub enum ComputeStrategy {
     Actors(Option<Concurrency>),
 }
 
+impl ComputeStrategy {
+    /// How many there are, if it says so.
+    pub(crate) fn size(self) -> Option<Concurrency> {
+        match self {
+            Self::Auto => None,
+            Self::Tasks(size) | Self::Actors(size) => size,
+        }
+    }
+
+    /// The same without saying how many there are.
+    pub(crate) fn without_size(self) -> Self {
+        match self {
+            Self::Auto => Self::Auto,
+            Self::Tasks(_) => Self::Tasks(None),
+            Self::Actors(_) => Self::Actors(None),
+        }
+    }
+}
+
 impl FromStr for ComputeStrategy {
     type Err = DataFusionError;
 
@@ -136,9 +155,9 @@ pub struct Compute {
     pub workers: Workers,
     /// Logical CPUs of a task in thousandths. `None`: 1000.
     pub milli_cpus: Option<u32>,
-    /// GPUs of a task, or of an actor as long as it lives, in thousandths. `None` or 0: none.
+    /// GPUs of a task while it runs, in thousandths. `None` or 0: none.
     pub milli_gpus: Option<u32>,
-    /// Memory that a task or an actor is expected to need. `None` or 0: not said.
+    /// Memory that a task is expected to need while it runs. `None` or 0: not said.
     pub memory: Option<ByteSize>,
     /// Resources by name, in thousandths.
     pub resources: BTreeMap<String, u32>,
@@ -183,6 +202,7 @@ impl ComputeOptions {
         };
         let thousandths = |name: &str, amount: f64| match (0.0..=1e6).contains(&amount) {
             true => Ok((amount * 1000.0).round() as u32),
+            false if amount > 1e6 => plan_err!("{name} must not be more than 1000000, got {amount:e}"),
             false => plan_err!("{name} must not be negative, got {amount}"),
         };
         let amount = |name, amount: Option<f64>| amount.map(|amount| thousandths(name, amount)).transpose();

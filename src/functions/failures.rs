@@ -96,13 +96,12 @@ impl Failures {
             (None | Some("fail"), None) => OnError::Fail,
             (Some("skip"), None) => OnError::Skip,
             (Some("null"), None) => OnError::Null,
-            (Some("divert") | None, Some(name)) if !name.is_empty() => OnError::Divert(name.to_owned()),
+            (Some("divert"), Some(name)) if !name.is_empty() => OnError::Divert(name.to_owned()),
             (Some("divert"), _) => return plan_err!("on_error => 'divert' needs a name: divert_to => 'name'"),
-            (Some("fail" | "skip" | "null"), Some(_)) => {
+            (Some("fail" | "skip" | "null") | None, Some(_)) => {
                 return plan_err!("divert_to needs on_error => 'divert'");
             }
             (Some(other), _) => return Err(unknown(other)),
-            (None, Some(_)) => return plan_err!("divert_to needs a name"),
         };
         let failures = Self { on_error, max_errors: max_errors.map(str::parse).transpose()? };
         failures.check()?;

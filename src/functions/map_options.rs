@@ -63,9 +63,9 @@ pub struct MapOptions {
     pub concurrency: Option<Concurrency>,
     /// Logical CPUs of a task; 1 if not said.
     pub num_cpus: Option<f64>,
-    /// GPUs of a task, or of an actor as long as it lives. There are `blockyard.num_gpus` of them.
+    /// GPUs of a task while it runs. There are `blockyard.num_gpus` of them.
     pub num_gpus: Option<f64>,
-    /// Memory that a task or an actor is expected to need.
+    /// Memory that a task is expected to need while it runs.
     pub memory: Option<ByteSize>,
     /// Other resources that it needs, by name. There are as many as `blockyard.resources` says.
     pub resources: BTreeMap<String, f64>,
@@ -110,19 +110,22 @@ impl MapOptions {
 
     /// These options, with those of `defaults` where nothing is said.
     pub(crate) fn or(self, defaults: Self) -> Self {
-        let says_who = self.compute != ComputeStrategy::Auto || self.concurrency.is_some();
+        // How many there are may be said in two places; the call's word counts, wherever it stands.
+        let says_size = self.compute.size().is_some() || self.concurrency.is_some();
+        let compute = if self.compute == ComputeStrategy::Auto { defaults.compute } else { self.compute };
+        let default_size = defaults.concurrency.or(defaults.compute.size());
         let says_errors = self.on_error != OnError::Fail || self.max_errors.is_some();
         Self {
             batch_size: if self.batch_size == BatchSize::AsTheyCome { defaults.batch_size } else { self.batch_size },
-            compute: if says_who { self.compute } else { defaults.compute },
-            concurrency: if says_who { self.concurrency } else { defaults.concurrency },
+            compute: if self.compute.size().is_some() { compute } else { compute.without_size() },
+            concurrency: if says_size { self.concurrency } else { default_size },
             num_cpus: self.num_cpus.or(defaults.num_cpus),
             num_gpus: self.num_gpus.or(defaults.num_gpus),
             memory: self.memory.or(defaults.memory),
             resources: if self.resources.is_empty() { defaults.resources } else { self.resources },
             max_tasks_in_flight_per_actor: self
                 .max_tasks_in_flight_per_actor
-                .or(defaults.max_tasks_in_flight_per_actor.filter(|_| !says_who)),
+                .or(defaults.max_tasks_in_flight_per_actor.filter(|_| compute == defaults.compute)),
             max_concurrency: self.max_concurrency.or(defaults.max_concurrency),
             on_error: if says_errors { self.on_error } else { defaults.on_error },
             max_errors: if says_errors { self.max_errors } else { defaults.max_errors },

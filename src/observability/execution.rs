@@ -13,7 +13,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::callback::{ExecutionCallback, ExecutionFailed, ExecutionProgress, ExecutionStarted, ExecutionSucceeded};
 use super::progress::progress;
-use super::report::{finished_tasks, report, status};
+use super::report::{failures, finished_tasks, report, status};
 use crate::runtime::Scheduler;
 use crate::store::{BlockStore, Owner};
 
@@ -53,12 +53,12 @@ pub(crate) struct Execution {
 }
 
 impl Execution {
-    /// Starts to observe a plan that is about to run. Fails when a callback does not want it.
-    pub(crate) fn start(plan: Arc<dyn ExecutionPlan>, store: Arc<BlockStore>, context: &TaskContext) -> Result<Self> {
+    /// Starts to observe a plan that is about to run.
+    pub(crate) fn start(plan: Arc<dyn ExecutionPlan>, store: Arc<BlockStore>, context: &TaskContext) -> Self {
         if store.num_queries() == 0 {
             store.budget().reset_peak();
         }
-        let execution = Self {
+        Self {
             query: store.next_query(),
             ended: Arc::default(),
             threads: context.session_config().target_partitions(),
@@ -70,19 +70,23 @@ impl Execution {
             restored_before: store.totals().restored_bytes(),
             store,
             result_owner: Arc::default(),
-        };
-        if !execution.observers.callbacks.is_empty() {
-            let plan = displayable(execution.plan.as_ref()).indent(false).to_string();
-            let event = ExecutionStarted { query: execution.query, plan };
-            execution.observers.callbacks.iter().try_for_each(|callback| callback.before_execution(&event))?;
         }
-        Ok(execution)
     }
 
-    /// Watches what the execution hands out until the result drops.
-    pub(crate) fn watch(&self) -> Watch {
+    /// Watches what the execution hands out until the result drops. Fails when a callback does not want it to start.
+    pub(crate) fn watch(&self) -> Result<Watch> {
         self.observers.running.lock().insert(self.query, self.clone());
-        Watch { execution: self.clone(), rows: 0, told: None, ended: None }
+        let mut watch = Watch { execution: self.clone(), rows: 0, told: None, ended: None };
+        if !self.observers.callbacks.is_empty() {
+            let plan = displayable(self.plan.as_ref()).indent(false).to_string();
+            let event = ExecutionStarted { query: self.query, plan };
+            for callback in &self.observers.callbacks {
+                let wanted = callback.before_execution(&event);
+                watch.ended_if_failed(&wanted);
+                wanted?;
+            }
+        }
+        Ok(watch)
     }
 
     /// Threads that run it.
@@ -151,6 +155,11 @@ impl Execution {
         status(self)
     }
 
+    /// What it has put up with, a line for each stage.
+    pub(crate) fn failures(&self) -> Option<String> {
+        failures(self)
+    }
+
     /// The stats report.
     pub(crate) fn report(&self) -> String {
         report(self)
@@ -185,6 +194,13 @@ impl Watch {
             tasks: finished_tasks(&self.execution),
         };
         callbacks.iter().for_each(|callback| callback.on_progress(&event));
+    }
+
+    /// There will be no rows if something has failed.
+    pub(crate) fn ended_if_failed<T>(&mut self, result: &Result<T>) {
+        if let Err(e) = result {
+            self.ended(Err(e.to_string()));
+        }
     }
 
     /// There are no more rows.

@@ -7,5 +7,5 @@ mod report;
 mod tables;
 
 pub use callback::{ExecutionCallback, ExecutionFailed, ExecutionProgress, ExecutionStarted, ExecutionSucceeded};
-pub(crate) use execution::{Execution, Observers};
+pub(crate) use execution::{Execution, Observers, Watch};
 pub(crate) use tables::{SYSTEM_SCHEMA, system_schema};

@@ -208,6 +208,17 @@ fn write_schedule(metrics: &StageMetrics, text: &mut String) -> std::fmt::Result
     )
 }
 
+/// What an execution has put up with, if anything.
+pub(super) fn failures(execution: &Execution) -> Option<String> {
+    let lines = stages(execution).into_iter().filter_map(|(name, stage)| {
+        let mut text = String::new();
+        write_failures(&stage.failures(), &mut text).ok()?;
+        let text = text.trim().strip_prefix("* Errors: ")?;
+        Some(format!("{name}: {text}"))
+    });
+    Some(lines.collect::<Vec<_>>().join("\n")).filter(|text| !text.is_empty())
+}
+
 /// What went wrong without ending the query, if anything did.
 fn write_failures(failures: &FailureLog, text: &mut String) -> std::fmt::Result {
     let counts = [

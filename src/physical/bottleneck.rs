@@ -37,8 +37,20 @@ const MUCH: f64 = 0.3;
 /// The part of its time that an operator is on a CPU from which it is said to compute.
 const COMPUTES: f64 = 0.6;
 
+/// The part of the tasks that may run at once from which more of them would help.
+const FULL: f64 = 0.8;
+/// What takes less is not worth a word.
+const SHORT: Duration = Duration::from_millis(20);
+
+fn at_once(operator: &Operator, ran: Duration) -> f64 {
+    operator.wall.as_secs_f64() / ran.as_secs_f64().max(1e-9)
+}
+
 /// One sentence on what took the time of a plan that ran for `elapsed` on `threads`.
 pub(crate) fn bottleneck(plan: &dyn ExecutionPlan, elapsed: Duration, threads: usize) -> String {
+    if elapsed < SHORT {
+        return format!("nothing: it took {} ms", elapsed.as_millis());
+    }
     let mut work = Work::default();
     add(plan, &mut work);
     let total = elapsed.as_secs_f64().max(1e-9);
@@ -63,8 +75,8 @@ pub(crate) fn bottleneck(plan: &dyn ExecutionPlan, elapsed: Duration, threads: u
     let name = &most.name;
     let computes = most.cpu.as_secs_f64() > COMPUTES * most.wall.as_secs_f64();
     match most.concurrency {
-        Some((tasks, ran)) if !computes => {
-            let at_once = most.wall.as_secs_f64() / ran.as_secs_f64().max(1e-9);
+        Some((tasks, ran)) if !computes && at_once(most, ran) > FULL * tasks as f64 => {
+            let at_once = at_once(most, ran);
             format!(
                 "{name}: it ran for {} of the time, {at_once:.1} of at most {tasks} tasks at once, mostly waiting; a higher \
                  concurrency would help",
@@ -85,10 +97,11 @@ pub(crate) fn bottleneck(plan: &dyn ExecutionPlan, elapsed: Duration, threads: u
                  override_num_blocks would help"
             )
         }
-        _ => format!(
+        _ if most.is_function && most.concurrency.is_none() => format!(
             "{name}: {share:.0} % of the time of all operators, mostly waiting; concurrency on it would let it wait for \
              several things at once"
         ),
+        _ => format!("{name}: {share:.0} % of the time of all operators, mostly waiting for others or for the disk"),
     }
 }
 

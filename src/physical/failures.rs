@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use datafusion::common::DataFusionError;
@@ -20,18 +20,26 @@ pub(crate) struct FailureLog {
     failed_rows: AtomicUsize,
     errored_tasks: AtomicUsize,
     retries: AtomicUsize,
+    /// Whether more rows have failed than may.
+    over_budget: AtomicBool,
     first: Mutex<Option<String>>,
 }
 
 impl FailureLog {
     fn note(&self, counter: &AtomicUsize, error: &DataFusionError) {
         counter.fetch_add(1, Relaxed);
-        self.first.lock().get_or_insert_with(|| one_message(error).lines().next().unwrap_or_default().to_owned());
+        let lines = || one_message(error).lines().map(str::trim).collect::<Vec<_>>().join(" ");
+        self.first.lock().get_or_insert_with(lines);
     }
 
     /// A row was left out or has become nulls.
     pub(super) fn row_failed(&self, error: &DataFusionError) {
         self.note(&self.failed_rows, error);
+    }
+
+    /// More rows have failed than may: no task may give up any more.
+    pub(super) fn is_over_budget(&self) {
+        self.over_budget.store(true, Relaxed);
     }
 
     /// Something was tried again.
@@ -63,7 +71,10 @@ impl FailureLog {
     pub(super) fn may_give_up(&self, error: &DataFusionError, context: &TaskContext) -> bool {
         let most = BlockyardOptions::from_task(context).max_errored_blocks;
         let counted = || QueryPool::errored_blocks_of(context).map_or(usize::MAX, |n| n.fetch_add(1, Relaxed));
-        let tolerated = is_of_data(error) && most.0 != Some(0) && most.0.is_none_or(|most| counted() < most);
+        let tolerated = is_of_data(error)
+            && !self.over_budget.load(Relaxed)
+            && most.0 != Some(0)
+            && most.0.is_none_or(|most| counted() < most);
         if tolerated {
             self.note(&self.errored_tasks, error);
         }

@@ -9,11 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, Statistics};
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::filter_pushdown::{FilterDescription, FilterPushdownPhase};
 use datafusion::physical_plan::metrics::MetricsSet;
@@ -247,7 +249,7 @@ impl Reading {
                     let rows = batch.num_rows();
                     let skipped = rows.min(self.rows - passed);
                     passed += skipped;
-                    if skipped == rows && rows > 0 {
+                    if skipped == rows && (rows > 0 || passed < self.rows) {
                         continue;
                     }
                     self.rows += rows - skipped;
@@ -255,7 +257,8 @@ impl Reading {
                 }
                 Err(e) => e,
             };
-            if self.retries.again(&error, self.attempt) {
+            let resumes = self.rows == 0 || !filters_change(&self.input);
+            if resumes && self.retries.again(&error, self.attempt) {
                 self.log.retried(&error);
                 pause(self.attempt, self.index as u64).await;
                 self.attempt += 1;
@@ -274,6 +277,26 @@ impl Reading {
     }
 }
 
+/// Whether a scan leaves out rows by filters that change while the query runs, so that it gives other rows when it runs again.
+fn filters_change(scan: &Arc<dyn ExecutionPlan>) -> bool {
+    let predicate = file_scan(scan).and_then(|config| config.file_source.filter());
+    predicate.is_some_and(|predicate| {
+        let mut found = false;
+        // Looking cannot fail.
+        let _looked = predicate.apply(|node| {
+            let node: &dyn Any = node.as_ref();
+            found |= node.is::<DynamicFilterPhysicalExpr>();
+            Ok(TreeNodeRecursion::Continue)
+        });
+        found
+    })
+}
+
+fn file_scan(scan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
+    let source: &dyn Any = scan.downcast_ref::<DataSourceExec>()?.data_source().as_ref();
+    source.downcast_ref::<FileScanConfig>()
+}
+
 /// The files of the tasks of a read.
 #[derive(Debug, Clone)]
 pub(super) struct ReadFiles(Arc<dyn ExecutionPlan>);
@@ -287,10 +310,7 @@ impl ReadFiles {
 
 /// The files that a task of a scan reads, for messages; nothing for scans of other things.
 fn files(scan: &Arc<dyn ExecutionPlan>, task: usize) -> String {
-    let config = scan.downcast_ref::<DataSourceExec>().and_then(|exec| {
-        let source: &dyn Any = exec.data_source().as_ref();
-        source.downcast_ref::<FileScanConfig>()
-    });
+    let config = file_scan(scan);
     let Some(group) = config.and_then(|config| config.file_groups.get(task)) else {
         return String::new();
     };

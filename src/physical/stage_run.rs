@@ -190,8 +190,11 @@ struct Waiting<'a>(&'a Stage);
 
 impl<'a> Waiting<'a> {
     fn new(stage: &'a Stage) -> Self {
-        stage.out.lock().waiting += 1;
+        // What is said last is what is so: under the lock.
+        let mut out = stage.out.lock();
+        out.waiting += 1;
         stage.op.consumer_waits(true);
+        drop(out);
         Self(stage)
     }
 }
@@ -200,9 +203,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut out = self.0.out.lock();
         out.waiting -= 1;
-        let any = out.waiting > 0;
-        drop(out);
-        self.0.op.consumer_waits(any);
+        self.0.op.consumer_waits(out.waiting > 0);
     }
 }
 

@@ -195,7 +195,6 @@ impl Job {
             let (retries, log) = (retries.clone(), Arc::clone(&log));
             drivers.push(async move {
                 let mut written = Vec::new();
-                let mut attempt = 0;
                 while let Some((id, block)) = blocks.try_next().await? {
                     let schema = Arc::clone(block.schema());
                     let (bytes, rows) = (block.metadata().size_bytes, block.metadata().num_rows);
@@ -204,6 +203,7 @@ impl Job {
                     let encoding = bytes.min(buffer_bytes) + 2 * bytes / rows.max(1) + columns;
                     let _reserved = store.working_set(&owner, bytes + encoding)?;
                     let batches = block.into_batches();
+                    let mut attempt = 0;
                     let rows = loop {
                         let (schema, batches) = (Arc::clone(&schema), stream::iter(batches.clone()).map(Ok));
                         let (store, path) = (Arc::clone(staging.store()), staging.path_of(&id));
@@ -221,6 +221,10 @@ impl Job {
                 Ok(written)
             });
         }
-        Ok(Drivers::start(drivers).finish().await?.into_iter().flatten().collect())
+        let written = Drivers::start(drivers).finish().await?.into_iter().flatten().collect();
+        if log.retries() > 0 {
+            MetricBuilder::new(&self.metrics).global_counter("retries").add(log.retries());
+        }
+        Ok(written)
     }
 }

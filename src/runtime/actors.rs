@@ -60,7 +60,7 @@ enum State {
 enum Told {
     Ready(usize),
     Done(usize, Result<()>),
-    Failed(DataFusionError),
+    Failed(usize, DataFusionError),
     Gone,
 }
 
@@ -110,7 +110,7 @@ impl Actors {
                         say(Told::Done(number, done));
                     }
                 }
-                Err(e) => say(Told::Failed(e)),
+                Err(e) => say(Told::Failed(number, e)),
             }
             // Whatever happens in it concerns nobody else.
             let _ended = std::panic::catch_unwind(life.end);
@@ -149,7 +149,9 @@ impl Actors {
                 done?;
                 number
             }
-            Some(Told::Failed(e)) => return Err(e),
+            // One that was told to end is not missed.
+            Some(Told::Failed(number, e)) if self.actors.contains_key(&number) => return Err(e),
+            Some(Told::Failed(..)) => return Ok(()),
             Some(Told::Gone) => {
                 self.ending = self.ending.saturating_sub(1);
                 return Ok(());

@@ -10,7 +10,7 @@ use datafusion::sql::sqlparser::ast::{
 use super::arguments::Arguments;
 use super::relations::map_options;
 use super::signatures::FUNCTION_DEFAULTS;
-use crate::functions::FunctionRegistry;
+use crate::functions::{FunctionRegistry, MapOptions};
 
 /// Creates the function if the statement is for one of our languages. Others are DataFusion's.
 pub(super) fn create_function(statement: &DFStatement, functions: &FunctionRegistry) -> Result<bool> {
@@ -51,7 +51,7 @@ pub(super) fn create_function(statement: &DFStatement, functions: &FunctionRegis
             operator: FunctionArgOperator::RightArrow,
         });
     }
-    let defaults = map_options(&Arguments::parse(&FUNCTION_DEFAULTS, arguments)?)?;
+    let defaults = map_options(&Arguments::parse(&FUNCTION_DEFAULTS, arguments)?, MapOptions::default())?;
     let name = name.0.last().map_or_else(String::new, |part| match part.as_ident() {
         Some(ident) => ident.value.clone(),
         None => part.to_string(),

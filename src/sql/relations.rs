@@ -105,7 +105,7 @@ impl BlockyardRelationPlanner {
         match signature.name {
             "map_batches" => {
                 let name = arguments.text("function").unwrap_or_default();
-                let options = map_options(arguments)?.or(self.functions.defaults(name)?);
+                let options = map_options(arguments, self.functions.defaults(name)?)?;
                 let function = options.apply(self.functions.get(name)?);
                 let compute = options.compute(&function)?;
                 let operator = MapOperator::Batches(function, options.batch_size);
@@ -180,24 +180,38 @@ impl BlockyardRelationPlanner {
     }
 }
 
-/// What the arguments of a call say of a map operator.
-pub(super) fn map_options(arguments: &Arguments) -> Result<MapOptions> {
-    let (on_error, divert_to) = (arguments.text("on_error"), arguments.text("divert_to"));
-    let Failures { on_error, max_errors } = Failures::parse(on_error, divert_to, arguments.written_text("max_errors"))?;
-    Ok(MapOptions {
-        on_error,
-        max_errors,
+/// What the arguments of a call say of a map operator, with what `defaults` say where they do not.
+pub(super) fn map_options(arguments: &Arguments, defaults: MapOptions) -> Result<MapOptions> {
+    let failures = Failures { on_error: defaults.on_error.clone(), max_errors: defaults.max_errors };
+    let said: Vec<_> = failures.arguments();
+    let default = |name: &str| said.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+    let on_error = arguments.text("on_error");
+    // Another way to put up with errors has no use for the details of the default.
+    let keeps = |name: &str| match (on_error, name) {
+        (Some("fail"), _) => None,
+        (Some(other), "divert_to") if other != "divert" => None,
+        _ => default(name),
+    };
+    let failures = Failures::parse(
+        on_error.or(default("on_error")),
+        arguments.text("divert_to").or(keeps("divert_to")),
+        arguments.written_text("max_errors").or(keeps("max_errors")),
+    )?;
+    let resources = arguments.text("resources").map(parse_resources).transpose()?;
+    let said = MapOptions {
         batch_size: arguments.batch_size("batch_size"),
         compute: arguments.text("compute").map_or(Ok(ComputeStrategy::Auto), str::parse)?,
         concurrency: arguments.concurrency("concurrency"),
         num_cpus: arguments.number("num_cpus"),
         num_gpus: arguments.number("num_gpus"),
         memory: arguments.bytes("memory")?,
-        resources: parse_resources(arguments.text("resources").unwrap_or_default())?,
+        resources: resources.unwrap_or_default(),
         max_tasks_in_flight_per_actor: arguments.size("max_tasks_in_flight_per_actor"),
         max_concurrency: arguments.size("max_concurrency"),
         ..Default::default()
-    })
+    };
+    let Failures { on_error, max_errors } = failures;
+    Ok(MapOptions { on_error, max_errors, ..said.or(defaults) })
 }
 
 fn source(source: Arc<dyn Datasource>, arguments: &Arguments) -> Result<LogicalPlan> {

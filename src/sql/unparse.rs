@@ -129,8 +129,11 @@ fn call_of(node: &dyn UserDefinedLogicalNode, unparser: &Unparser) -> Result<Opt
             BatchSize::Rows(n) => format!(", batch_size => {n}"),
             BatchSize::WholeBlock => ", batch_size => 'block'".to_owned(),
         };
+        let exact = map.compute().memory.map_or(0, |memory| memory.0);
         let quoted = |(argument, value): (&str, String)| match argument {
-            "compute" | "resources" | "memory" | "on_error" | "divert_to" | "max_errors" => {
+            // Sizes are rounded where people read them.
+            "memory" => format!(", memory => {exact}"),
+            "compute" | "resources" | "on_error" | "divert_to" | "max_errors" => {
                 format!(", {argument} => '{}'", value.replace('\'', "''"))
             }
             _ => format!(", {argument} => {value}"),

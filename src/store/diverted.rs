@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{Result, plan_err};
 use parking_lot::Mutex;
 
 use super::BlockHandle;
@@ -21,12 +22,21 @@ struct Table {
 }
 
 impl Diverted {
-    /// A query begins to divert rows to a name: what others have diverted goes.
-    pub(crate) fn begin(&self, name: &str, query: u64, schema: &SchemaRef) {
+    /// A query begins to divert rows to a name: what earlier ones have diverted goes. Fails when the query diverts rows with
+    /// other columns to the name.
+    pub(crate) fn begin(&self, name: &str, query: u64, schema: &SchemaRef) -> Result<()> {
         let mut tables = self.0.lock();
-        if !tables.get(name).is_some_and(|table| table.query == query && table.schema == *schema) {
-            let table = Table { query, schema: SchemaRef::clone(schema), blocks: BTreeMap::new() };
-            tables.insert(name.to_owned(), table);
+        match tables.get(name) {
+            Some(table) if table.query > query => Ok(()),
+            Some(table) if table.query == query && table.schema == *schema => Ok(()),
+            Some(table) if table.query == query => {
+                plan_err!("two operators of a query divert rows with different columns to '{name}'")
+            }
+            _ => {
+                let table = Table { query, schema: SchemaRef::clone(schema), blocks: BTreeMap::new() };
+                tables.insert(name.to_owned(), table);
+                Ok(())
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
 use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::{DataFusionError, Result, plan_err};
 
 use super::StepTask;
 use crate::block::Block;
@@ -30,10 +30,13 @@ impl DivertedOfTask {
             Field::new("_row", DataType::UInt64, false),
             Field::new("_task", DataType::Utf8, false),
         ];
+        if let Some(taken) = added.iter().find(|field| input.column_with_name(field.name()).is_some()) {
+            return plan_err!("rows with a column '{}' cannot be diverted, which gets one of this name", taken.name());
+        }
         let fields = input.fields().iter().cloned().chain(added.map(Arc::new)).collect::<Vec<_>>();
         let schema = Arc::new(Schema::new(fields));
         let store = BlockStore::of_task(&task.context)?;
-        store.diverted().begin(name, QueryPool::query_of(&task.context), &schema);
+        store.diverted().begin(name, QueryPool::query_of(&task.context), &schema)?;
         Ok(Self { name: name.to_owned(), schema, rows: Vec::new() })
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{RecordBatch, new_null_array};
@@ -255,17 +255,26 @@ impl Caller {
         };
         let (failed, seen) = (self.task.rows.failed.load(Relaxed), self.task.rows.seen.load(Relaxed));
         match most.is_exceeded(failed, seen, task_ends) {
-            true => exec_err!("{} failed for {failed} of {seen} rows, more than max_errors = {most}", self.call.name()),
+            true => {
+                self.task.log.is_over_budget();
+                exec_err!("{} failed for {failed} of {seen} rows, more than max_errors = {most}", self.call.name())
+            }
             false => Ok(()),
         }
     }
 
     /// The task has no more rows.
     fn finish(&self) -> Result<()> {
-        if let Some(diverted) = &self.diverted {
-            diverted.lock().put(&self.task)?;
-        }
+        self.give_up()?;
         self.check_budget(true)
+    }
+
+    /// The task sees no more rows; what it has diverted stays.
+    fn give_up(&self) -> Result<()> {
+        match &self.diverted {
+            Some(diverted) => diverted.lock().put(&self.task),
+            None => Ok(()),
+        }
     }
 }
 
@@ -311,6 +320,10 @@ impl Push for FunctionPush {
         }
         self.caller.finish()
     }
+
+    fn give_up(&mut self) -> Result<()> {
+        self.caller.give_up()
+    }
 }
 
 /// What comes of calls of an async function, at most `most` of them at once, in order or as they come.
@@ -324,12 +337,15 @@ fn calls_in_flight(
 ) -> SendableRecordBatchStream {
     let caller = Arc::new(caller);
     let calling = Arc::clone(&caller);
-    let sized =
-        stream::try_unfold((batches, batcher, 0, false), |(mut batches, mut batcher, first, mut ended)| async move {
+    // Errors of the input are not the function's, and no reason to give up.
+    let input_failed = Arc::new(AtomicBool::new(false));
+    let sized = stream::try_unfold(
+        (batches, batcher, 0, false, Arc::clone(&input_failed)),
+        |(mut batches, mut batcher, first, mut ended, failed)| async move {
             loop {
                 if let Some(batch) = batcher.next(ended)? {
                     let next = first + batch.num_rows();
-                    return Ok(Some(((batch, first), (batches, batcher, next, ended))));
+                    return Ok(Some(((batch, first), (batches, batcher, next, ended, failed))));
                 }
                 if ended {
                     return Ok(None);
@@ -340,7 +356,8 @@ fn calls_in_flight(
                     None => ended = true,
                 }
             }
-        });
+        },
+    );
     let calls = sized.map_ok(move |(batch, first)| {
         let caller = Arc::clone(&calling);
         async move { caller.call(batch, first).await }
@@ -351,12 +368,14 @@ fn calls_in_flight(
     let flat = returned.chain(last).map_ok(|batches| stream::iter(batches.into_iter().map(Ok))).try_flatten();
     // After an error nothing comes; a task that may give up ends there.
     let until_error = stream::unfold(Some(flat.boxed()), move |flat| {
-        let caller = Arc::clone(&caller);
+        let (caller, input_failed) = (Arc::clone(&caller), Arc::clone(&input_failed));
         async move {
             let mut flat = flat?;
             match flat.next().await? {
                 Ok(batch) => Some((Ok(batch), Some(flat))),
-                Err(e) if caller.task.log.may_give_up(&e, &caller.task.context) => None,
+                Err(e) if !input_failed.load(Relaxed) && caller.task.log.may_give_up(&e, &caller.task.context) => {
+                    caller.give_up().err().map(|e| (Err(e), None))
+                }
                 Err(e) => Some((Err(e), None)),
             }
         }

@@ -19,6 +19,11 @@ pub(super) trait Push: Send {
     /// Takes the next batch of the task and appends what comes of it.
     fn push(&mut self, batch: RecordBatch, out: &mut VecDeque<RecordBatch>) -> Result<()>;
 
+    /// The task gives up after an error: there will be no more batches.
+    fn give_up(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// The task has no more batches.
     fn finish(&mut self, _out: &mut VecDeque<RecordBatch>) -> Result<()> {
         Ok(())
@@ -76,7 +81,11 @@ impl<P: Push + Unpin> Stream for PushStream<P> {
             if let Err(e) = pushed {
                 this.ended = true;
                 // What came before the error stays when the task may give up.
-                if !this.log.may_give_up(&e, &this.context) {
+                let given_up = match this.log.may_give_up(&e, &this.context) {
+                    true => this.push.give_up(),
+                    false => Err(e),
+                };
+                if let Err(e) = given_up {
                     this.out.clear();
                     return Poll::Ready(Some(Err(e)));
                 }

@@ -276,11 +276,17 @@ impl Core {
 
     /// What the actors of an operator do now.
     pub(super) fn pool_is(&mut self, id: OpId, state: PoolState, now: Duration) {
+        let mut changed = None;
         self.with_op(id, now, |op| {
             if let Some(pool) = &mut op.pool {
+                changed = (pool.state.ready != state.ready).then_some(op.query);
                 pool.state = state;
             }
         });
+        // How many tasks it can run is what its budget is of.
+        if let Some(query) = changed.and_then(|query| self.queries.get_mut(&query)) {
+            query.stale = true;
+        }
     }
 
     /// By how many actors the operator's pool should grow, or shrink if it is negative. Who asks has to do it.
@@ -302,7 +308,10 @@ impl Core {
         };
         let limits = self.total.amounts().least(query.limits.amounts());
         let fits = limits.0.iter().zip(op.spec.needs.amounts().0).filter(|(_, needed)| *needed > 0);
-        let room = fits.map(|(limit, needed)| (limit / needed) as usize).min().unwrap_or(usize::MAX);
+        let named = op.spec.needs.custom.iter().filter(|(_, needed)| **needed > 0);
+        let named = named.map(|(name, needed)| self.total.named(name) / needed);
+        let room =
+            fits.map(|(limit, needed)| limit / needed).chain(named).min().map_or(usize::MAX, |room| room as usize);
         let loads: Option<Vec<_>> = query.ops.iter().map(|id| self.load(*id)).collect();
         let place = query.ops.iter().position(|other| *other == id);
         let slots = loads.zip(place).map(|(loads, place)| slots(limits, &loads)[place]);

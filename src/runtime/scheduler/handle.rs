@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datafusion::common::{Result, exec_err, plan_datafusion_err, plan_err};
+use datafusion::common::{Result, config_err, exec_err, plan_datafusion_err, plan_err};
 use datafusion::execution::TaskContext;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -47,6 +47,9 @@ impl Scheduler {
     /// Does as the options say from now on, for running queries too. `threads` run queries.
     pub(crate) fn configure(&self, options: &BlockyardOptions, threads: usize) -> Result<()> {
         let limit = options.memory_limit.bytes() as u64;
+        if !(0.0..=1e6).contains(&options.num_gpus) {
+            return config_err!("num_gpus must be a number from 0 to 1000000, got {}", options.num_gpus);
+        }
         let thousandths = |amount: f64| (amount * 1000.0) as u64;
         let named = parse_resources(&options.resources)?;
         let total = Resources {
@@ -132,8 +135,12 @@ impl Scheduler {
             Ok(id) => Ok(OpHandle { scheduler: Arc::clone(self), id }),
             Err((resource, wanted, there)) => {
                 let thousandths = |amount: u64| amount as f64 / 1000.0;
+                let option = match resource.as_str() {
+                    "GPUs" => "blockyard.num_gpus",
+                    _ => "blockyard.resources",
+                };
                 plan_err!(
-                    "a task of {name} needs {} {resource}, but there are {}",
+                    "a task of {name} needs {} {resource}, but there are {} ({option} says how many)",
                     thousandths(wanted),
                     thousandths(there)
                 )

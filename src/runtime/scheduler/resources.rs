@@ -45,7 +45,7 @@ impl Resources {
         }
     }
 
-    fn named(&self, name: &str) -> u64 {
+    pub(super) fn named(&self, name: &str) -> u64 {
         self.custom.get(name).copied().unwrap_or(0)
     }
 

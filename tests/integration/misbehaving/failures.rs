@@ -45,6 +45,11 @@ async fn bad_rows_are_skipped_and_counted() {
             assert_eq!(ints(&run(&ds).await.unwrap(), "id"), good());
             let stats = ds.stats();
             assert!(stats.contains("10 rows failed"), "{stats}");
+            assert!(
+                ds.failures().unwrap().contains("MapBatches(f): 10 rows failed; the first:"),
+                "{:?}",
+                ds.failures()
+            );
         }
     }
 }
@@ -390,4 +395,25 @@ async fn reads_that_are_stages_of_their_own_take_half_a_cpu() {
         let ds = ds.map_batches(Ok, MapOptions::default()).unwrap();
         assert_eq!(ints(&run(&ds).await.unwrap(), "id").len(), 16);
     }
+}
+
+#[tokio::test]
+async fn a_budget_that_is_used_up_ends_the_query_even_where_tasks_may_give_up() {
+    let context = context_with(2, |options| options.max_errored_blocks = MaxErroredBlocks(None));
+    let options = MapOptions { max_errors: Some(MaxErrors::Rows(3)), ..on_error(OnError::Skip) };
+    let error = run(&thousand(&context, fails_for_every(100), options)).await.unwrap_err().to_string();
+    assert!(error.contains("more than max_errors = 3"), "{error}");
+}
+
+#[tokio::test]
+async fn one_name_is_for_rows_of_one_kind() {
+    let context = context();
+    let divert = || on_error(OnError::Divert("bad".to_owned()));
+    let hashed = context.range(100).unwrap().map_batches("row_hash", divert()).unwrap();
+    let error = run(&hashed.map_batches("identity", divert()).unwrap()).await.unwrap_err().to_string();
+    assert!(error.contains("divert rows with different columns to 'bad'"), "{error}");
+    let taken =
+        context.sql("SELECT id AS _row FROM range(5)").await.unwrap().map_batches("identity", divert()).unwrap();
+    let error = run(&taken).await.unwrap_err().to_string();
+    assert!(error.contains("rows with a column '_row' cannot be diverted"), "{error}");
 }
