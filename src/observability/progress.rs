@@ -21,6 +21,9 @@ use crate::runtime::{OpStatus, Wait};
 const SAMPLES: usize = 10;
 /// Deviations from the mean from which a task is said to hang.
 const DEVIATIONS: f64 = 10.0;
+/// From when on a stage is shown to be idle, and from when on that is worth a line of its own.
+const IDLE: Duration = Duration::from_secs(10);
+const STALLED: Duration = Duration::from_secs(60);
 /// A task is not said to hang before this.
 const SOON: Duration = Duration::from_secs(10);
 
@@ -75,6 +78,9 @@ fn stage_lines(name: &str, stage: &StageMetrics, total: Option<usize>, ops: &[Op
             Some(wait) if op.running == 0 => write!(line, " [{wait}]"),
             _ => Ok(()),
         };
+        if op.idle >= IDLE {
+            let _written = write!(line, " idle for {}s", op.idle.as_secs());
+        }
         if let Some(actors) = op.actors {
             let _written = write!(line, "; Actors: {}", actors.ready);
             if actors.pending > 0 {
@@ -88,6 +94,7 @@ fn stage_lines(name: &str, stage: &StageMetrics, total: Option<usize>, ops: &[Op
     let rows: usize = ended.iter().map(|task| task.output.num_rows).sum();
     let _written = write!(line, "; {rows} rows");
     lines.push(line);
+    lines.extend(op.and_then(|op| stalls(name, op.idle, op.wait.as_ref())));
     let walls: Vec<f64> = ended.iter().map(|task| task.wall.as_secs_f64()).collect();
     for (task, since) in running {
         if let Some(mean) = hangs(&walls, since.elapsed()) {
@@ -95,6 +102,12 @@ fn stage_lines(name: &str, stage: &StageMetrics, total: Option<usize>, ops: &[Op
             lines.push(format!("  ! task {task} of {name} runs for {seconds}s; others took {mean:.1}s on the mean"));
         }
     }
+}
+
+/// What is said of a stage that has run nothing for long.
+fn stalls(name: &str, idle: Duration, wait: Option<&Wait>) -> Option<String> {
+    let why = wait.map_or("nothing to do".to_owned(), ToString::to_string);
+    (idle >= STALLED).then(|| format!("  ! {name} has run nothing for {}s: {why}", idle.as_secs()))
 }
 
 /// The mean of what other tasks took, if one that runs for so long takes much longer.
@@ -111,6 +124,14 @@ fn hangs(others: &[f64], runs_for: Duration) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stage_that_runs_nothing_for_a_minute_says_why() {
+        let wait = Wait::Resources("license".to_owned());
+        assert_eq!(stalls("MapBatches(f)", Duration::from_secs(59), Some(&wait)), None);
+        let said = stalls("MapBatches(f)", Duration::from_secs(61), Some(&wait));
+        assert_eq!(said.as_deref(), Some("  ! MapBatches(f) has run nothing for 61s: waiting for license"));
+    }
 
     #[test]
     fn a_task_hangs_that_takes_much_longer_than_others() {

@@ -64,6 +64,8 @@ pub(crate) struct PlanMemory {
     holds: bool,
     /// Stages whose tasks build blocks, or sort them.
     building_stages: usize,
+    /// Stages that end in a queue.
+    queues: usize,
     needs: Needs,
 }
 
@@ -113,9 +115,10 @@ impl PlanMemory {
     /// Of `plan` within `limit` bytes, with at most `most_rows` per batch.
     pub(crate) fn of(plan: &dyn ExecutionPlan, limit: usize, most_rows: usize) -> Self {
         let (mut sorts, mut sorts_views, mut holds, mut merge_factor) = (0, false, false, LEAST_MERGE_FACTOR);
-        let (mut building_stages, mut streams, mut collected_bytes) = (0, 1, 0);
+        let (mut building_stages, mut queues, mut streams, mut collected_bytes) = (0, 0, 1, 0);
         visit(plan, &mut |node| {
-            let builds = node.is::<ExchangeExec>() || node.is::<QueueExec>() || node.is::<WriteExec>();
+            let builds = node.is::<ExchangeExec>() || node.is::<WriteExec>();
+            queues += usize::from(node.is::<QueueExec>());
             building_stages += usize::from(builds);
             streams = streams.max(node.output_partitioning().partition_count());
             holds |= builds || is_join(node) || sort_streams(node) > 0 || groups(node);
@@ -134,7 +137,7 @@ impl PlanMemory {
         let sort_bytes = SORT_MERGE_BYTES.min(limit / (4 * streams)).min(limit / (2 * LEAST_MERGE_PART));
         let batch_bytes = batch_rows * row_bytes;
         let needs = Needs::of(plan, batch_bytes, sort_bytes);
-        Self { batch_rows, batch_bytes, sort_bytes, sorts_views, merge_factor, holds, building_stages, needs }
+        Self { batch_rows, batch_bytes, sort_bytes, sorts_views, merge_factor, holds, building_stages, queues, needs }
     }
 
     /// Of `plan` within the least limit in which it can run.
@@ -161,7 +164,8 @@ impl PlanMemory {
         match self.holds {
             // A stage takes a quarter for blocks that its tasks build, or sort; two of them work at once.
             true => self.least_bytes().saturating_add(memory / 4 * self.building_stages.min(2)).max(memory / 2),
-            false => self.least_bytes(),
+            // Blocks that wait in queues are few, and leave memory when there is no room.
+            false => self.least_bytes().saturating_add(memory / 16 * self.queues.min(4)),
         }
     }
 

@@ -173,10 +173,16 @@ async fn system_tables_show_queries_operators_and_tasks_while_they_run() {
 #[tokio::test]
 async fn explain_analyze_ends_with_the_bottleneck() {
     let context = context();
-    let plan =
-        context.sql("EXPLAIN ANALYZE SELECT sum(id) FROM map_batches(range(2000000), 'row_hash', concurrency => 2)");
+    context.register_batches("slow", |batch: RecordBatch| {
+        std::thread::sleep(Duration::from_millis(20 * u64::from(batch.num_rows() > 0)));
+        Ok(batch)
+    });
+    let slow = "map_batches(range(8000, override_num_blocks => 8), 'slow', concurrency => 2)";
+    let query = format!("EXPLAIN ANALYZE SELECT sum(id) FROM {slow}");
+    let plan = context.sql(&query);
     let text = lines(&plan.await.unwrap().take_all().await.unwrap());
     let last = text.last().unwrap();
-    assert!(last.starts_with("Bottleneck|") && last.contains("would help"), "{last}");
+    assert!(last.starts_with("Bottleneck|ReadRange->MapBatches(slow)"), "{last}");
+    assert!(last.contains("of at most 2 tasks at once, mostly waiting; a higher concurrency would help"), "{last}");
     assert!(text[0].contains("ran_ms="), "{}", text[0]);
 }

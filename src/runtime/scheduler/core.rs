@@ -100,6 +100,8 @@ pub(crate) struct OpStatus {
     pub(crate) held_back: BTreeMap<&'static str, Duration>,
     /// The most tasks that ran at once.
     pub(crate) most_running: usize,
+    /// For how long it has run nothing.
+    pub(crate) idle: Duration,
     pub(crate) name: String,
     pub(crate) needs: Resources,
     pub(crate) running: usize,
@@ -260,6 +262,7 @@ impl Core {
         let mut freed = None;
         self.with_op(id, now, |op| {
             op.running -= 1;
+            op.idle_since = now;
             freed = Some((op.query, op.spec.needs.clone()));
         });
         if let Some((query, needs)) = freed {
@@ -396,6 +399,7 @@ impl Core {
         let mut freed = None;
         self.with_op(id, now, |op| {
             op.running -= 1;
+            op.idle_since = now;
             op.finished += 1;
             freed = Some((op.query, op.spec.needs.clone()));
         });
@@ -576,6 +580,7 @@ impl Core {
                 consumer: op.spec.consumer,
                 held_back,
                 most_running: op.most_running,
+                idle: if op.running > 0 { Duration::ZERO } else { now.saturating_sub(op.idle_since) },
                 name: op.spec.name.clone(),
                 needs: op.spec.needs.clone(),
                 running: op.running,

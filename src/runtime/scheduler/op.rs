@@ -100,6 +100,8 @@ pub(super) struct Op {
     pub(super) held_back: BTreeMap<&'static str, Duration>,
     /// The most tasks that ran at once.
     pub(super) most_running: usize,
+    /// When it last ran something, while it runs nothing.
+    pub(super) idle_since: Duration,
     pub(super) pool: Option<Pool>,
 }
 
@@ -130,6 +132,7 @@ impl Op {
             ran: Duration::ZERO,
             held_back: BTreeMap::new(),
             most_running: 0,
+            idle_since: now,
             task_time: Duration::ZERO,
         }
     }

@@ -162,7 +162,7 @@ fn a_pool_grows_with_the_backlog() {
     let world = run(1, machine(4000, 100_000), vec![chain(vec![source(200), slow, fast])]);
     let ops = &world.queries[0].ops;
     assert_eq!((ops[1].most_open, ops[1].most_actors), (8, 8));
-    assert!(ops[2].most_actors <= 3, "{} actors", ops[2].most_actors);
+    assert!(ops[2].most_actors < 8, "{} actors", ops[2].most_actors);
     // A task takes a second on the mean, one half before it gives its block and one after.
     assert!(world.queries[0].ended_at < 200 * 1_000_000 / 8 * 11 / 10, "{} us", world.queries[0].ended_at);
 }
