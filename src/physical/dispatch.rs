@@ -141,7 +141,7 @@ impl Dispatcher {
                     Some(task) => self.in_hand.push_back(task),
                     None => self.input_ended = true,
                 },
-                () = sleep(LOOK), if looks => {}
+                () = async { sleep(LOOK).await }, if looks => {}
             }
         }
     }

@@ -41,6 +41,8 @@ struct Call {
     function: FunctionRef,
     schema: SchemaRef,
     failures: Failures,
+    /// Whether the last call, of whatever task, took long.
+    is_slow: Arc<AtomicBool>,
 }
 
 impl FunctionStep {
@@ -53,7 +55,8 @@ impl FunctionStep {
         input_schema: SchemaRef,
         schema: SchemaRef,
     ) -> Self {
-        let call = Arc::new(Call { operator, function, schema, failures: Failures::default() });
+        let call =
+            Arc::new(Call { operator, function, schema, failures: Failures::default(), is_slow: Arc::default() });
         Self { call, batch_size, target_block_bytes, input_schema, max_concurrency: 1 }
     }
 
@@ -96,7 +99,7 @@ impl MapStep for FunctionStep {
         Ok(match self.call.function.is_async() {
             true => calls_in_flight(schema, batches, batcher, caller, self.max_concurrency, options.preserve_order),
             false => {
-                let push = FunctionPush { caller, next_row: 0, batcher, is_slow: false };
+                let push = FunctionPush { caller, next_row: 0, batcher };
                 push_stream(schema, batches, &task, push)
             }
         })
@@ -283,8 +286,6 @@ struct FunctionPush {
     caller: Caller,
     next_row: usize,
     batcher: Batcher,
-    /// Whether the last call took long.
-    is_slow: bool,
 }
 
 /// A call that takes longer should not hold up a thread on which others wait.
@@ -295,8 +296,9 @@ impl FunctionPush {
         let (first, began) = (self.next_row, Instant::now());
         self.next_row += batch.num_rows();
         let call = || self.caller.call(batch, first).now_or_never();
-        let returned = if self.is_slow { holding_up(call) } else { call() };
-        self.is_slow = began.elapsed() > SLOW;
+        let is_slow = &self.caller.call.is_slow;
+        let returned = if is_slow.load(Relaxed) { holding_up(call) } else { call() };
+        is_slow.store(began.elapsed() > SLOW, Relaxed);
         match returned {
             Some(returned) => out.extend(returned?),
             None => return internal_err!("a function that is not async waited"),
@@ -350,10 +352,14 @@ fn calls_in_flight(
                 if ended {
                     return Ok(None);
                 }
-                match batches.try_next().await? {
-                    Some(batch) if batch.num_rows() == 0 => {}
-                    Some(batch) => batcher.push(batch),
-                    None => ended = true,
+                match batches.try_next().await {
+                    Ok(Some(batch)) if batch.num_rows() == 0 => {}
+                    Ok(Some(batch)) => batcher.push(batch),
+                    Ok(None) => ended = true,
+                    Err(e) => {
+                        failed.store(true, Relaxed);
+                        return Err(e);
+                    }
                 }
             }
         },

@@ -417,3 +417,44 @@ async fn one_name_is_for_rows_of_one_kind() {
     let error = run(&taken).await.unwrap_err().to_string();
     assert!(error.contains("rows with a column '_row' cannot be diverted"), "{error}");
 }
+
+#[tokio::test]
+async fn errors_of_the_input_are_no_reason_for_a_step_to_give_up() {
+    let context = context_with(2, |options| options.max_errored_blocks = MaxErroredBlocks(None));
+    let query = "SELECT id, sum(1 / (id - 50)) AS s FROM range(100) GROUP BY id";
+    let functions: [(&str, FunctionRef); 2] =
+        [("sync", blockyard::from_closure(Ok)), ("async", from_async("keep", |batch| async move { Ok(batch) }))];
+    for (name, function) in functions {
+        let ds = context.sql(query).await.unwrap().map_batches(function, MapOptions::default()).unwrap();
+        let error = run(&ds).await.expect_err(name).to_string();
+        assert!(error.to_lowercase().contains("divide by zero"), "{name}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_slow_function_does_not_hold_up_other_queries_on_its_thread() {
+    let (gate, context) = (Arc::<Gate>::default(), context_with(1, |_| {}));
+    // The first call takes long enough to be known for it; those of the next task wait for the other query.
+    let (calls, closed) = (AtomicUsize::new(0), Arc::clone(&gate));
+    let slow = blockyard::from_closure(move |batch: RecordBatch| {
+        match calls.fetch_add(usize::from(batch.num_rows() > 0), SeqCst) {
+            0 if batch.num_rows() > 0 => std::thread::sleep(Duration::from_millis(30)),
+            _ if batch.num_rows() > 0 => closed.pass(),
+            _ => {}
+        }
+        Ok(batch)
+    });
+    let slow = thousand(&context, slow, MapOptions::default());
+    let meanwhile = async {
+        while gate.waiting.load(SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(
+            run(&context.range(1000).unwrap()).await.unwrap().iter().map(RecordBatch::num_rows).sum::<usize>(),
+            1000
+        );
+        gate.open();
+    };
+    let (rows, ()) = timeout(PATIENCE, join(run(&slow), meanwhile)).await.expect("one waits for the other");
+    assert_eq!(ints(&rows.unwrap(), "id").len(), 1000);
+}
