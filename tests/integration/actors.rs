@@ -13,7 +13,7 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{Result, exec_err};
 use tokio::time::timeout;
 
-use crate::fixtures::{context, context_with, ints};
+use crate::fixtures::{context, context_with, counts_calls_at_once, ints};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -184,14 +184,7 @@ async fn what_a_task_needs_has_to_be_there() {
 
 #[tokio::test]
 async fn a_resource_bounds_the_tasks_at_once() {
-    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let seen = Arc::clone(&most);
-    let count = move |batch: RecordBatch| {
-        seen.fetch_max(running.fetch_add(1, SeqCst) + 1, SeqCst);
-        std::thread::yield_now();
-        running.fetch_sub(1, SeqCst);
-        Ok(batch)
-    };
+    let (count, most) = counts_calls_at_once();
     let context = context_with(2, |options| options.resources = "license=2".to_owned());
     let resources = [("license".to_owned(), 1.0)].into();
     let ds = context.range_in_blocks(10_000, 100).unwrap();
@@ -202,14 +195,7 @@ async fn a_resource_bounds_the_tasks_at_once() {
 
 #[tokio::test]
 async fn a_query_keeps_to_its_resource_limits() {
-    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let seen = Arc::clone(&most);
-    let count = move |batch: RecordBatch| {
-        seen.fetch_max(running.fetch_add(1, SeqCst) + 1, SeqCst);
-        std::thread::yield_now();
-        running.fetch_sub(1, SeqCst);
-        Ok(batch)
-    };
+    let (count, most) = counts_calls_at_once();
     let context = context_with(8, |options| {
         options.num_cpus = 8;
         options.resource_limits_cpu = "25%".parse().unwrap();

@@ -1,5 +1,6 @@
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use blockyard::prelude::*;
 use blockyard::{BlockyardOptions, ByteSize, MemoryLimit};
@@ -23,6 +24,19 @@ pub(crate) fn context_with(threads: usize, change: impl FnOnce(&mut BlockyardOpt
 /// A limit in MiB.
 pub(crate) fn mib(n: usize) -> MemoryLimit {
     MemoryLimit::Bytes(ByteSize::mib(n))
+}
+
+/// A function that gives its input back, and the most calls of it that were made at once.
+pub(crate) fn counts_calls_at_once() -> (blockyard::FunctionRef, Arc<AtomicUsize>) {
+    let (running, most) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let seen = Arc::clone(&most);
+    let function = blockyard::from_closure(move |batch| {
+        seen.fetch_max(running.fetch_add(1, SeqCst) + 1, SeqCst);
+        std::thread::yield_now();
+        running.fetch_sub(1, SeqCst);
+        Ok(batch)
+    });
+    (function, most)
 }
 
 /// The values of an Int64 column over all batches.

@@ -10,7 +10,7 @@ use datafusion::common::{Result, exec_err};
 use futures::StreamExt;
 use tokio::time::timeout;
 
-use crate::fixtures::{context, context_with, ints};
+use crate::fixtures::{context, context_with, counts_calls_at_once, ints};
 
 /// Long enough for anything but a stall.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,14 +37,7 @@ async fn eight_tasks_that_block_run_at_once_on_any_number_of_threads() {
 
 #[tokio::test]
 async fn no_more_tasks_run_than_were_asked_for() {
-    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let seen = Arc::clone(&most);
-    let count = move |batch: RecordBatch| {
-        seen.fetch_max(running.fetch_add(1, SeqCst) + 1, SeqCst);
-        std::thread::yield_now();
-        running.fetch_sub(1, SeqCst);
-        Ok(batch)
-    };
+    let (count, most) = counts_calls_at_once();
     let ds = context().range_in_blocks(10_000, 100).unwrap().map_batches(count, with_concurrency(3)).unwrap();
     assert_eq!(ds.count().await.unwrap(), 10_000);
     assert!((1..=3).contains(&most.load(SeqCst)), "{} at once", most.load(SeqCst));
