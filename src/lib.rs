@@ -86,9 +86,9 @@ pub use config::{
 pub use context::{Blockyard, DataContext, Paths, SessionStateBuilderExt};
 pub use dataset::{Dataset, GroupedDataset, IterOptions, Predicate, WriteOptions};
 pub use functions::{
-    Actor, ActorPool, BatchFunction, BatchSize, Compute, ComputeOptions, ComputeStrategy, Concurrency, Failures,
-    FunctionLanguage, FunctionRef, FunctionRegistry, MapFunction, MapOptions, MaxErrors, OnError, Row, Workers, actor,
-    filter_rows, flat_map_rows, from_async, from_closure, map_rows,
+    Actor, ActorPool, BatchFunction, BatchSize, Compute, ComputeStrategy, Concurrency, Failures, FunctionLanguage,
+    FunctionRef, FunctionRegistry, MapFunction, MapOptions, MaxErrors, OnError, Row, Workers, actor, filter_rows,
+    flat_map_rows, from_async, from_closure, map_rows,
 };
 pub use logical::{MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode};
 pub use observability::{ExecutionCallback, ExecutionFailed, ExecutionProgress, ExecutionStarted, ExecutionSucceeded};

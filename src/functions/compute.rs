@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use datafusion::common::{DataFusionError, Result, plan_err};
 
+use super::{FunctionRef, MapOptions};
 use crate::config::ByteSize;
 
 /// How many rows a function gets at once.
@@ -165,33 +166,13 @@ pub struct Compute {
     pub max_concurrency: usize,
 }
 
-/// What is said of a map operator's workers and resources, before it is checked.
-#[derive(Debug, Clone, Default)]
-pub struct ComputeOptions {
-    /// Tasks or actors.
-    pub strategy: ComputeStrategy,
-    /// How many of them.
-    pub concurrency: Option<Concurrency>,
-    /// Logical CPUs of each.
-    pub num_cpus: Option<f64>,
-    /// GPUs of each.
-    pub num_gpus: Option<f64>,
-    /// Memory of each.
-    pub memory: Option<ByteSize>,
-    /// Other resources of each, by name.
-    pub resources: BTreeMap<String, f64>,
-    /// Tasks that an actor has at most, running or waiting; 2 if not said.
-    pub max_tasks_in_flight_per_actor: Option<usize>,
-    /// Calls of an async function that each task has in flight at most; 16 if not said.
-    pub max_concurrency: Option<usize>,
-}
-
 /// Calls of an async function that a task has in flight, if nothing is said.
 const CALLS_IN_FLIGHT: usize = 16;
 
-impl ComputeOptions {
-    /// Checks that what is said fits together, for a function that has state or not.
-    pub fn check(&self, function: &str, is_stateful: bool, is_async: bool) -> Result<Compute> {
+impl MapOptions {
+    /// Workers and resources for `function`, if what is said of them fits together.
+    pub fn compute(&self, function: &FunctionRef) -> Result<Compute> {
+        let (is_stateful, is_async, function) = (function.is_stateful(), function.is_async(), function.name());
         let max_concurrency = match self.max_concurrency {
             Some(0) => return plan_err!("max_concurrency must be at least 1, got 0"),
             Some(_) if !is_async => {
@@ -218,7 +199,7 @@ impl ComputeOptions {
     }
 
     fn workers(&self, function: &str, is_stateful: bool) -> Result<Workers> {
-        let (actors, size) = match self.strategy {
+        let (actors, size) = match self.compute {
             ComputeStrategy::Auto => (is_stateful, None),
             ComputeStrategy::Tasks(_) if is_stateful => {
                 return plan_err!("'{function}' has state, which tasks do not keep; use compute => 'actors'");
@@ -322,14 +303,22 @@ impl fmt::Display for Compute {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::functions::{actor, from_closure};
+
+    fn function(is_stateful: bool) -> FunctionRef {
+        match is_stateful {
+            true => actor("f", || Ok(Ok)),
+            false => from_closure(Ok).declare(Some("f".to_owned()), None, false),
+        }
+    }
 
     fn checked(strategy: &str, concurrency: &str, is_stateful: bool) -> std::result::Result<String, String> {
-        let options = ComputeOptions {
-            strategy: if strategy.is_empty() { ComputeStrategy::Auto } else { strategy.parse().unwrap() },
+        let options = MapOptions {
+            compute: if strategy.is_empty() { ComputeStrategy::Auto } else { strategy.parse().unwrap() },
             concurrency: (!concurrency.is_empty()).then(|| concurrency.parse().unwrap()),
             ..Default::default()
         };
-        match options.check("f", is_stateful, false) {
+        match options.compute(&function(is_stateful)) {
             Ok(compute) => Ok(compute.to_string().trim_start_matches(", ").to_owned()),
             Err(e) => Err(e.message().into_owned()),
         }
@@ -374,18 +363,18 @@ mod tests {
 
     #[test]
     fn what_says_the_default_equals_it() {
-        let options = ComputeOptions {
+        let options = MapOptions {
             num_cpus: Some(1.0),
             num_gpus: Some(0.0),
             memory: Some(ByteSize(0)),
             resources: [("license".to_owned(), 0.0)].into(),
             ..Default::default()
         };
-        let compute = options.check("f", false, false).unwrap();
+        let compute = options.compute(&function(false)).unwrap();
         assert_eq!(compute.canonical(), Compute::default());
         assert!(compute.needs_nothing_special());
-        let other = ComputeOptions { num_cpus: Some(0.75), ..options.clone() };
-        assert!(!other.check("f", false, false).unwrap().needs_nothing_special());
-        assert!(ComputeOptions { num_gpus: Some(-1.0), ..options }.check("f", false, false).is_err());
+        let other = MapOptions { num_cpus: Some(0.75), ..options.clone() };
+        assert!(!other.compute(&function(false)).unwrap().needs_nothing_special());
+        assert!(MapOptions { num_gpus: Some(-1.0), ..options }.compute(&function(false)).is_err());
     }
 }

@@ -7,8 +7,7 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 
 use super::{
-    BatchSize, Compute, ComputeOptions, ComputeStrategy, Concurrency, Failures, FunctionRef, FunctionRegistry,
-    MaxErrors, OnError, from_closure,
+    BatchSize, ComputeStrategy, Concurrency, Failures, FunctionRef, FunctionRegistry, MaxErrors, OnError, from_closure,
 };
 use crate::config::ByteSize;
 
@@ -86,21 +85,6 @@ pub struct MapOptions {
 }
 
 impl MapOptions {
-    /// Workers and resources for `function`, checked.
-    pub(crate) fn compute(&self, function: &FunctionRef) -> Result<Compute> {
-        let options = ComputeOptions {
-            strategy: self.compute,
-            concurrency: self.concurrency,
-            num_cpus: self.num_cpus,
-            num_gpus: self.num_gpus,
-            memory: self.memory,
-            resources: self.resources.clone(),
-            max_tasks_in_flight_per_actor: self.max_tasks_in_flight_per_actor,
-            max_concurrency: self.max_concurrency,
-        };
-        options.check(function.name(), function.is_stateful(), function.is_async())
-    }
-
     /// What is put up with, checked.
     pub(crate) fn failures(&self) -> Result<Failures> {
         let failures = Failures { on_error: self.on_error.clone(), max_errors: self.max_errors };

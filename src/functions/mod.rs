@@ -14,7 +14,7 @@ mod rows;
 pub(crate) use actor::drop_states;
 pub use actor::{Actor, actor};
 pub use batch_function::{BatchFunction, FunctionRef, from_async, from_closure};
-pub use compute::{ActorPool, BatchSize, Compute, ComputeOptions, ComputeStrategy, Concurrency, Workers};
+pub use compute::{ActorPool, BatchSize, Compute, ComputeStrategy, Concurrency, Workers};
 pub use failures::{Failures, MaxErrors, OnError};
 pub use language::FunctionLanguage;
 pub use map_options::{MapFunction, MapOptions};

@@ -6,10 +6,8 @@ use std::time::{Duration, Instant};
 
 use datafusion::common::Result;
 use datafusion::execution::TaskContext;
-use datafusion::physical_plan::displayable;
+use datafusion::physical_plan::{ExecutionPlan, displayable};
 use parking_lot::Mutex;
-
-use datafusion::physical_plan::ExecutionPlan;
 
 use super::callback::{ExecutionCallback, ExecutionFailed, ExecutionProgress, ExecutionStarted, ExecutionSucceeded};
 use super::progress::progress;

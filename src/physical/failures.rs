@@ -9,9 +9,9 @@ use datafusion::common::DataFusionError;
 use datafusion::execution::TaskContext;
 use parking_lot::Mutex;
 
-use crate::block::mix;
 use crate::config::BlockyardOptions;
 use crate::error::one_message;
+use crate::runtime::backoff;
 use crate::store::QueryPool;
 
 /// What went wrong in a stage without ending the query.
@@ -125,12 +125,9 @@ impl Retries {
     }
 }
 
-/// The time before the next try of a read or a write, which doubles with each up to half a minute. Between half of it and
-/// all of it, by `salt`, so that those that failed together do not try together again.
+/// Waits before the next try of a read or a write.
 pub(super) async fn pause(attempt: usize, salt: u64) {
-    let longest = (100 << attempt.min(16)).min(32_000);
-    let jitter = mix(salt ^ attempt as u64) % (longest / 2 + 1);
-    tokio::time::sleep(Duration::from_millis(longest / 2 + jitter)).await;
+    tokio::time::sleep(backoff(attempt, Duration::from_millis(100), Duration::from_secs(32), salt)).await;
 }
 
 /// Rows that the steps of a stage have seen and failed for, in one execution.

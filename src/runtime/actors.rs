@@ -12,8 +12,7 @@ use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::in_thread;
-use crate::block::mix;
+use super::{backoff, in_thread};
 use crate::error::panic_text;
 
 /// What a task of an actor is.
@@ -192,10 +191,7 @@ fn build(life: &ActorLife, number: usize, is_over: &dyn Fn() -> bool) -> Result<
             let tries = attempt + 1;
             return Err(error.context(format!("an actor could not be built, tried {tries} times")));
         }
-        let longest = (BACKOFF * (1 << attempt.min(16))).min(LONGEST_BACKOFF).as_millis() as u64;
-        // At least half of it, so that actors that failed together do not try together again.
-        let jitter = mix((number as u64) << 32 | attempt as u64) % (longest / 2 + 1);
-        std::thread::sleep(Duration::from_millis(longest / 2 + jitter));
+        std::thread::sleep(backoff(attempt, BACKOFF, LONGEST_BACKOFF, (number as u64) << 32));
         attempt += 1;
     }
 }

@@ -2,6 +2,7 @@
 
 mod actors;
 mod background;
+mod backoff;
 mod drivers;
 mod io;
 mod out_queue;
@@ -9,6 +10,7 @@ mod scheduler;
 
 pub(crate) use actors::{ActorLife, Actors};
 pub(crate) use background::in_background;
+pub(crate) use backoff::backoff;
 pub(crate) use drivers::Drivers;
 pub(crate) use io::{block_on_io, holding_up, in_thread, on_io_thread, on_own_thread};
 pub(crate) use out_queue::OutQueue;

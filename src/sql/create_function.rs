@@ -4,12 +4,12 @@ use datafusion::common::{Result, plan_err};
 use datafusion::sql::parser::Statement as DFStatement;
 use datafusion::sql::sqlparser::ast::{
     CreateFunction, CreateFunctionBody, Expr, FunctionArg, FunctionArgExpr, FunctionArgOperator, FunctionSetValue,
-    Ident, Statement, Value,
+    Ident, Statement,
 };
 
 use super::arguments::Arguments;
 use super::relations::map_options;
-use super::signatures::FUNCTION_DEFAULTS;
+use super::signatures::CREATE_FUNCTION;
 use crate::functions::{FunctionRegistry, MapOptions};
 
 /// Creates the function if the statement is for one of our languages. Others are DataFusion's.
@@ -29,14 +29,17 @@ pub(super) fn create_function(statement: &DFStatement, functions: &FunctionRegis
     if args.as_ref().is_some_and(|args| !args.is_empty()) {
         return plan_err!("functions over batches take whole rows: write CREATE FUNCTION {name}() without arguments");
     }
-    let body = match function_body {
-        Some(CreateFunctionBody::AsBeforeOptions { body, .. } | CreateFunctionBody::AsAfterOptions(body)) => text(body),
-        _ => None,
-    };
-    let Some(body) = body else {
+    let Some(CreateFunctionBody::AsBeforeOptions { body, .. } | CreateFunctionBody::AsAfterOptions(body)) =
+        function_body
+    else {
         return plan_err!("CREATE FUNCTION {name}() needs a body: AS '..'");
     };
-    let mut arguments = Vec::new();
+    let argument = |name: &str, value: Expr| FunctionArg::Named {
+        name: Ident::new(name),
+        arg: FunctionArgExpr::Expr(value),
+        operator: FunctionArgOperator::RightArrow,
+    };
+    let mut arguments = vec![argument("function", body.clone())];
     for param in set_params {
         let value = match &param.value {
             FunctionSetValue::Values(values) => match values.as_slice() {
@@ -45,28 +48,15 @@ pub(super) fn create_function(statement: &DFStatement, functions: &FunctionRegis
             },
             FunctionSetValue::Default | FunctionSetValue::FromCurrent => continue,
         };
-        arguments.push(FunctionArg::Named {
-            name: Ident::new(param.name.to_string()),
-            arg: FunctionArgExpr::Expr(value),
-            operator: FunctionArgOperator::RightArrow,
-        });
+        arguments.push(argument(&param.name.to_string(), value));
     }
-    let defaults = map_options(&Arguments::parse(&FUNCTION_DEFAULTS, arguments)?, MapOptions::default())?;
+    let arguments = Arguments::parse(&CREATE_FUNCTION, arguments)?;
+    let defaults = map_options(&arguments, MapOptions::default())?;
     let name = name.0.last().map_or_else(String::new, |part| match part.as_ident() {
         Some(ident) => ident.value.clone(),
         None => part.to_string(),
     });
-    functions.create(&name, &language.value, &body, defaults, *or_replace)?;
+    let body = arguments.text("function").unwrap_or_default();
+    functions.create(&name, &language.value, body, defaults, *or_replace)?;
     Ok(true)
-}
-
-fn text(expression: &Expr) -> Option<String> {
-    match expression {
-        Expr::Value(value) => match &value.value {
-            Value::SingleQuotedString(text) => Some(text.clone()),
-            Value::DollarQuotedString(text) => Some(text.value.clone()),
-            _ => None,
-        },
-        _ => None,
-    }
 }

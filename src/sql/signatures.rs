@@ -110,26 +110,7 @@ const SIGNATURES: &[Signature] = &[
             ("include_paths", Kind::Flag),
         ],
     },
-    Signature {
-        name: "map_batches",
-        tables: 1,
-        required: 1,
-        arguments: &[
-            ("function", Kind::Text),
-            ("batch_size", Kind::BatchSize),
-            ("concurrency", Kind::Concurrency),
-            ("num_cpus", Kind::Number),
-            ("memory", Kind::Size),
-            ("compute", Kind::Text),
-            ("num_gpus", Kind::Number),
-            ("resources", Kind::Text),
-            ("max_tasks_in_flight_per_actor", Kind::Count),
-            ("max_concurrency", Kind::Count),
-            ("on_error", Kind::Text),
-            ("max_errors", Kind::NumberOrText),
-            ("divert_to", Kind::Text),
-        ],
-    },
+    Signature { name: "map_batches", tables: 1, required: 1, arguments: MAP_ARGUMENTS },
     Signature {
         name: "random_shuffle",
         tables: 1,
@@ -147,23 +128,23 @@ const SIGNATURES: &[Signature] = &[
     Signature { name: "zip", tables: 2, required: 0, arguments: &[] },
 ];
 
-/// What `CREATE FUNCTION` sets for calls that do not say otherwise.
-pub(super) static FUNCTION_DEFAULTS: Signature = Signature {
-    name: "CREATE FUNCTION",
-    tables: 0,
-    required: 0,
-    arguments: &[
-        ("batch_size", Kind::BatchSize),
-        ("concurrency", Kind::Concurrency),
-        ("num_cpus", Kind::Number),
-        ("memory", Kind::Size),
-        ("compute", Kind::Text),
-        ("num_gpus", Kind::Number),
-        ("resources", Kind::Text),
-        ("max_tasks_in_flight_per_actor", Kind::Count),
-        ("max_concurrency", Kind::Count),
-        ("on_error", Kind::Text),
-        ("max_errors", Kind::NumberOrText),
-        ("divert_to", Kind::Text),
-    ],
-};
+/// What can be said of a map operator. The first is what it calls.
+const MAP_ARGUMENTS: &[(&str, Kind)] = &[
+    ("function", Kind::Text),
+    ("batch_size", Kind::BatchSize),
+    ("concurrency", Kind::Concurrency),
+    ("num_cpus", Kind::Number),
+    ("memory", Kind::Size),
+    ("compute", Kind::Text),
+    ("num_gpus", Kind::Number),
+    ("resources", Kind::Text),
+    ("max_tasks_in_flight_per_actor", Kind::Count),
+    ("max_concurrency", Kind::Count),
+    ("on_error", Kind::Text),
+    ("max_errors", Kind::NumberOrText),
+    ("divert_to", Kind::Text),
+];
+
+/// What `CREATE FUNCTION` says: the body as `function`, and defaults for calls that do not say otherwise.
+pub(super) static CREATE_FUNCTION: Signature =
+    Signature { name: "CREATE FUNCTION", tables: 0, required: 1, arguments: MAP_ARGUMENTS };
