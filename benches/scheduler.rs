@@ -1,9 +1,9 @@
 //! What the scheduler costs, and what it gets out of stages that are slow. All figures are ratios of one run, or times per
-//! block; `cargo bench --bench scheduler` prints them.
+//! block; `cargo bench --bench scheduler` prints them, `-- bursts pools` only those of these names.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use blockyard::prelude::*;
@@ -14,15 +14,17 @@ use datafusion::error::Result;
 use datafusion::prelude::SessionConfig;
 use futures::TryStreamExt;
 use futures::future::try_join_all;
+use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 
 /// Rounds, of which the median counts.
 const ROUNDS: usize = 5;
 const ROWS: u64 = 10_000_000;
 const TINY_BLOCKS: usize = 100_000;
-/// What a slow function takes for a block, and for how many.
+/// What a slow function takes for a block.
 const SLOW: Duration = Duration::from_millis(100);
-const SLOW_BLOCKS: usize = 160;
+/// Blocks that each of its concurrent calls gets.
+const ROUNDS_OF_BLOCKS: usize = 20;
 const CONCURRENCY: usize = 8;
 
 fn context(fuse: bool) -> Result<DataContext> {
@@ -74,55 +76,103 @@ async fn overhead() -> Result<()> {
     Ok(())
 }
 
-async fn slow_stages() -> Result<()> {
-    let slow = |batch: RecordBatch| {
+/// A function that takes `time` for each batch.
+fn slow(time: Duration) -> impl Fn(RecordBatch) -> Result<RecordBatch> + Clone {
+    move |batch| {
         if batch.num_rows() > 0 {
-            std::thread::sleep(SLOW);
+            std::thread::sleep(time);
         }
         Ok(batch)
-    };
-    let input = || context(true)?.range_in_blocks(SLOW_BLOCKS as u64 * 100, SLOW_BLOCKS);
-    let options = || MapOptions { concurrency: Some(CONCURRENCY.into()), ..Default::default() };
-    let ideal = SLOW.as_secs_f64() * (SLOW_BLOCKS / CONCURRENCY) as f64;
-    let time = drain(&input()?.map_batches(slow, options())?).await?.as_secs_f64();
-    println!("a function of {SLOW:?} with concurrency {CONCURRENCY}: {:.0} % of the ideal", 100.0 * ideal / time);
+    }
+}
 
-    let made = input()?.map_batches(Ok, options())?;
+async fn slow_stages() -> Result<()> {
+    let input = |blocks: usize| context(true)?.range_in_blocks(blocks as u64 * 100, blocks);
+    let options = || MapOptions { concurrency: Some(CONCURRENCY.into()), ..Default::default() };
+    for (time, rounds) in [(SLOW, ROUNDS_OF_BLOCKS), (10 * SLOW, 5)] {
+        let ideal = time.as_secs_f64() * rounds as f64;
+        let took = drain(&input(rounds * CONCURRENCY)?.map_batches(slow(time), options())?).await?.as_secs_f64();
+        println!("a function of {time:?} with concurrency {CONCURRENCY}: {:.0} % of the ideal", 100.0 * ideal / took);
+    }
+
+    const BLOCKS: usize = 160;
+    let made = input(BLOCKS)?.map_batches(Ok, options())?;
     let started = Instant::now();
     let taken = made.stream().await?.try_for_each(|_| async {
         tokio::time::sleep(SLOW / 4).await;
         Ok(())
     });
     taken.await?;
-    let (ideal, time) = (SLOW.as_secs_f64() / 4.0 * SLOW_BLOCKS as f64, started.elapsed().as_secs_f64());
+    let (ideal, time) = (SLOW.as_secs_f64() / 4.0 * BLOCKS as f64, started.elapsed().as_secs_f64());
     println!("a consumer of {:?} for a block: {:.0} % of the ideal", SLOW / 4, 100.0 * ideal / time);
     Ok(())
 }
 
-/// A pool that has to grow: how soon, and what that costs.
-async fn growing_pool() -> Result<()> {
+/// An actor that is counted while it lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(alive: &Arc<AtomicUsize>) -> Self {
+        alive.fetch_add(1, Relaxed);
+        Self(Arc::clone(alive))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A pool that has to grow, and to shrink once there is little to do: how soon, and what that costs.
+async fn pools() -> Result<()> {
     const BLOCKS: usize = 400;
-    let (built, all) = (Arc::new(AtomicUsize::new(0)), Arc::new(OnceLock::new()));
+    const TRICKLE: usize = 40;
+    let alive = Arc::<AtomicUsize>::default();
     let started = Instant::now();
-    let (counted, seen) = (Arc::clone(&built), Arc::clone(&all));
-    let slow = actor("slow", move || {
-        if counted.fetch_add(1, Relaxed) + 1 == CONCURRENCY {
-            let _first = seen.set(started.elapsed());
-        }
-        Ok(|batch: RecordBatch| {
+    // How many live, with the time since the start, as each block comes.
+    let seen = Arc::<Mutex<Vec<(f64, usize)>>>::default();
+    let (counted, all) = (Arc::clone(&alive), Arc::clone(&seen));
+    let worker = actor("slow", move || {
+        let state = Counted::new(&counted);
+        let all = Arc::clone(&all);
+        Ok(move |batch: RecordBatch| {
             std::thread::sleep(SLOW);
+            all.lock().push((started.elapsed().as_secs_f64(), state.0.load(Relaxed)));
             Ok(batch)
         })
     });
-    let input = context(true)?.range_in_blocks(BLOCKS as u64 * 100, BLOCKS)?;
+    let context = context(true)?;
+    let input = context.range_in_blocks(BLOCKS as u64 * 100, BLOCKS)?;
     let options =
         MapOptions { concurrency: Some((1, CONCURRENCY).into()), schema: Some(input.schema()), ..Default::default() };
-    let time = drain(&input.map_batches(slow, options)?).await?.as_secs_f64();
+    let time = drain(&input.map_batches(worker.clone(), options.clone())?).await?.as_secs_f64();
     let ideal = SLOW.as_secs_f64() * BLOCKS as f64 / CONCURRENCY as f64;
+    let all = seen.lock().iter().find(|(_, alive)| *alive == CONCURRENCY).map(|seen| seen.0);
     println!(
         "a pool of 1 to {CONCURRENCY} actors of {SLOW:?}: {:.0} % of the ideal, {CONCURRENCY} of them after {:.2} s",
         100.0 * ideal / time,
-        all.get().map_or(f64::NAN, Duration::as_secs_f64)
+        all.unwrap_or(f64::NAN)
+    );
+    // A burst, and then a block every 0.6 s, for which one actor is enough.
+    let (begun, from) = (started.elapsed().as_secs_f64(), seen.lock().len());
+    let trickle = move |batch: RecordBatch| {
+        if batch.num_rows() > 0 && batch["id"].as_primitive::<Int64Type>().value(0) >= BLOCKS as i64 * 100 {
+            std::thread::sleep(6 * SLOW);
+        }
+        Ok(batch)
+    };
+    let blocks = BLOCKS + TRICKLE;
+    let input = context.range_in_blocks(blocks as u64 * 100, blocks)?;
+    let ds = input.map_batches(trickle, MapOptions { concurrency: Some(1.into()), ..Default::default() })?;
+    drain(&ds.map_batches(worker, options)?).await?;
+    let seen = seen.lock();
+    let most = seen[from..].iter().map(|(_, alive)| *alive).max().unwrap_or(0);
+    let last_busy = seen[from..].iter().rfind(|(_, alive)| *alive == most).map_or(0.0, |seen| seen.0 - begun);
+    let least = seen[from..].iter().find(|(at, alive)| *at - begun > last_busy && *alive == 1);
+    println!(
+        "the same pool before a trickle: {most} actors, the last time after {last_busy:.1} s, and 1 of them after {:.1} s",
+        least.map_or(f64::NAN, |seen| seen.0 - begun)
     );
     Ok(())
 }
@@ -141,8 +191,13 @@ async fn bursts() -> Result<()> {
         let ids = Int64Array::from_iter_values(ids.flat_map(|id| std::iter::repeat_n(*id, 10_000)));
         Ok(RecordBatch::try_from_iter([("id", Arc::new(ids) as _)])?)
     };
-    let slow = |batch: RecordBatch| {
+    // A sleep takes longer than it says: what the slow stage takes alone is what its calls took.
+    let asleep = Arc::<AtomicUsize>::default();
+    let sleeping = Arc::clone(&asleep);
+    let slow = move |batch: RecordBatch| {
+        let started = Instant::now();
         std::thread::sleep(Duration::from_millis(batch.num_rows() as u64 / 10_000));
+        sleeping.fetch_add(started.elapsed().as_micros() as usize, Relaxed);
         Ok(batch)
     };
     let with = |n: usize| MapOptions { concurrency: Some(n.into()), ..Default::default() };
@@ -150,7 +205,7 @@ async fn bursts() -> Result<()> {
     // Whole bursts, or a batch would be a hundredth of one.
     let ds = ds.map_batches(slow, MapOptions { batch_size: BatchSize::Rows(10_000), ..with(4) })?;
     let time = drain(&ds).await?.as_secs_f64();
-    let ideal = 2000.0 * 0.001 / 4.0;
+    let ideal = asleep.load(Relaxed) as f64 / 1e6 / 4.0;
     let peak = context.store().budget().peak();
     println!(
         "1 row to 10,000 before a slow function: {:.0} % of the ideal, {:.0} % of a limit of 64 MiB at the most",
@@ -163,14 +218,8 @@ async fn bursts() -> Result<()> {
 /// Eight queries that mostly wait, at once: none later than the others.
 async fn eight_queries() -> Result<()> {
     let context = context(true)?;
-    let slow = |batch: RecordBatch| {
-        if batch.num_rows() > 0 {
-            std::thread::sleep(SLOW);
-        }
-        Ok(batch)
-    };
     let options = MapOptions { concurrency: Some(4.into()), num_cpus: Some(0.05), ..Default::default() };
-    let queries = (0..8).map(|_| context.range_in_blocks(4000, 40)?.map_batches(slow, options.clone()));
+    let queries = (0..8).map(|_| context.range_in_blocks(4000, 40)?.map_batches(slow(SLOW), options.clone()));
     let queries = queries.collect::<Result<Vec<_>>>()?;
     let mut times = try_join_all(queries.iter().map(drain)).await?;
     times.sort();
@@ -184,21 +233,34 @@ async fn eight_queries() -> Result<()> {
     Ok(())
 }
 
+async fn measure(wanted: impl Fn(&str) -> bool) -> Result<()> {
+    if wanted("overhead") {
+        overhead().await?;
+    }
+    if wanted("slow_stages") {
+        slow_stages().await?;
+    }
+    if wanted("pools") {
+        pools().await?;
+    }
+    if wanted("bursts") {
+        bursts().await?;
+    }
+    if wanted("eight_queries") {
+        eight_queries().await?;
+    }
+    Ok(())
+}
+
 fn main() -> ExitCode {
-    if !std::env::args().any(|argument| argument == "--bench") {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if !arguments.iter().any(|argument| argument == "--bench") {
         println!("measures under `cargo bench` only");
         return ExitCode::SUCCESS;
     }
-    let measured = Runtime::new().map_err(Into::into).and_then(|runtime| {
-        runtime.block_on(async {
-            overhead().await?;
-            slow_stages().await?;
-            growing_pool().await?;
-            bursts().await?;
-            eight_queries().await
-        })
-    });
-    match measured {
+    let names: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| *wanted == name);
+    match Runtime::new().map_err(Into::into).and_then(|runtime| runtime.block_on(measure(wanted))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("{e}");

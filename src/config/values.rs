@@ -191,6 +191,13 @@ impl fmt::Display for MemoryLimit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MaxErroredBlocks(pub Option<usize>);
 
+impl MaxErroredBlocks {
+    /// Whether any may be lost.
+    pub(crate) fn allows_any(self) -> bool {
+        self.0 != Some(0)
+    }
+}
+
 impl FromStr for MaxErroredBlocks {
     type Err = DataFusionError;
 

@@ -57,6 +57,7 @@ impl Dataset {
         // The admission is held until the end.
         let running = (batches, watch, admission);
         let watched = stream::unfold(running, |(mut batches, mut watch, admission)| async move {
+            watch.asked();
             let next = batches.next().await;
             match &next {
                 Some(Ok(batch)) => watch.rows(batch.num_rows()),

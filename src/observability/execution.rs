@@ -1,6 +1,7 @@
 //! One execution of a plan, for looking at it while it runs and after.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,8 @@ pub(crate) struct Execution {
     spilled_before: usize,
     restored_before: usize,
     result_owner: Arc<Owner>,
+    /// Nanoseconds in which rows were there and nobody took them.
+    untaken: Arc<AtomicU64>,
 }
 
 impl Execution {
@@ -68,13 +71,14 @@ impl Execution {
             restored_before: store.totals().restored_bytes(),
             store,
             result_owner: Arc::default(),
+            untaken: Arc::default(),
         }
     }
 
     /// Watches what the execution hands out until the result drops. Fails when a callback does not want it to start.
     pub(crate) fn watch(&self) -> Result<Watch> {
         self.observers.running.lock().insert(self.query, self.clone());
-        let mut watch = Watch { execution: self.clone(), rows: 0, told: None, ended: None };
+        let mut watch = Watch { execution: self.clone(), rows: 0, given: None, told: None, ended: None };
         if !self.observers.callbacks.is_empty() {
             let plan = displayable(self.plan.as_ref()).indent(false).to_string();
             let event = ExecutionStarted { query: self.query, plan };
@@ -120,6 +124,11 @@ impl Execution {
     /// Time from the start to the end, or to now.
     pub(crate) fn elapsed(&self) -> Duration {
         self.ended.get().copied().unwrap_or_else(|| self.started.elapsed())
+    }
+
+    /// Time in which rows were there and nobody took them.
+    pub(crate) fn untaken(&self) -> Duration {
+        Duration::from_nanos(self.untaken.load(Relaxed))
     }
 
     /// Bytes of blocks that the session spilled since the start.
@@ -172,14 +181,24 @@ const OFTEN: Duration = Duration::from_millis(100);
 pub(crate) struct Watch {
     execution: Execution,
     rows: usize,
+    /// When rows were handed out, while nobody asks for more.
+    given: Option<Instant>,
     told: Option<Instant>,
     ended: Option<std::result::Result<(), String>>,
 }
 
 impl Watch {
+    /// More rows are asked for.
+    pub(crate) fn asked(&mut self) {
+        if let Some(given) = self.given.take() {
+            self.execution.untaken.fetch_add(given.elapsed().as_nanos() as u64, Relaxed);
+        }
+    }
+
     /// Rows were handed out.
     pub(crate) fn rows(&mut self, rows: usize) {
         self.rows += rows;
+        self.given = Some(Instant::now());
         let callbacks = &self.execution.observers.callbacks;
         if callbacks.is_empty() || self.told.is_some_and(|told| told.elapsed() < OFTEN) {
             return;

@@ -31,14 +31,15 @@ pub(super) fn report(execution: &Execution) -> String {
     }
     let _written = writeln!(
         text,
-        "Dataset: {} in total; memory {} peak of {}; spilled {}, restored {}",
+        "Dataset: {} in total, of which {} for the consumer; memory {} peak of {}; spilled {}, restored {}",
         seconds(execution.elapsed()),
+        seconds(execution.untaken()),
         ByteSize(execution.peak_bytes()),
         ByteSize(execution.limit_bytes()),
         ByteSize(execution.spilled_bytes()),
         ByteSize(execution.restored_bytes())
     );
-    let sentence = bottleneck(execution.plan().as_ref(), execution.elapsed(), execution.threads());
+    let sentence = bottleneck(execution.plan().as_ref(), execution.elapsed(), execution.untaken(), execution.threads());
     let _written = writeln!(text, "Bottleneck: {sentence}");
     text
 }
@@ -167,6 +168,7 @@ impl Entry<'_> {
                     writeln!(text, "* Output num rows per {unit}: {}", spread(&rows, |n| format!("{n:.0}")))?;
                     writeln!(text, "* Output size per {unit}: {}", spread(&bytes, size))?;
                 }
+                write_times(tasks, owner, text)?;
                 write_schedule(metrics, text)?;
                 write_failures(&metrics.failures(), text)?;
                 if owner.spilled_bytes() + owner.restored_bytes() > 0 {
@@ -184,6 +186,23 @@ impl Entry<'_> {
             }
         }
     }
+}
+
+/// What the time of the tasks went to, as far as that is a tenth of a millisecond.
+fn write_times(tasks: &[TaskRecord], owner: &Owner, text: &mut String) -> std::fmt::Result {
+    let sum = |of: fn(&TaskRecord) -> Duration| tasks.iter().map(of).sum::<Duration>();
+    let (wall, waited, memory) = (sum(|t| t.wall), sum(|t| t.waited), owner.memory_wait());
+    let classes = [
+        ("waiting for input or IO", waited),
+        ("waiting for memory", memory),
+        ("spilling", owner.spill_time()),
+        ("restoring", owner.restore_time()),
+        ("not asked for more", sum(|t| t.unasked)),
+    ];
+    write!(text, "* Time: running {}", seconds(wall.saturating_sub(waited)))?;
+    let classes = classes.iter().filter(|(_, time)| time.as_micros() >= 100);
+    classes.into_iter().try_for_each(|(class, time)| write!(text, ", {class} {}", seconds(*time)))?;
+    writeln!(text)
 }
 
 /// What the scheduler has seen of a stage that it ran.

@@ -8,6 +8,7 @@ use super::tasks::{TaskPlan, as_task_plan};
 use super::{ExchangeExec, MapExec, QueueExec, ReadExec};
 use crate::functions::Workers;
 use crate::runtime::Wait;
+use crate::store::Owner;
 
 /// What the operators of a plan did.
 #[derive(Debug, Default)]
@@ -17,8 +18,18 @@ struct Work {
     /// Time in which blocks were written to disk and read back.
     disk: Duration,
     spilled_bytes: usize,
-    /// Time in which stages waited for whoever takes the result.
+    /// Time in which tasks waited for memory, summed over threads.
+    memory: Duration,
+    /// Time in which rows waited for whoever takes the result.
     consumer: Duration,
+}
+
+impl Work {
+    fn add_owner(&mut self, owner: &Owner) {
+        self.disk += owner.spill_time() + owner.restore_time();
+        self.spilled_bytes += owner.spilled_bytes();
+        self.memory += owner.memory_wait();
+    }
 }
 
 #[derive(Debug)]
@@ -46,19 +57,27 @@ fn at_once(operator: &Operator, ran: Duration) -> f64 {
     operator.wall.as_secs_f64() / ran.as_secs_f64().max(1e-9)
 }
 
-/// One sentence on what took the time of a plan that ran for `elapsed` on `threads`.
-pub(crate) fn bottleneck(plan: &dyn ExecutionPlan, elapsed: Duration, threads: usize) -> String {
+/// One sentence on what took the time of a plan that ran for `elapsed` on `threads`. Its rows were there and nobody took
+/// them for `untaken`.
+pub(crate) fn bottleneck(plan: &dyn ExecutionPlan, elapsed: Duration, untaken: Duration, threads: usize) -> String {
     if elapsed < SHORT {
         return format!("nothing: it took {} ms", elapsed.as_millis());
     }
     let mut work = Work::default();
     add(plan, &mut work);
+    work.consumer = work.consumer.max(untaken);
     let total = elapsed.as_secs_f64().max(1e-9);
     let percent = |time: Duration| format!("{:.0} %", (100.0 * time.as_secs_f64() / total).min(100.0));
     if work.disk.as_secs_f64() / total > MUCH && work.spilled_bytes > 0 {
         return format!(
             "the disk: blocks were spilled and restored for {} of the time; a higher blockyard.memory_limit would help",
             percent(work.disk)
+        );
+    }
+    if work.memory.as_secs_f64() / (total * threads.max(1) as f64) > MUCH {
+        return format!(
+            "memory: tasks waited for room for {} of the time; a higher blockyard.memory_limit or fewer tasks at once would help",
+            percent(work.memory / threads.max(1) as u32)
         );
     }
     if work.consumer.as_secs_f64() / total > MUCH {
@@ -117,8 +136,7 @@ fn add(plan: &dyn ExecutionPlan, work: &mut Work) {
     }
     if let Some(exchange) = plan.downcast_ref::<ExchangeExec>() {
         let (stage, owner) = (exchange.map_stage(), exchange.map_stage().owner());
-        work.disk += owner.spill_time() + owner.restore_time();
-        work.spilled_bytes += owner.spilled_bytes();
+        work.add_owner(owner);
         push(exchange.map_stage_name(), stage.tasks().iter().map(|t| (t.wall, t.cpu)), None, plan, work);
     }
     match as_task_plan(plan) {
@@ -133,8 +151,7 @@ fn add(plan: &dyn ExecutionPlan, work: &mut Work) {
 
 fn add_stage(plan: &dyn ExecutionPlan, stage: &dyn TaskPlan, work: &mut Work) {
     let owner = stage.stage().owner();
-    work.disk += owner.spill_time() + owner.restore_time();
-    work.spilled_bytes += owner.spilled_bytes();
+    work.add_owner(owner);
     // A queue, a gather or a reduce of handles does nothing itself.
     if plan.is::<QueueExec>() {
         return;

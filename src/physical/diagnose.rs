@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray};
 use datafusion::arrow::compute::cast;
@@ -68,7 +68,7 @@ impl ExecutionPlan for DiagnoseExec {
         let of = Arc::clone(&schema);
         let sentence = stream::once(async move {
             let plan = input.downcast_ref::<AnalyzeExec>().map_or(&input, AnalyzeExec::input);
-            let sentence = bottleneck(plan.as_ref(), started.elapsed(), threads);
+            let sentence = bottleneck(plan.as_ref(), started.elapsed(), Duration::ZERO, threads);
             let columns = ["Bottleneck", sentence.as_str()].into_iter().zip(of.fields()).map(|(text, field)| {
                 Ok(cast(&(Arc::new(StringArray::from(vec![text])) as ArrayRef), field.data_type())?)
             });

@@ -30,6 +30,7 @@ macro_rules! without_expressions {
 
 mod bottleneck;
 mod compact;
+mod cpu_meter;
 mod diagnose;
 mod dispatch;
 mod exchange;
@@ -41,6 +42,7 @@ mod map;
 mod memory;
 mod queue;
 mod read;
+mod read_files;
 mod stage;
 mod stage_run;
 mod stored;
@@ -59,6 +61,7 @@ pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, Proj
 pub(crate) use memory::{PLENTY, PlanMemory, collects, query_context, schema_bytes};
 pub(crate) use queue::QueueExec;
 pub(crate) use read::{ReadExec, ReadMemory};
+pub(crate) use read_files::{FilesOfTask, FirstRow};
 pub(crate) use stage::{StageMetrics, TaskRecord};
 pub(crate) use stored::block_batches;
 pub(crate) use tasks::{as_task_plan, is_ordered, planned_blocks};

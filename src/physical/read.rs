@@ -11,8 +11,6 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, Statistics};
-use datafusion::datasource::physical_plan::FileScanConfig;
-use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
@@ -29,6 +27,7 @@ use super::StageMetrics;
 use super::executions::Executions;
 use super::failures::{FailureLog, Retries, pause};
 use super::memory::schema_bytes;
+use super::read_files::{ReadFiles, file_scan, one_file_each};
 use super::tasks::{Task, TaskPlan, TaskStream, execute_tasks, owner_of, properties, stream_of};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
@@ -101,7 +100,16 @@ impl ReadExec {
 
     /// The files of its tasks.
     pub(super) fn files(&self) -> ReadFiles {
-        ReadFiles(Arc::clone(&self.input))
+        ReadFiles::of(&self.input)
+    }
+
+    /// The same read in tasks that read one file each, if it is of files and has others.
+    pub(crate) fn by_file(&self) -> Option<Self> {
+        let (scan, task_of) = one_file_each(&self.input)?;
+        let bytes = |task: &usize| self.memory.task_bytes.get(*task).copied().unwrap_or(0);
+        let memory = ReadMemory { row_bytes: self.memory.row_bytes, task_bytes: task_of.iter().map(bytes).collect() };
+        let read = Self::new(self.name.clone(), scan, self.partitions());
+        Some(Self { statistics: self.statistics.clone(), ..read }.with_memory(memory))
     }
 
     /// Number of read tasks.
@@ -266,8 +274,8 @@ impl Reading {
                 passed = 0;
                 continue;
             }
-            let files = files(&self.input, self.index);
-            let over = if files.is_empty() { files } else { format!(" over {files}") };
+            let over =
+                ReadFiles::of(&self.input).of_task(self.index).map_or(String::new(), |f| format!(" over {}", f.paths));
             let error = Err(error).while_doing(|| format!("running {} task {}{over}", self.name, self.index));
             return match error {
                 Err(e) if self.log.may_give_up(&e, &self.context) => Ok(None),
@@ -290,32 +298,4 @@ fn filters_change(scan: &Arc<dyn ExecutionPlan>) -> bool {
         });
         found
     })
-}
-
-fn file_scan(scan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
-    let source: &dyn Any = scan.downcast_ref::<DataSourceExec>()?.data_source().as_ref();
-    source.downcast_ref::<FileScanConfig>()
-}
-
-/// The files of the tasks of a read.
-#[derive(Debug, Clone)]
-pub(super) struct ReadFiles(Arc<dyn ExecutionPlan>);
-
-impl ReadFiles {
-    /// Those from which a task or block came.
-    pub(super) fn of(&self, id: &TaskId) -> Option<Arc<str>> {
-        Some(files(&self.0, id.task_of_source())).filter(|files| !files.is_empty()).map(Into::into)
-    }
-}
-
-/// The files that a task of a scan reads, for messages; nothing for scans of other things.
-fn files(scan: &Arc<dyn ExecutionPlan>, task: usize) -> String {
-    let config = file_scan(scan);
-    let Some(group) = config.and_then(|config| config.file_groups.get(task)) else {
-        return String::new();
-    };
-    let root = config.map_or(String::new(), |c| c.object_store_url.as_str().replace("file://", ""));
-    let paths: Vec<String> = group.iter().take(3).map(|file| format!("{root}{}", file.object_meta.location)).collect();
-    let more = if group.len() > paths.len() { ", .." } else { "" };
-    format!("{}{more}", paths.join(", "))
 }

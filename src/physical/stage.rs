@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use cpu_time::ThreadTime;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
@@ -16,6 +15,7 @@ use datafusion::physical_plan::metrics::{MetricsSet, Time};
 use futures::Stream;
 use parking_lot::Mutex;
 
+use super::cpu_meter::CpuMeter;
 use super::failures::FailureLog;
 use super::tasks::Task;
 use crate::block::{BlockMetadata, TaskId};
@@ -27,6 +27,10 @@ use crate::store::Owner;
 pub(crate) struct TaskRecord {
     /// Time in the task, with its waits for input and IO but not for its consumer.
     pub(crate) wall: Duration,
+    /// The part of it in which it waited: for its input, for IO, or for a function that is asynchronous.
+    pub(crate) waited: Duration,
+    /// Time in which nobody asked it for more.
+    pub(crate) unasked: Duration,
     /// CPU time of the thread while in the task.
     pub(crate) cpu: Duration,
     /// Rows and bytes that it emitted.
@@ -82,7 +86,9 @@ impl StageMetrics {
             has_begun: false,
             inner: task.batches,
             record: TaskRecord::default(),
+            cpu: CpuMeter::default(),
             waiting_since: None,
+            given_at: None,
             rows: MetricBuilder::new(&self.set).output_rows(0),
             time: MetricBuilder::new(&self.set).elapsed_compute(0),
             stage: self.clone(),
@@ -135,7 +141,9 @@ struct MeasuredStream {
     has_begun: bool,
     inner: SendableRecordBatchStream,
     record: TaskRecord,
+    cpu: CpuMeter,
     waiting_since: Option<Instant>,
+    given_at: Option<Instant>,
     rows: Count,
     time: Time,
     stage: StageMetrics,
@@ -149,13 +157,17 @@ impl Stream for MeasuredStream {
         if !std::mem::replace(&mut self.has_begun, true) {
             self.stage.running.lock().insert(self.task.clone(), start);
         }
-        let cpu = ThreadTime::now();
+        let cpu = self.cpu.begin();
         if let Some(since) = self.waiting_since.take() {
             self.record.wall += start - since;
+            self.record.waited += start - since;
+        }
+        if let Some(since) = self.given_at.take() {
+            self.record.unasked += start - since;
         }
         let polled = self.inner.as_mut().poll_next(cx);
-        self.record.cpu += cpu.elapsed();
         let end = Instant::now();
+        self.cpu.end(cpu, end - start);
         self.record.wall += end - start;
         self.time.add_duration(end - start);
         match &polled {
@@ -164,6 +176,7 @@ impl Stream for MeasuredStream {
                 self.record.output.num_rows += size.num_rows;
                 self.record.output.size_bytes += size.size_bytes;
                 self.rows.add(size.num_rows);
+                self.given_at = Some(end);
             }
             Poll::Pending => self.waiting_since = Some(end),
             _ => {}
@@ -181,6 +194,7 @@ impl RecordBatchStream for MeasuredStream {
 impl Drop for MeasuredStream {
     fn drop(&mut self) {
         self.stage.running.lock().remove(&self.task);
+        self.record.cpu = self.cpu.total();
         self.stage.tasks.lock().push(self.record);
     }
 }

@@ -4,6 +4,7 @@ use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::FileGroup;
 
 use crate::config::BlockyardOptions;
+use crate::physical::FirstRow;
 
 /// A part of a file that cannot be cut further.
 #[derive(Debug, Clone)]
@@ -12,6 +13,8 @@ pub(super) struct Unit {
     pub(super) file: usize,
     /// First byte, and the byte after the last.
     pub(super) range: (u64, u64),
+    /// Number of the first row in the file, where it is known.
+    pub(super) first_row: Option<usize>,
     /// Bytes of the rows.
     pub(super) bytes: usize,
     /// Bytes that a reader holds while it reads this, beside the rows that it gives.
@@ -73,6 +76,10 @@ fn join(files: &[PartitionedFile], units: Vec<Unit>) -> Vec<PartitionedFile> {
     }
     let part = |unit: Unit| {
         let file = files[unit.file].clone();
+        let file = match unit.first_row {
+            Some(row) => file.with_extension(FirstRow(row)),
+            None => file,
+        };
         let whole = unit.range == (0, file.object_meta.size);
         if whole { file } else { file.with_range(unit.range.0 as i64, unit.range.1 as i64) }
     };
@@ -85,7 +92,13 @@ mod tests {
 
     fn packed(sizes: &[usize], tasks: usize) -> Vec<usize> {
         let files: Vec<_> = sizes.iter().map(|s| PartitionedFile::new("f", *s as u64)).collect();
-        let unit = |(file, size): (usize, &usize)| Unit { file, range: (0, *size as u64), bytes: *size, held_bytes: 0 };
+        let unit = |(file, size): (usize, &usize)| Unit {
+            file,
+            range: (0, *size as u64),
+            first_row: None,
+            bytes: *size,
+            held_bytes: 0,
+        };
         let units = sizes.iter().enumerate().map(unit).collect();
         pack(&files, units, tasks).groups.iter().map(|g| g.len()).collect()
     }

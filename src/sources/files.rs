@@ -260,15 +260,24 @@ impl FileTable {
     /// Rows by the footers, where the format has footers.
     pub(crate) async fn count_by_metadata(&self, session: &dyn Session) -> Result<Option<usize>> {
         match self.kind {
-            FileKind::Parquet => Ok(Some(self.parquet_units(session, &[]).await?.rows)),
+            FileKind::Parquet => {
+                let found = self.parquet_units(session, &[], None).await?;
+                Ok((!found.is_partial).then_some(found.rows))
+            }
             FileKind::Csv | FileKind::Json => Ok(None),
         }
     }
 
-    /// Row groups of all files, for a scan of these columns.
-    async fn parquet_units(&self, session: &dyn Session, columns: &[&str]) -> Result<ParquetUnits> {
+    /// Row groups of the files, for a scan of these columns: of all files, or of as many as have `rows` rows.
+    async fn parquet_units(
+        &self,
+        session: &dyn Session,
+        columns: &[&str],
+        rows: Option<usize>,
+    ) -> Result<ParquetUnits> {
         let cache = session.runtime_env().cache_manager.get_file_metadata_cache();
-        let footers = stream::iter(self.files.iter().cloned().enumerate()).map(|(file, part)| {
+        let may_fail = BlockyardOptions::from_config(session.config_options()).max_errored_blocks.allows_any();
+        let footer_of = |(file, part): (usize, PartitionedFile)| {
             let (store, cache) = (Arc::clone(&self.store), Arc::clone(&cache));
             let (schema, url) = (Arc::clone(self.table_schema.file_schema()), self.url.clone());
             async move {
@@ -277,16 +286,35 @@ impl FileTable {
                     .with_file_metadata_cache(Some(cache))
                     .fetch_metadata()
                     .await
-                    .while_doing(|| format!("reading the footer of '{}'", full_path(&url, &meta.location)))?;
+                    .while_doing(|| format!("reading the footer of '{}'", full_path(&url, &meta.location)));
+                let footer = match footer {
+                    Ok(footer) => footer,
+                    // Its task finds out, and is one of those that may fail.
+                    Err(_) if may_fail => return Ok(ParquetUnits::unknown(file, meta.size)),
+                    Err(e) => return Err(e),
+                };
                 check_types(&schema, &footer)
                     .while_doing(|| format!("reading '{}'", full_path(&url, &meta.location)))?;
                 Ok(parquet::units(file, meta.size, &footer, columns)) as Result<_>
             }
-        });
-        footers
-            .buffered(CONCURRENT_FOOTERS)
-            .try_fold(ParquetUnits::default(), |all, next| async { Ok(all.and(next)) })
-            .await
+        };
+        let mut files = self.files.iter().cloned().enumerate();
+        let mut found = ParquetUnits::default();
+        // A few rows are in the first file, or soon after it.
+        let mut at_once = if rows.is_some() { 1 } else { CONCURRENT_FOOTERS };
+        while found.units.is_empty() || rows.is_none_or(|rows| found.rows < rows) {
+            let next = match rows {
+                Some(_) => files.by_ref().take(at_once).collect::<Vec<_>>(),
+                None => files.by_ref().collect(),
+            };
+            if next.is_empty() {
+                break;
+            }
+            let footers = stream::iter(next).map(footer_of).buffered(at_once);
+            found = footers.try_fold(found, |all, next| async { Ok(all.and(next)) }).await?;
+            at_once = (2 * at_once).min(CONCURRENT_FOOTERS);
+        }
+        Ok(found)
     }
 
     /// Values of CSV files are told apart by their place, so all files must have the columns in the same order.
@@ -340,6 +368,8 @@ impl FileTable {
             let unit = |k| Unit {
                 file,
                 range: (cut(k), cut(k + 1)),
+                // Lines are not counted before they are read.
+                first_row: (k == 0).then_some(0),
                 bytes: (cut(k + 1) - cut(k)) as usize,
                 held_bytes: TEXT_BUFFER_BYTES,
             };
@@ -488,8 +518,12 @@ impl TableProvider for FileTable {
                 let full = self.table_schema.table_schema();
                 let read = columns.clone().unwrap_or_else(|| (0..full.fields().len()).collect());
                 let names: Vec<&str> = read.iter().map(|i| full.field(*i).name().as_str()).collect();
-                let found = self.parquet_units(session, &names).await?;
-                statistics.num_rows = Precision::Exact(found.rows);
+                let found = self.parquet_units(session, &names, limit).await?;
+                statistics.num_rows = match limit {
+                    Some(limit) => Precision::Inexact(found.rows.min(limit)),
+                    None if found.is_partial => Precision::Inexact(found.rows),
+                    None => Precision::Exact(found.rows),
+                };
                 statistics.total_byte_size = Precision::Inexact(found.units.iter().map(|u| u.bytes).sum());
                 memory.row_bytes = found.row_bytes;
                 found.units

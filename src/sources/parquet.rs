@@ -14,24 +14,39 @@ const SMALL_CHUNK: usize = 256 << 10;
 pub(super) struct ParquetUnits {
     /// One for each row group, and one for each file without any.
     pub(super) units: Vec<Unit>,
-    /// Rows of all files.
+    /// Rows of all files whose footers could be read.
     pub(super) rows: usize,
     /// Bytes of a decoded row, in the row group where rows are largest.
     pub(super) row_bytes: usize,
+    /// Whether there are files whose footers could not be read.
+    pub(super) is_partial: bool,
 }
 
 impl ParquetUnits {
     /// Those of one file and then those of the next.
     pub(super) fn and(mut self, next: Self) -> Self {
         self.units.extend(next.units);
-        Self { rows: self.rows + next.rows, row_bytes: self.row_bytes.max(next.row_bytes), ..self }
+        Self {
+            rows: self.rows + next.rows,
+            row_bytes: self.row_bytes.max(next.row_bytes),
+            is_partial: self.is_partial || next.is_partial,
+            ..self
+        }
+    }
+}
+
+impl ParquetUnits {
+    /// A file of which only the size is known.
+    pub(super) fn unknown(file: usize, size: u64) -> Self {
+        let unit = Unit { file, range: (0, size), first_row: Some(0), bytes: size as usize, held_bytes: size as usize };
+        Self { units: vec![unit], is_partial: true, ..Self::default() }
     }
 }
 
 /// The row groups of file number `file`, which has `size` bytes, for a scan of these columns.
 pub(super) fn units(file: usize, size: u64, footer: &ParquetMetaData, columns: &[&str]) -> ParquetUnits {
     let mut found = ParquetUnits { rows: footer.file_metadata().num_rows() as usize, ..Default::default() };
-    let mut begin = 0;
+    let (mut begin, mut first_row) = (0, 0);
     for (index, group) in footer.row_groups().iter().enumerate() {
         // A reader takes the row groups whose first byte is in its range.
         let next = footer.row_groups().get(index + 1).map_or(size, first_byte);
@@ -39,13 +54,14 @@ pub(super) fn units(file: usize, size: u64, footer: &ParquetMetaData, columns: &
         // The reader fetches all chunks of a row group before it decodes the first page.
         let held_bytes = wanted().map(held_bytes).sum();
         let bytes = group.total_byte_size().max(0) as usize;
-        found.units.push(Unit { file, range: (begin, next), bytes, held_bytes });
+        found.units.push(Unit { file, range: (begin, next), first_row: Some(first_row), bytes, held_bytes });
+        first_row += group.num_rows().max(0) as usize;
         let decoded: usize = wanted().map(|column| decoded_bytes(column, group.num_rows())).sum();
         found.row_bytes = found.row_bytes.max(decoded.div_ceil(group.num_rows().max(1) as usize));
         begin = next;
     }
     if found.units.is_empty() {
-        found.units.push(Unit { file, range: (0, size), bytes: 0, held_bytes: 0 });
+        found.units.push(Unit { file, range: (0, size), first_row: Some(0), bytes: 0, held_bytes: 0 });
     }
     found
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use datafusion::common::{Result, plan_datafusion_err};
 use datafusion::execution::TaskContext;
@@ -194,7 +195,7 @@ impl BlockStore {
         let schema = Arc::clone(block.schema());
         let batch_rows = block.batches().iter().map(|batch| batch.num_rows()).collect();
         let buffers = Arc::new(Buffers::of(block.batches()));
-        let residence = match self.admit(&buffers)? {
+        let residence = match self.admit(&buffers, owner)? {
             true => State::Dirty(InMemory { block, buffers }),
             false => State::Spilled(Arc::new(self.write_block(&block, owner)?)),
         };
@@ -218,10 +219,10 @@ impl BlockStore {
         Ok(set)
     }
 
-    /// Counts the buffers of a block, making room for them. Returns whether there is room.
-    pub(super) fn admit(&self, buffers: &Buffers) -> Result<bool> {
+    /// Counts the buffers of a block of `owner`, making room for them. Returns whether there is room.
+    pub(super) fn admit(&self, buffers: &Buffers, owner: &Owner) -> Result<bool> {
         while let Err(missing) = self.buffers.try_add(buffers, &self.budget) {
-            if self.make_room(self.budget.excess_of_blocks(missing).max(1))? == 0
+            if self.make_room_for(owner, self.budget.excess_of_blocks(missing).max(1))? == 0
                 && self.budget.excess_of_blocks(missing) > 0
             {
                 return Ok(false);
@@ -252,6 +253,15 @@ impl BlockStore {
             }
         }
         Ok(freed)
+    }
+
+    /// As [`Self::make_room`], for what `owner` wants to keep: that it takes time is its to know.
+    pub(super) fn make_room_for(&self, owner: &Owner, bytes: usize) -> Result<usize> {
+        let started = Instant::now();
+        let freed = self.make_room(bytes);
+        owner.note_memory_wait(started);
+        self.totals.note_memory_wait(started);
+        freed
     }
 
     fn evict(&self, victim: &Victim) -> Result<usize> {
@@ -294,7 +304,7 @@ impl BlockStore {
     }
 
     fn write_block(&self, block: &Block, owner: &Owner) -> Result<super::spill::SpilledBlock> {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         // Nobody waits for this lock while a block is written.
         let compression = *self.compression.lock();
         let spilled = super::spill::SpilledBlock::write(block, &self.files, compression)
@@ -419,7 +429,7 @@ impl WorkingSet {
         let more = bytes.saturating_sub(self.bytes);
         budget.give_back(Use::Tasks, self.bytes.saturating_sub(bytes));
         while !budget.try_take(Use::Tasks, more) {
-            if self.store.make_room(budget.excess(more).max(1))? == 0 && budget.excess(more) > 0 {
+            if self.store.make_room_for(&self.owner, budget.excess(more).max(1))? == 0 && budget.excess(more) > 0 {
                 return Ok(false);
             }
         }

@@ -20,6 +20,7 @@ pub struct Owner {
     spill_nanos: AtomicUsize,
     restored_bytes: AtomicUsize,
     restore_nanos: AtomicUsize,
+    memory_wait_nanos: AtomicUsize,
     clean_evictions: AtomicUsize,
     dirty_evictions: AtomicUsize,
 }
@@ -103,6 +104,11 @@ impl Owner {
         Duration::from_nanos(self.restore_nanos.load(Relaxed) as u64)
     }
 
+    /// Time spent on making room, summed over threads: until others had written their blocks, or writing those oneself.
+    pub fn memory_wait(&self) -> Duration {
+        Duration::from_nanos(self.memory_wait_nanos.load(Relaxed) as u64)
+    }
+
     /// Blocks that left memory without a write, because they had been written before anybody needed the room.
     pub fn clean_evictions(&self) -> usize {
         self.clean_evictions.load(Relaxed)
@@ -141,6 +147,10 @@ impl Owner {
     pub(super) fn note_restored(&self, bytes: usize, since: Instant) {
         self.restored_bytes.fetch_add(bytes, Relaxed);
         self.restore_nanos.fetch_add(since.elapsed().as_nanos() as usize, Relaxed);
+    }
+
+    pub(super) fn note_memory_wait(&self, since: Instant) {
+        self.memory_wait_nanos.fetch_add(since.elapsed().as_nanos() as usize, Relaxed);
     }
 
     pub(super) fn note_evicted(&self, clean: bool) {

@@ -176,14 +176,16 @@ impl Stored {
         let full =
             |bytes| resources_err!("{} needs {}, but memory is {}", self.doing(), ByteSize(bytes), store.budget());
         let size = self.metadata.size_bytes;
-        if store.make_room(store.budget().excess_of_blocks(size))? == 0 && store.budget().excess_of_blocks(size) > 0 {
+        if store.make_room_for(&self.owner, store.budget().excess_of_blocks(size))? == 0
+            && store.budget().excess_of_blocks(size) > 0
+        {
             return full(size);
         }
         let started = Instant::now();
         let block = copy.read(&self.schema).map_err(|e| e.context(self.doing()))?;
         self.note_restored(copy.file_bytes(), started);
         let buffers = Arc::new(Buffers::of(block.batches()));
-        if !store.admit(&buffers)? {
+        if !store.admit(&buffers, &self.owner)? {
             return full(buffers.bytes());
         }
         let settled = self.residence.lock().settle(InMemory { block, buffers });

@@ -337,6 +337,22 @@ async fn the_schema_needs_one_file_only() {
     assert!(error.contains("part-000001.parquet"), "{error}");
 }
 
+#[tokio::test]
+async fn a_limit_opens_no_more_files_than_it_needs() {
+    let directory = tempfile::tempdir().unwrap();
+    let context = context();
+    let path = directory.path().to_str().unwrap().to_owned();
+    context.range_in_blocks(40, 4).unwrap().write_parquet(&path, WriteOptions::default()).await.unwrap();
+    std::fs::write(directory.path().join("part-000003.parquet"), "not parquet").unwrap();
+    let ds = context.read_parquet(path, ReadOptions::default()).await.unwrap();
+    for rows in [1, 10, 30] {
+        let batches = ds.clone().limit(rows).unwrap().take_all().await.unwrap();
+        assert_eq!(batches.iter().map(|batch| batch.num_rows()).sum::<usize>(), rows);
+    }
+    let error = ds.limit(31).unwrap().take_all().await.unwrap_err().to_string();
+    assert!(error.contains("part-000003.parquet"), "{error}");
+}
+
 /// A source with as many tasks as it is asked for, which counts how many of them are run.
 #[derive(Debug)]
 struct Letters {

@@ -4,6 +4,7 @@ mod collect_once;
 mod compact_slices;
 mod fuse_maps;
 mod gather_in_order;
+mod read_by_file;
 mod schedule_stages;
 mod spill_joins;
 mod window_partitions;
@@ -27,6 +28,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(gather), Anchor::before("SanityCheckPlan"), &["absorb_into_reads"]);
     let schedule = schedule_stages::ScheduleStages;
     registry.add_physical(Arc::new(schedule), Anchor::before("SanityCheckPlan"), &["gather_in_order"]);
+    let by_file = read_by_file::ReadByFile;
+    registry.add_physical(Arc::new(by_file), Anchor::before("SanityCheckPlan"), &["schedule_stages"]);
     let compact = compact_slices::CompactSlices;
     registry.add_physical(Arc::new(compact), Anchor::before("SanityCheckPlan"), &["schedule_stages"]);
     let windows = window_partitions::WindowPartitions;

@@ -48,11 +48,11 @@ impl DivertedOfTask {
         task: &StepTask,
     ) -> Result<()> {
         let text = |text: Option<&str>| Arc::new(StringArray::from(vec![text])) as ArrayRef;
-        let task_id = task.id.to_string();
+        let (files, task_id) = (task.files.as_ref(), task.id.to_string());
         let added = [
             text(Some(&one_message(error))),
-            text(task.files.as_deref()),
-            Arc::new(UInt64Array::from(vec![place as u64])),
+            text(files.map(|files| files.paths.as_ref())),
+            Arc::new(UInt64Array::from(vec![(files.map_or(0, |files| files.first_row) + place) as u64])),
             text(Some(&task_id)),
         ];
         let columns = row.columns().iter().cloned().chain(added).collect();

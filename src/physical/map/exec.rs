@@ -21,7 +21,7 @@ use crate::functions::Compute;
 use crate::physical::executions::Executions;
 use crate::physical::failures::StageRows;
 use crate::physical::input_order::InputOrder;
-use crate::physical::read::ReadFiles;
+use crate::physical::read_files::ReadFiles;
 use crate::physical::tasks::{
     Task, TaskPlan, TaskStream, as_task_plan, execute_tasks, is_ordered, properties, task_stream, unmeasured_tasks,
 };
@@ -85,7 +85,7 @@ impl MapExec {
         let run = move |Task { id, mut batches }: Task| {
             for (place, step) in steps.iter().enumerate() {
                 let (context, log) = (Arc::clone(&context), Arc::clone(&log));
-                let files = read.as_ref().and_then(|read| read.of(&id));
+                let files = read.as_ref().and_then(|read| read.of_block(&id));
                 let task = StepTask { id: id.clone(), context, log, rows: rows.of_step(place), files };
                 batches = step.run(batches, task)?;
             }

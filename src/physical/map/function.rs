@@ -82,6 +82,10 @@ impl MapStep for FunctionStep {
         &self.call.schema
     }
 
+    fn diverts(&self) -> bool {
+        matches!(self.call.failures.on_error, OnError::Divert(_))
+    }
+
     fn prepare(&self) -> Result<()> {
         self.call.function.prepare().while_doing(|| format!("building {}", self.name()))
     }

@@ -26,6 +26,7 @@ use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 
+use super::FilesOfTask;
 use super::failures::{FailureLog, StepRows};
 use crate::block::TaskId;
 
@@ -41,7 +42,7 @@ pub(crate) struct StepTask {
     /// Rows of the step, in all tasks of this execution.
     pub(crate) rows: Arc<StepRows>,
     /// The files that the task reads, where that is known.
-    pub(crate) files: Option<Arc<str>>,
+    pub(crate) files: Option<FilesOfTask>,
 }
 
 /// One operator of a fused stage. A step transforms the batches of one task, without knowing of other tasks.
@@ -58,6 +59,11 @@ pub(crate) trait MapStep: Debug + Send + Sync {
     /// Builds what the step keeps on the thread of an actor.
     fn prepare(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// Whether rows for which it fails are kept with the file that they are from.
+    fn diverts(&self) -> bool {
+        false
     }
 
     /// Expressions inside the step.

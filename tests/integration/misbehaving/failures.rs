@@ -100,6 +100,30 @@ async fn bad_rows_are_diverted_with_the_error_the_file_and_the_row() {
         let text = lines(&bad);
         assert!(text.iter().all(|row| row.contains("is bad") && row.contains(".parquet|99|")), "{text:?}");
     }
+    // Tasks of several files become tasks of one; one file in several tasks counts its rows through.
+    let few = ReadOptions { override_num_blocks: Some(2), ..Default::default() };
+    let many_files = context.read_parquet(path, few).await.unwrap();
+    let file = directory.path().join("one.parquet");
+    let rows: Vec<_> = (0..1000).map(|id| format!("({id})")).collect();
+    let sql = format!(
+        "COPY (SELECT column1 AS id FROM (VALUES {}) ORDER BY id) TO '{}' OPTIONS ('format.max_row_group_size' '150')",
+        rows.join(","),
+        file.display()
+    );
+    run(&context.sql(&sql).await.unwrap()).await.unwrap();
+    let parts = ReadOptions { override_num_blocks: Some(4), ..Default::default() };
+    let one_file = context.read_parquet(file.to_str().unwrap(), parts).await.unwrap();
+    for (ds, expected) in [(many_files, vec![99; 10]), (one_file, (0..10).map(|i| i * 100 + 99).collect())] {
+        for compute in ["tasks", "actors(2)"] {
+            let divert = on_error(OnError::Divert("bad".to_owned()));
+            let options = MapOptions { compute: compute.parse().unwrap(), ..divert };
+            run(&ds.clone().map_batches(fails_for_every(100), options).unwrap()).await.unwrap();
+            let bad = context.sql("SELECT id, CAST(_row AS BIGINT) AS row FROM diverted('bad')").await.unwrap();
+            let bad = run(&bad).await.unwrap();
+            assert_eq!(ints(&bad, "id"), (0..10).map(|i| i * 100 + 99).collect::<Vec<_>>());
+            assert_eq!(ints(&bad, "row"), expected);
+        }
+    }
     // The next query to divert to the name replaces what is there.
     let none = thousand(&context, returns_a_lot(1), on_error(OnError::Divert("bad".to_owned())));
     run(&none).await.unwrap();
@@ -299,6 +323,27 @@ async fn files_that_cannot_be_read_are_lost_blocks_if_that_is_allowed() {
                 assert!(succeeds && (700..1000).contains(&ids.len()), "{}", ids.len());
             }
             Err(e) => assert!(!succeeds, "{e}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_without_a_footer_is_a_lost_block_and_the_others_are_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    context().range_in_blocks(1000, 10).unwrap().write_parquet(path, WriteOptions::default()).await.unwrap();
+    let file = std::fs::read_dir(path).unwrap().flatten().map(|entry| entry.path()).max().unwrap();
+    std::fs::write(&file, "not parquet").unwrap();
+    for (most, succeeds) in [(Some(0), false), (Some(1), true)] {
+        let context = context_with(2, |options| options.max_errored_blocks = MaxErroredBlocks(most));
+        let few = ReadOptions { override_num_blocks: Some(2), ..Default::default() };
+        let read = context.read_parquet(path, few).await.unwrap();
+        match run(&read).await {
+            Ok(rows) => {
+                assert!(succeeds && ints(&rows, "id") == (0..900).collect::<Vec<_>>());
+                assert_eq!(read.count().await.unwrap(), 900);
+            }
+            Err(e) => assert!(!succeeds && e.to_string().contains(file.to_str().unwrap()), "{e}"),
         }
     }
 }

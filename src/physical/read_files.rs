@@ -1,0 +1,79 @@
+//! The files that read tasks read.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_expr::Partitioning;
+use datafusion::physical_plan::ExecutionPlan;
+
+use crate::block::TaskId;
+
+/// Paths that are named.
+const NAMED: usize = 3;
+
+/// Number of the first row of a part of a file, from 0 on: an extension of a `PartitionedFile`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FirstRow(pub(crate) usize);
+
+/// What a task reads.
+#[derive(Debug, Clone)]
+pub(crate) struct FilesOfTask {
+    /// The first paths, for people.
+    pub(crate) paths: Arc<str>,
+    /// Number of its first row in the file, where it reads one file and that is known; otherwise 0.
+    pub(crate) first_row: usize,
+}
+
+/// The files of the tasks of a read.
+#[derive(Debug, Clone)]
+pub(super) struct ReadFiles(Arc<dyn ExecutionPlan>);
+
+impl ReadFiles {
+    /// Those of a scan.
+    pub(super) fn of(scan: &Arc<dyn ExecutionPlan>) -> Self {
+        Self(Arc::clone(scan))
+    }
+
+    /// Those from which a task or block came.
+    pub(super) fn of_block(&self, id: &TaskId) -> Option<FilesOfTask> {
+        self.of_task(id.task_of_source())
+    }
+
+    /// Those of a task; none where the scan is not of files.
+    pub(super) fn of_task(&self, task: usize) -> Option<FilesOfTask> {
+        let config = file_scan(&self.0)?;
+        let group = config.file_groups.get(task)?;
+        let root = config.object_store_url.as_str().replace("file://", "");
+        let paths: Vec<_> =
+            group.iter().take(NAMED).map(|file| format!("{root}{}", file.object_meta.location)).collect();
+        let more = if group.len() > paths.len() { ", .." } else { "" };
+        let first_row = match group.files() {
+            [file] => file.extension::<FirstRow>().map_or(0, |first| first.0),
+            _ => 0,
+        };
+        Some(FilesOfTask { paths: format!("{}{more}", paths.join(", ")).into(), first_row })
+    }
+}
+
+/// What a scan of files says of itself.
+pub(super) fn file_scan(scan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
+    let source: &dyn Any = scan.downcast_ref::<DataSourceExec>()?.data_source().as_ref();
+    source.downcast_ref::<FileScanConfig>()
+}
+
+/// A scan with one file in each task, and the task that each of them was part of; `None` where it is so already.
+pub(super) fn one_file_each(scan: &Arc<dyn ExecutionPlan>) -> Option<(Arc<dyn ExecutionPlan>, Vec<usize>)> {
+    let config = file_scan(scan).filter(|config| config.file_groups.iter().any(|group| group.len() > 1))?;
+    let parts = config.file_groups.iter().enumerate();
+    let parts =
+        parts.flat_map(|(task, group)| group.iter().map(move |file| (FileGroup::new(vec![file.clone()]), task)));
+    let (groups, task_of): (Vec<_>, Vec<_>) = parts.unzip();
+    let pinned = Partitioning::UnknownPartitioning(groups.len());
+    let config = FileScanConfigBuilder::from(config.clone())
+        .with_file_groups(groups)
+        .with_output_partitioning(Some(pinned))
+        .build();
+    Some((DataSourceExec::from_data_source(config), task_of))
+}
