@@ -85,7 +85,7 @@ fn session(limit: &str) -> Result<DataContext> {
     let memory_limit = limit.parse::<MemoryLimit>()?;
     let options = BlockyardOptions { num_cpus: 2, memory_limit, ..Default::default() };
     DataContext::with_config(
-        Blockyard { options, ..Default::default() },
+        Blockyard { options, allocator: Some(allocator::allocator()), ..Default::default() },
         SessionConfig::new().with_target_partitions(2),
     )
 }

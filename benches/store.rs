@@ -144,7 +144,10 @@ async fn pipeline(directory: &Path, limit: usize) -> Result<usize> {
         spill_compression: SpillCompression::None,
         ..Default::default()
     };
-    let context = DataContext::with_config(Blockyard { options, ..Default::default() }, SessionConfig::new())?;
+    let context = DataContext::with_config(
+        Blockyard { options, allocator: Some(allocator::allocator()), ..Default::default() },
+        SessionConfig::new(),
+    )?;
     let rows = context.sql(
         "SELECT id, sha256(CAST(id AS VARCHAR)) AS a, md5(CAST(id AS VARCHAR)) AS b, id * 3 AS c FROM range(3000000)",
     );

@@ -28,7 +28,7 @@ use crate::sources::{
     Datasource, DatasourceTable, DivertedRows, FileKind, FileTable, Range, ReadOptions, StoredBlocks,
 };
 use crate::sql::{BlockyardRelationPlanner, run_statements};
-use crate::store::{BlockStore, Budget, NextUse, Owner, SharedMemoryPool, SpillDirectories};
+use crate::store::{Allocator, BlockStore, Budget, NextUse, Owner, SharedMemoryPool, SpillDirectories};
 
 /// Bytes that DataFusion reserves for the merge of each sort, when the limit is not smaller.
 const SORT_MERGE_RESERVATION: usize = 10 << 20;
@@ -46,6 +46,8 @@ pub struct Blockyard {
     pub policies: Vec<Arc<dyn BackpressurePolicy>>,
     /// What is called as executions begin, go on and end.
     pub callbacks: Vec<Arc<dyn ExecutionCallback>>,
+    /// The allocator of the process, if it can be told when memory is short.
+    pub allocator: Option<Arc<dyn Allocator>>,
 }
 
 /// Adds Blockyard to any application of DataFusion.
@@ -57,14 +59,14 @@ pub trait SessionStateBuilderExt: Sized {
 
 impl SessionStateBuilderExt for SessionStateBuilder {
     fn with_blockyard(mut self, blockyard: Blockyard) -> Result<Self> {
-        let Blockyard { options, rules, functions, policies, callbacks } = blockyard;
+        let Blockyard { options, rules, functions, policies, callbacks, allocator } = blockyard;
         let limit = options.memory_limit.bytes();
         let config = self.config().take().unwrap_or_default();
         least_memory(limit, config.target_partitions())?;
 
         let roots: Vec<PathBuf> = directories(&options.spill_directory);
         let directories = SpillDirectories::open(&roots, options.spill_quota.bound() as u64)?;
-        let budget = Arc::new(Budget::new(limit));
+        let budget = Arc::new(Budget::new(limit).with_allocator(allocator));
         let store = Arc::new(BlockStore::new(budget, Arc::new(directories), options.spill_compression));
         in_thread("blockyard-spill", BlockStore::write_behind(&store))?;
         let pool = Arc::new(SharedMemoryPool::new(Arc::clone(&store)));

@@ -90,7 +90,9 @@ pub use functions::{
     FunctionRef, FunctionRegistry, MapFunction, MapOptions, MaxErrors, OnError, Row, Workers, actor, filter_rows,
     flat_map_rows, from_async, from_closure, map_rows,
 };
-pub use logical::{MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode};
+pub use logical::{
+    MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning, ZipNode,
+};
 pub use observability::{ExecutionCallback, ExecutionFailed, ExecutionProgress, ExecutionStarted, ExecutionSucceeded};
 pub use optimizer::{Anchor, RuleRegistry};
 pub use runtime::{BackpressurePolicy, ConcurrencyCap, DownstreamCapacity, OpId, OpView, ResourceBudget, Resources};
@@ -98,7 +100,7 @@ pub use sinks::SaveMode;
 pub use sources::{Datasource, DatasourceTable, FileKind, ReadOptions};
 pub use sql::SqlStatement;
 pub use store::{
-    BlockHandle, BlockInfo, BlockStore, Budget, Holder, NextUse, Owner, PinnedBlock, SharedMemoryPool,
+    Allocator, BlockHandle, BlockInfo, BlockStore, Budget, Holder, NextUse, Owner, PinnedBlock, SharedMemoryPool,
     SpillDirectories, SpillFileInfo,
 };
 

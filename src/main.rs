@@ -4,5 +4,9 @@
 mod allocator;
 
 fn main() -> std::process::ExitCode {
-    blockyard::cli::main()
+    #[cfg(not(target_env = "msvc"))]
+    let allocator = Some(allocator::allocator());
+    #[cfg(target_env = "msvc")]
+    let allocator = None;
+    blockyard::cli::main(allocator)
 }

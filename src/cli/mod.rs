@@ -8,17 +8,20 @@ mod shell;
 
 use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
 
 use arguments::{Arguments, Command};
 use session::{Failure, Session};
 
-/// Runs the tool. Exit code 0: everything went well; 1: a statement failed; 2: the call is wrong.
-pub fn main() -> ExitCode {
+use crate::Allocator;
+
+/// Runs the tool; `allocator` is that of the process, if it can be told to give memory back. Exit code 0: everything went well; 1: a statement failed; 2: the call is wrong.
+pub fn main(allocator: Option<Arc<dyn Allocator>>) -> ExitCode {
     // clap exits with 2 by itself when the call is wrong.
     let arguments = Arguments::parse();
-    match run(arguments) {
+    match run(arguments, allocator) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !matches!(failure, Failure::OutputClosed) {
@@ -30,7 +33,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: Arguments) -> Result<(), Failure> {
+fn run(arguments: Arguments, allocator: Option<Arc<dyn Allocator>>) -> Result<(), Failure> {
     let Arguments { command, options } = arguments;
     let command = match command {
         // Without a terminal there is nobody to prompt.
@@ -38,7 +41,7 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
         Some(command) => command,
         None => Command::Shell,
     };
-    let mut session = Session::start(&options)?;
+    let mut session = Session::start(&options, allocator)?;
     match command {
         Command::Sql { statements } => session.run_text(&statements),
         Command::Run { files } => files.iter().try_for_each(|file| {

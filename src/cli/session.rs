@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::arguments::{Format, Options};
 use super::output::Output;
 use super::progress::Progress;
-use crate::{Blockyard, BlockyardOptions, DataContext, Dataset, IterOptions};
+use crate::{Allocator, Blockyard, BlockyardOptions, DataContext, Dataset, IterOptions};
 
 /// Why the tool stops.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub(super) struct Session {
 
 impl Session {
     /// Starts a session. Everything that can be wrong with the options is, before any statement runs.
-    pub(super) fn start(options: &Options) -> Result<Self, Failure> {
+    pub(super) fn start(options: &Options, allocator: Option<Arc<dyn Allocator>>) -> Result<Self, Failure> {
         let usage = |error: DataFusionError| Failure::Usage(error.strip_backtrace());
         let mut settings = BlockyardOptions::from_env(std::env::vars()).map_err(usage)?;
         if let Some(memory) = options.memory {
@@ -90,7 +90,7 @@ impl Session {
         let mut config = SessionConfig::from_env().map_err(usage)?;
         let threads = options.threads.map_or_else(|| settings.num_cpus, usize::from);
         config = config.with_target_partitions(threads);
-        let blockyard = Blockyard { options: settings, ..Default::default() };
+        let blockyard = Blockyard { options: settings, allocator, ..Default::default() };
         let context = DataContext::with_config(blockyard, config).map_err(usage)?;
         let workers = Builder::new_multi_thread()
             .worker_threads(threads)

@@ -4,7 +4,7 @@ use datafusion::common::{Result, plan_err};
 use datafusion::logical_expr::JoinType;
 
 use super::{Dataset, GroupedDataset};
-use crate::logical::{RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode, extension};
+use crate::logical::{RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning, ZipNode, extension};
 use crate::seed::fresh_seed;
 
 impl Dataset {
@@ -75,7 +75,19 @@ impl Dataset {
     /// The same rows in `num_blocks` blocks of equal size. Without `shuffle` the order stays and as few rows as possible
     /// move; with it every block gets rows of every block of the input.
     pub fn repartition(&self, num_blocks: usize, shuffle: bool) -> Result<Self> {
-        Ok(self.with_plan(extension(RepartitionNode::try_new(self.plan.clone(), num_blocks, shuffle)?)))
+        self.repartition_into(Repartitioning::Blocks { num_blocks, shuffle })
+    }
+
+    /// The same rows in blocks by the columns `keys`: rows with equal keys are in one block, in their order. `num_blocks` of
+    /// them, or as many as the bytes ask for; with `sort` the rows of each block are sorted by the keys, ascending, nulls last.
+    /// A block that is sorted has to fit in memory.
+    pub fn repartition_by(&self, keys: &[&str], num_blocks: Option<usize>, sort: bool) -> Result<Self> {
+        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+        self.repartition_into(Repartitioning::Keys { keys, num_blocks, sort })
+    }
+
+    fn repartition_into(&self, into: Repartitioning) -> Result<Self> {
+        Ok(self.with_plan(extension(RepartitionNode::try_new(self.plan.clone(), into)?)))
     }
 
     /// The same blocks in random order.

@@ -5,6 +5,8 @@ use datafusion::functions_aggregate::expr_fn;
 use datafusion::logical_expr::{Expr, lit};
 
 use super::Dataset;
+use crate::functions::{MapFunction, MapOptions};
+use crate::logical::map_groups;
 
 /// A dataset whose rows are grouped by keys. Every method gives one row per group: the keys, then the aggregates.
 #[derive(Debug, Clone)]
@@ -51,6 +53,16 @@ impl GroupedDataset {
     /// Standard deviations of columns (of a sample: n - 1), named `std(x)`.
     pub fn std(&self, columns: &[&str]) -> Result<Dataset> {
         self.each("std", columns, expr_fn::stddev)
+    }
+
+    /// Calls a function with all rows of each group, and gives the rows that it returns. `options` are those of
+    /// [`Dataset::map_batches`], but for `batch_size` and `on_error`. Groups come in no particular order; the rows of a group
+    /// in that of the dataset. A group has to fit in memory, beside others that are sorted with it.
+    pub fn map_groups(&self, function: impl Into<MapFunction>, options: MapOptions) -> Result<Dataset> {
+        let (function, options) = function.into().resolve(self.dataset.context.functions(), options)?;
+        let keys = self.keys.iter().filter_map(|key| key.try_as_col().map(|column| column.name.clone())).collect();
+        let plan = map_groups(self.dataset.plan.clone(), keys, function, &options)?;
+        Ok(self.dataset.with_plan(plan))
     }
 
     fn each(&self, name: &str, columns: &[&str], aggregate: impl Fn(Expr) -> Expr) -> Result<Dataset> {

@@ -11,6 +11,7 @@ use datafusion::arrow::datatypes::Schema;
 use datafusion::common::{DFSchema, DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
+use crate::error::unknown_name;
 use crate::functions::{BatchSize, Compute, Failures, FunctionRef, OnError};
 
 /// Which operator of the family.
@@ -18,6 +19,8 @@ use crate::functions::{BatchSize, Compute, Failures, FunctionRef, OnError};
 pub enum MapOperator {
     /// A function over batches of a size.
     Batches(FunctionRef, BatchSize),
+    /// A function of whole groups: the rows with equal values in columns of these names, which are neighbours.
+    Groups(FunctionRef, Vec<String>),
     /// A function that turns each row into one row.
     Rows(FunctionRef),
     /// A function that turns each row into any number of rows.
@@ -38,6 +41,7 @@ impl MapOperator {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Batches(..) => "MapBatches",
+            Self::Groups(..) => "MapGroups",
             Self::Rows(_) => "Map",
             Self::FlatMap(_) => "FlatMap",
             Self::Filter(_) => "Filter",
@@ -48,7 +52,7 @@ impl MapOperator {
     /// The function that is called, if it is one.
     pub fn function(&self) -> Option<&FunctionRef> {
         match self {
-            Self::Batches(f, _) | Self::Rows(f) | Self::FlatMap(f) | Self::Filter(f) => Some(f),
+            Self::Batches(f, _) | Self::Groups(f, _) | Self::Rows(f) | Self::FlatMap(f) | Self::Filter(f) => Some(f),
             Self::Sample { .. } => None,
         }
     }
@@ -80,6 +84,15 @@ impl MapNode {
         }
         if matches!(operator, MapOperator::Batches(_, BatchSize::Rows(0))) {
             return plan_err!("batch_size must be at least 1, got 0");
+        }
+        if let MapOperator::Groups(_, keys) = &operator {
+            let known: Vec<&str> = input.schema().fields().iter().map(|field| field.name().as_str()).collect();
+            if let Some(key) = keys.iter().find(|key| !known.contains(&key.as_str())) {
+                return Err(unknown_name("column", key, "map_groups", &known));
+            }
+            if failures.on_error != OnError::Fail {
+                return plan_err!("on_error is about rows; map_groups calls its function with whole groups");
+            }
         }
         let schema = match operator.function() {
             Some(function) => {
@@ -156,6 +169,9 @@ impl UserDefinedLogicalNodeCore for MapNode {
                     BatchSize::WholeBlock => write!(f, ", batch_size=block")?,
                 }
             }
+            MapOperator::Groups(function, keys) => {
+                write!(f, "MapGroups: {}, keys=[{}]", function.name(), keys.join(", "))?;
+            }
             MapOperator::Sample { fraction, seed } => write!(f, "RandomSample: fraction={fraction}, seed={seed}")?,
             operator => {
                 write!(f, "{}: {}", operator.name(), operator.function().map_or("", |function| function.name()))?;
@@ -181,7 +197,9 @@ impl UserDefinedLogicalNodeCore for MapNode {
 
     fn supports_limit_pushdown(&self) -> bool {
         let keeps = matches!(self.failures.on_error, OnError::Fail | OnError::Null);
-        keeps && self.operator.function().is_some_and(FunctionRef::preserves_row_count)
+        // A limit below would cut groups.
+        let groups = matches!(self.operator, MapOperator::Groups(..));
+        keeps && !groups && self.operator.function().is_some_and(FunctionRef::preserves_row_count)
     }
 }
 

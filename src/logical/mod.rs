@@ -12,15 +12,17 @@
 //! DataFusion's own.
 
 mod map;
+mod map_groups;
 mod random_shuffle;
 mod randomize_blocks;
 mod repartition;
 mod zip;
 
 pub use map::{MapNode, MapOperator};
+pub(crate) use map_groups::map_groups;
 pub use random_shuffle::RandomShuffleNode;
 pub use randomize_blocks::RandomizeBlocksNode;
-pub use repartition::RepartitionNode;
+pub use repartition::{RepartitionNode, Repartitioning};
 pub use zip::ZipNode;
 
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Ray's `Repartition`. Rust: `repartition(n, shuffle)`. SQL: `repartition(t, num_blocks => 64, shuffle => false)`.
+//! Ray's `Repartition`. Rust: `repartition(n, shuffle)`, `repartition_by(keys, n, sort)`. SQL:
+//! `repartition(t, num_blocks => 64, shuffle => false)`, `repartition(t, keys => ['a'], sort => true)`.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -6,32 +7,78 @@ use std::fmt;
 use datafusion::common::{DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
-/// The same rows in a given number of blocks.
+use crate::error::unknown_name;
+
+/// Which rows come into which block.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
+pub enum Repartitioning {
+    /// Equal numbers of rows in each.
+    Blocks {
+        /// Number of output blocks.
+        num_blocks: usize,
+        /// Whether every output block gets rows of every input block. Otherwise the order stays and as few rows as
+        /// possible move.
+        shuffle: bool,
+    },
+    /// Rows with equal keys in the same.
+    Keys {
+        /// Names of columns.
+        keys: Vec<String>,
+        /// Number of output blocks; as many as the bytes ask for where it is not said.
+        num_blocks: Option<usize>,
+        /// Whether the rows of each block are sorted by the keys, ascending, nulls last.
+        sort: bool,
+    },
+}
+
+/// The same rows in other blocks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub struct RepartitionNode {
     input: LogicalPlan,
-    num_blocks: usize,
-    shuffle: bool,
+    into: Repartitioning,
 }
 
 impl RepartitionNode {
-    /// Without `shuffle` the order stays and as few rows as possible move; with it every output block gets rows of every
-    /// input block.
-    pub fn try_new(input: LogicalPlan, num_blocks: usize, shuffle: bool) -> Result<Self> {
-        if num_blocks == 0 {
-            return plan_err!("num_blocks must be at least 1, got 0");
+    /// Fails for no blocks, no keys, and keys that are not columns.
+    pub fn try_new(input: LogicalPlan, into: Repartitioning) -> Result<Self> {
+        let (Repartitioning::Blocks { num_blocks: 0, .. } | Repartitioning::Keys { num_blocks: Some(0), .. }) = into
+        else {
+            let node = Self { input, into };
+            node.check_keys()?;
+            return Ok(node);
+        };
+        plan_err!("num_blocks must be at least 1, got 0")
+    }
+
+    fn check_keys(&self) -> Result<()> {
+        let Repartitioning::Keys { keys, .. } = &self.into else {
+            return Ok(());
+        };
+        if keys.is_empty() {
+            return plan_err!("keys must name at least one column");
         }
-        Ok(Self { input, num_blocks, shuffle })
+        let schema = self.input.schema();
+        let known: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+        match keys.iter().find(|key| !known.contains(&key.as_str())) {
+            Some(key) => Err(unknown_name("column", key, "repartition", &known)),
+            None => Ok(()),
+        }
     }
 
-    /// Number of output blocks.
-    pub fn num_blocks(&self) -> usize {
-        self.num_blocks
+    /// Which rows come into which block.
+    pub fn into(&self) -> &Repartitioning {
+        &self.into
     }
 
-    /// Whether rows are spread over all blocks.
-    pub fn shuffle(&self) -> bool {
-        self.shuffle
+    /// The places of the keys among the columns.
+    pub(crate) fn key_indices(&self) -> Vec<usize> {
+        let fields = self.input.schema().fields();
+        match &self.into {
+            Repartitioning::Blocks { .. } => Vec::new(),
+            Repartitioning::Keys { keys, .. } => {
+                keys.iter().filter_map(|key| fields.iter().position(|field| field.name() == key)).collect()
+            }
+        }
     }
 }
 
@@ -58,14 +105,26 @@ impl UserDefinedLogicalNodeCore for RepartitionNode {
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Repartition: num_blocks={}, shuffle={}", self.num_blocks, self.shuffle)
+        match &self.into {
+            Repartitioning::Blocks { num_blocks, shuffle } => {
+                write!(f, "Repartition: num_blocks={num_blocks}, shuffle={shuffle}")
+            }
+            Repartitioning::Keys { keys, num_blocks, sort } => {
+                write!(f, "Repartition: keys=[{}]", keys.join(", "))?;
+                num_blocks.map_or(Ok(()), |n| write!(f, ", num_blocks={n}"))?;
+                write!(f, ", sort={sort}")
+            }
+        }
     }
 
     fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
-        Ok(Self { input: inputs.swap_remove(0), ..self.clone() })
+        Self::try_new(inputs.swap_remove(0), self.into.clone())
     }
 
     fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
-        Some(vec![output_columns.to_vec()])
+        let mut columns = [output_columns, &self.key_indices()].concat();
+        columns.sort_unstable();
+        columns.dedup();
+        Some(vec![columns])
     }
 }

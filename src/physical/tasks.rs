@@ -298,7 +298,7 @@ pub(crate) fn planned_blocks(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
     } else if let Some(exchange) = plan.downcast_ref::<ExchangeExec>() {
         match exchange.scheme() {
             ExchangeScheme::Slices { num_blocks } | ExchangeScheme::Spread { num_blocks } => Some(*num_blocks),
-            ExchangeScheme::Random { num_blocks, .. } => *num_blocks,
+            ExchangeScheme::Random { num_blocks, .. } | ExchangeScheme::Hash { num_blocks, .. } => *num_blocks,
             ExchangeScheme::BlockOrder { .. } => planned_blocks(exchange.input()),
         }
     } else if plan.is::<MapExec>() || plan.is::<QueueExec>() || plan.is::<GatherExec>() {

@@ -172,11 +172,9 @@ impl Job {
     async fn write_one(&self, staging: &Arc<Staging>) -> Result<Vec<(TaskId, usize)>> {
         let batches = gather(&self.input, Arc::clone(&self.context), &Arc::default())?;
         let id = TaskId::root(0);
-        let path = staging.path_of(&id);
         let buffer_bytes = MOST_ROW_GROUP_BYTES.min(block_bytes(&self.context)?);
         let _reserved = BlockStore::of_task(&self.context)?.working_set(&self.owner(), buffer_bytes)?;
-        let (store, schema) = (Arc::clone(staging.store()), self.input.schema());
-        let rows = self.writer.write(store, path, schema, buffer_bytes, batches).await?;
+        let rows = self.writer.write(staging, &id, self.input.schema(), buffer_bytes, batches).await?;
         Ok(vec![(id, rows)])
     }
 
@@ -206,8 +204,7 @@ impl Job {
                     let mut attempt = 0;
                     let rows = loop {
                         let (schema, batches) = (Arc::clone(&schema), stream::iter(batches.clone()).map(Ok));
-                        let (store, path) = (Arc::clone(staging.store()), staging.path_of(&id));
-                        match writer.write(store, path, schema, buffer_bytes, batches).await {
+                        match writer.write(&staging, &id, schema, buffer_bytes, batches).await {
                             Err(e) if retries.again(&e, attempt) => {
                                 log.retried(&e);
                                 pause(attempt, id.hash()).await;

@@ -31,15 +31,20 @@ impl NodePlanner for PlanMap {
         let call = |function: &crate::functions::FunctionRef, batch_size| {
             let schema = Arc::new(node.schema().as_arrow().clone());
             let name = map.operator().name();
-            Arc::new(
-                FunctionStep::new(name, function.clone(), batch_size, target, input.schema(), schema)
-                    .with_failures(map.failures().clone())
-                    .with_max_concurrency(map.compute().max_concurrency),
-            ) as Arc<dyn MapStep>
+            FunctionStep::new(name, function.clone(), batch_size, target, input.schema(), schema)
+                .with_failures(map.failures().clone())
+                .with_max_concurrency(map.compute().max_concurrency)
         };
-        let step = match map.operator() {
-            MapOperator::Batches(function, batch_size) => call(function, *batch_size),
-            MapOperator::Rows(f) | MapOperator::FlatMap(f) | MapOperator::Filter(f) => call(f, BatchSize::AsTheyCome),
+        let step: Arc<dyn MapStep> = match map.operator() {
+            MapOperator::Batches(function, batch_size) => Arc::new(call(function, *batch_size)),
+            MapOperator::Groups(function, keys) => {
+                let input = input.schema();
+                let indices = keys.iter().map(|key| Ok(input.index_of(key)?)).collect::<Result<Vec<_>>>()?;
+                Arc::new(call(function, BatchSize::AsTheyCome).with_groups(indices))
+            }
+            MapOperator::Rows(f) | MapOperator::FlatMap(f) | MapOperator::Filter(f) => {
+                Arc::new(call(f, BatchSize::AsTheyCome))
+            }
             MapOperator::Sample { fraction, seed } => Arc::new(SampleStep::new(*fraction, *seed, input.schema())),
         };
         Ok(Some(Arc::new(MapExec::new(input, vec![step], map.compute().clone()))))

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::execution::config::SessionConfig;
 use datafusion::logical_expr::UserDefinedLogicalNode;
+use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::NodePlanner;
-use crate::logical::RepartitionNode;
+use crate::logical::{RepartitionNode, Repartitioning};
 use crate::physical::{ExchangeExec, ExchangeScheme};
 
 #[derive(Debug)]
@@ -24,10 +25,18 @@ impl NodePlanner for PlanRepartition {
         let Some(repartition) = node.as_any().downcast_ref::<RepartitionNode>() else {
             return Ok(None);
         };
-        let num_blocks = repartition.num_blocks();
-        let scheme = match repartition.shuffle() {
-            true => ExchangeScheme::Spread { num_blocks },
-            false => ExchangeScheme::Slices { num_blocks },
+        let scheme = match *repartition.into() {
+            Repartitioning::Blocks { num_blocks, shuffle: true } => ExchangeScheme::Spread { num_blocks },
+            Repartitioning::Blocks { num_blocks, shuffle: false } => ExchangeScheme::Slices { num_blocks },
+            Repartitioning::Keys { num_blocks, sort, .. } => {
+                let schema = inputs[0].schema();
+                let key = |index: usize| Arc::new(Column::new(schema.field(index).name(), index)) as _;
+                ExchangeScheme::Hash {
+                    keys: repartition.key_indices().into_iter().map(key).collect(),
+                    num_blocks,
+                    sort,
+                }
+            }
         };
         Ok(Some(Arc::new(ExchangeExec::new(Arc::clone(&inputs[0]), scheme, config.target_partitions()))))
     }

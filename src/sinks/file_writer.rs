@@ -1,5 +1,6 @@
 //! Writes the batches of a block to one file.
 
+use std::fs::{File, create_dir_all};
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
@@ -14,17 +15,22 @@ use datafusion::datasource::file_format::csv::CsvFormat;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::file_format::json::JsonFormat;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
-use datafusion::parquet::arrow::AsyncArrowWriter;
+use datafusion::parquet::arrow::{ArrowWriter, AsyncArrowWriter};
 use datafusion::parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
 use futures::{Stream, TryStreamExt};
-use object_store::ObjectStore;
 use object_store::buffered::BufWriter;
-use object_store::path::Path;
 use tokio::io::AsyncWriteExt;
+
+use super::Staging;
+use crate::block::TaskId;
+use crate::error::ErrorContext;
+use crate::runtime::holding_up;
 
 /// Bytes of an upload when there is plenty of memory, and at least.
 const UPLOAD_BYTES: usize = 10 << 20;
 const LEAST_UPLOAD_BYTES: usize = 1 << 20;
+/// Bytes that go into a local file at once, at least.
+const LOCAL_BUFFER_BYTES: usize = 64 << 10;
 /// Uploads of one file at once.
 const CONCURRENT_UPLOADS: usize = 2;
 
@@ -61,17 +67,21 @@ impl FileWriter {
     /// Writes all batches to a new file, buffering not much more than `buffer_bytes`; returns the number of rows.
     pub(crate) async fn write(
         &self,
-        store: Arc<dyn ObjectStore>,
-        path: Path,
+        staging: &Staging,
+        id: &TaskId,
         schema: SchemaRef,
         buffer_bytes: usize,
         batches: impl Stream<Item = Result<RecordBatch>> + Send,
     ) -> Result<usize> {
         let capacity = UPLOAD_BYTES.min(buffer_bytes / 4).max(LEAST_UPLOAD_BYTES);
+        let (store, path) = (Arc::clone(staging.store()), staging.path_of(id));
         let file = BufWriter::with_capacity(store, path, capacity).with_max_concurrency(CONCURRENT_UPLOADS);
-        match self {
-            Self::Parquet(options) => write_parquet(options, file, schema, buffer_bytes, batches).await,
-            Self::Csv(options) => {
+        match (self, staging.file_of(id)) {
+            (Self::Parquet(options), Some(file)) => write_local_parquet(options, &file, schema, buffer_bytes, batches)
+                .await
+                .while_doing(|| format!("writing '{}'", file.display())),
+            (Self::Parquet(options), None) => write_parquet(options, file, schema, buffer_bytes, batches).await,
+            (Self::Csv(options), _) => {
                 let options = CsvWriterOptions::try_from(options)?;
                 let encode = |batch: &RecordBatch, first: bool| {
                     let header = options.writer_options.header() && first;
@@ -81,7 +91,7 @@ impl FileWriter {
                 };
                 write_text(options.compression, file, schema, batches, encode).await
             }
-            Self::Json(options) => {
+            (Self::Json(options), _) => {
                 let encode = |batch: &RecordBatch, _first: bool| {
                     let mut text = Vec::new();
                     let mut writer = LineDelimitedWriter::new(&mut text);
@@ -95,6 +105,40 @@ impl FileWriter {
     }
 }
 
+fn writer_properties(options: &TableParquetOptions, schema: &SchemaRef) -> Result<WriterProperties> {
+    let mut options = options.clone();
+    options.arrow_schema(schema);
+    Ok(WriterPropertiesBuilder::try_from(&options)?.build())
+}
+
+/// Pages go from the encoders into the file: an upload would copy them three times more.
+async fn write_local_parquet(
+    options: &TableParquetOptions,
+    path: &std::path::Path,
+    schema: SchemaRef,
+    buffer_bytes: usize,
+    batches: impl Stream<Item = Result<RecordBatch>> + Send,
+) -> Result<usize> {
+    if let Some(directory) = path.parent() {
+        create_dir_all(directory)?;
+    }
+    let file = std::io::BufWriter::with_capacity(LOCAL_BUFFER_BYTES, File::create(path)?);
+    let properties = writer_properties(options, &schema)?;
+    let mut writer = ArrowWriter::try_new(file, schema, Some(properties))?;
+    let mut rows = 0;
+    let mut batches = std::pin::pin!(batches);
+    while let Some(batch) = batches.try_next().await? {
+        rows += batch.num_rows();
+        writer.write(&batch)?;
+        if writer.memory_size() > buffer_bytes {
+            // A row group ends by the bytes of its columns, not only by its rows.
+            holding_up(|| writer.flush())?;
+        }
+    }
+    holding_up(|| writer.into_inner()?.into_inner().map_err(|e| DataFusionError::from(e.into_error())))?;
+    Ok(rows)
+}
+
 async fn write_parquet(
     options: &TableParquetOptions,
     file: BufWriter,
@@ -102,9 +146,7 @@ async fn write_parquet(
     buffer_bytes: usize,
     batches: impl Stream<Item = Result<RecordBatch>> + Send,
 ) -> Result<usize> {
-    let mut options = options.clone();
-    options.arrow_schema(&schema);
-    let properties: WriterProperties = WriterPropertiesBuilder::try_from(&options)?.build();
+    let properties = writer_properties(options, &schema)?;
     let mut writer = AsyncArrowWriter::try_new(file, schema, Some(properties))?;
     let mut rows = 0;
     let mut batches = std::pin::pin!(batches);

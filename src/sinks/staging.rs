@@ -88,6 +88,11 @@ impl Staging {
         self.staged.clone().join(format!("{id}.{}", self.target.extension))
     }
 
+    /// The same as a file, on local disks.
+    pub(crate) fn file_of(&self, id: &TaskId) -> Option<PathBuf> {
+        (self.target.url.scheme() == "file").then(|| PathBuf::from(format!("/{}", self.path_of(id))))
+    }
+
     /// Where the blocks are written to.
     pub(crate) fn store(&self) -> &Arc<dyn ObjectStore> {
         &self.store

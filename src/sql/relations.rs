@@ -19,7 +19,8 @@ use super::signatures::Signature;
 use crate::config::parse_resources;
 use crate::functions::{Compute, ComputeStrategy, Failures, FunctionRegistry, MapOptions};
 use crate::logical::{
-    MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode, extension,
+    MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning, ZipNode, extension,
+    map_groups,
 };
 use crate::runtime::block_on_io;
 use crate::seed::fresh_seed;
@@ -111,10 +112,27 @@ impl BlockyardRelationPlanner {
                 let operator = MapOperator::Batches(function, options.batch_size);
                 Ok(extension(MapNode::try_new(table(0)?, operator, compute, options.failures()?)?))
             }
+            "map_groups" => {
+                let name = arguments.text("function").unwrap_or_default();
+                let options = map_options(arguments, self.functions.defaults(name)?)?;
+                let keys = arguments.texts("keys").unwrap_or_default();
+                map_groups(table(0)?, keys, self.functions.get(name)?, &options)
+            }
             "random_shuffle" => Ok(extension(RandomShuffleNode::try_new(table(0)?, seed(), num_blocks)?)),
             "repartition" => {
-                let shuffle = arguments.flag("shuffle").unwrap_or(false);
-                Ok(extension(RepartitionNode::try_new(table(0)?, num_blocks.unwrap_or_default(), shuffle)?))
+                let (shuffle, sort) = (arguments.flag("shuffle"), arguments.flag("sort"));
+                let into = match (arguments.texts("keys"), num_blocks) {
+                    (Some(_), _) if shuffle.is_some() => {
+                        return plan_err!("repartition takes keys or shuffle, not both");
+                    }
+                    (Some(keys), num_blocks) => Repartitioning::Keys { keys, num_blocks, sort: sort.unwrap_or(false) },
+                    (None, _) if sort.is_some() => return plan_err!("repartition sorts by keys, which are not given"),
+                    (None, Some(num_blocks)) => {
+                        Repartitioning::Blocks { num_blocks, shuffle: shuffle.unwrap_or(false) }
+                    }
+                    (None, None) => return plan_err!("repartition needs the argument 'num_blocks' or 'keys'"),
+                };
+                Ok(extension(RepartitionNode::try_new(table(0)?, into)?))
             }
             "randomize_block_order" => Ok(extension(RandomizeBlocksNode::new(table(0)?, seed()))),
             "diverted" => {

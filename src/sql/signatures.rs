@@ -60,6 +60,26 @@ impl Signature {
     }
 }
 
+/// What can be said of a map operator. The first is what it calls.
+macro_rules! map_arguments {
+    ($($second:expr)?) => {&[
+    ("function", Kind::Text),
+    $($second,)?
+    ("batch_size", Kind::BatchSize),
+    ("concurrency", Kind::Concurrency),
+    ("num_cpus", Kind::Number),
+    ("memory", Kind::Size),
+    ("compute", Kind::Text),
+    ("num_gpus", Kind::Number),
+    ("resources", Kind::Text),
+    ("max_tasks_in_flight_per_actor", Kind::Count),
+    ("max_concurrency", Kind::Count),
+    ("on_error", Kind::Text),
+    ("max_errors", Kind::NumberOrText),
+    ("divert_to", Kind::Text),
+    ]};
+}
+
 const SIGNATURES: &[Signature] = &[
     Signature {
         name: "range",
@@ -111,6 +131,7 @@ const SIGNATURES: &[Signature] = &[
         ],
     },
     Signature { name: "map_batches", tables: 1, required: 1, arguments: MAP_ARGUMENTS },
+    Signature { name: "map_groups", tables: 1, required: 2, arguments: MAP_GROUPS_ARGUMENTS },
     Signature {
         name: "random_shuffle",
         tables: 1,
@@ -120,30 +141,19 @@ const SIGNATURES: &[Signature] = &[
     Signature {
         name: "repartition",
         tables: 1,
-        required: 1,
-        arguments: &[("num_blocks", Kind::Count), ("shuffle", Kind::Flag)],
+        required: 0,
+        arguments: &[("num_blocks", Kind::Count), ("shuffle", Kind::Flag), ("keys", Kind::Texts), ("sort", Kind::Flag)],
     },
     Signature { name: "randomize_block_order", tables: 1, required: 0, arguments: &[("seed", Kind::Count)] },
     Signature { name: "diverted", tables: 0, required: 1, arguments: &[("name", Kind::Text)] },
     Signature { name: "zip", tables: 2, required: 0, arguments: &[] },
 ];
 
-/// What can be said of a map operator. The first is what it calls.
-const MAP_ARGUMENTS: &[(&str, Kind)] = &[
-    ("function", Kind::Text),
-    ("batch_size", Kind::BatchSize),
-    ("concurrency", Kind::Concurrency),
-    ("num_cpus", Kind::Number),
-    ("memory", Kind::Size),
-    ("compute", Kind::Text),
-    ("num_gpus", Kind::Number),
-    ("resources", Kind::Text),
-    ("max_tasks_in_flight_per_actor", Kind::Count),
-    ("max_concurrency", Kind::Count),
-    ("on_error", Kind::Text),
-    ("max_errors", Kind::NumberOrText),
-    ("divert_to", Kind::Text),
-];
+/// Arguments of map operators.
+const MAP_ARGUMENTS: &[(&str, Kind)] = map_arguments!();
+
+/// The same for groups.
+const MAP_GROUPS_ARGUMENTS: &[(&str, Kind)] = map_arguments!(("keys", Kind::Texts));
 
 /// What `CREATE FUNCTION` says: the body as `function`, and defaults for calls that do not say otherwise.
 pub(super) static CREATE_FUNCTION: Signature =

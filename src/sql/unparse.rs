@@ -15,7 +15,7 @@ use datafusion::sql::unparser::extension_unparser::{
 
 use crate::functions::BatchSize;
 use crate::logical::{
-    MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, ZipNode, extension,
+    MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning, ZipNode, extension,
 };
 use crate::sources::{DatasourceTable, FileTable};
 
@@ -118,16 +118,22 @@ fn call_of(node: &dyn UserDefinedLogicalNode, unparser: &Unparser) -> Result<Opt
     let table = |index: usize| Ok(format!("({})", unparser.plan_to_sql(inputs[index])?)) as Result<String>;
     let node = node.as_any();
     let call = if let Some(map) = node.downcast_ref::<MapNode>() {
-        let MapOperator::Batches(function, size) = map.operator() else {
-            return not_impl_err!(
-                "SQL for {}: only map_batches with a registered function has a form",
-                map.operator().name()
-            );
-        };
-        let size = match size {
-            BatchSize::AsTheyCome => String::new(),
-            BatchSize::Rows(n) => format!(", batch_size => {n}"),
-            BatchSize::WholeBlock => ", batch_size => 'block'".to_owned(),
+        let (call, function, batches) = match map.operator() {
+            MapOperator::Batches(function, size) => {
+                let size = match size {
+                    BatchSize::AsTheyCome => String::new(),
+                    BatchSize::Rows(n) => format!(", batch_size => {n}"),
+                    BatchSize::WholeBlock => ", batch_size => 'block'".to_owned(),
+                };
+                ("map_batches", function, size)
+            }
+            MapOperator::Groups(function, keys) => ("map_groups", function, format!(", keys => {}", quoted_list(keys))),
+            other => {
+                return not_impl_err!(
+                    "SQL for {}: only map_batches and map_groups with a registered function have a form",
+                    other.name()
+                );
+            }
         };
         let exact = map.compute().memory.map_or(0, |memory| memory.0);
         let quoted = |(argument, value): (&str, String)| match argument {
@@ -141,13 +147,28 @@ fn call_of(node: &dyn UserDefinedLogicalNode, unparser: &Unparser) -> Result<Opt
         let compute: String =
             map.compute().arguments().into_iter().chain(map.failures().arguments()).map(quoted).collect();
         let name = function.name().replace('\'', "''");
-        format!("map_batches({}, '{name}'{size}{compute})", table(0)?)
+        let table = match (map.operator(), map.input()) {
+            // The call brings groups together itself.
+            (MapOperator::Groups(..), LogicalPlan::Extension(grouped)) => {
+                format!("({})", unparser.plan_to_sql(grouped.node.inputs()[0])?)
+            }
+            _ => table(0)?,
+        };
+        format!("{call}({table}, '{name}'{batches}{compute})")
     } else if let Some(shuffle) = node.downcast_ref::<RandomShuffleNode>() {
         let blocks = shuffle.num_blocks().map_or(String::new(), |n| format!(", num_blocks => {n}"));
         format!("random_shuffle({}, seed => {}{blocks})", table(0)?, shuffle.seed())
     } else if let Some(repartition) = node.downcast_ref::<RepartitionNode>() {
-        let (n, shuffle) = (repartition.num_blocks(), repartition.shuffle());
-        format!("repartition({}, num_blocks => {n}, shuffle => {shuffle})", table(0)?)
+        let arguments = match repartition.into() {
+            Repartitioning::Blocks { num_blocks, shuffle } => {
+                format!("num_blocks => {num_blocks}, shuffle => {shuffle}")
+            }
+            Repartitioning::Keys { keys, num_blocks, sort } => {
+                let blocks = num_blocks.map_or(String::new(), |n| format!("num_blocks => {n}, "));
+                format!("{blocks}keys => {}, sort => {sort}", quoted_list(keys))
+            }
+        };
+        format!("repartition({}, {arguments})", table(0)?)
     } else if let Some(randomize) = node.downcast_ref::<RandomizeBlocksNode>() {
         format!("randomize_block_order({}, seed => {})", table(0)?, randomize.seed())
     } else if let Some(scan) = node.downcast_ref::<ScanCall>() {
@@ -158,6 +179,12 @@ fn call_of(node: &dyn UserDefinedLogicalNode, unparser: &Unparser) -> Result<Opt
         return Ok(None);
     };
     Ok(Some(call))
+}
+
+/// A list of strings, as SQL writes it.
+fn quoted_list(texts: &[String]) -> String {
+    let quoted: Vec<String> = texts.iter().map(|text| format!("'{}'", text.replace('\'', "''"))).collect();
+    format!("[{}]", quoted.join(", "))
 }
 
 fn relation_of(

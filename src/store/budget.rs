@@ -1,8 +1,10 @@
 //! The one number that blocks, operators and tasks share.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use super::pressure::{Allocator, Pressure};
 use crate::config::ByteSize;
 
 /// What bytes are used for.
@@ -29,6 +31,7 @@ pub struct Budget {
     by_use: [AtomicUsize; 3],
     peak: AtomicUsize,
     moves: AtomicUsize,
+    pressure: Option<Pressure>,
 }
 
 impl Budget {
@@ -41,6 +44,21 @@ impl Budget {
             by_use: [zero(), zero(), zero()],
             peak: zero(),
             moves: zero(),
+            pressure: None,
+        }
+    }
+
+    /// The same budget, which tells the allocator whether memory is short.
+    pub(crate) fn with_allocator(mut self, allocator: Option<Arc<dyn Allocator>>) -> Self {
+        self.pressure = allocator.map(Pressure::new);
+        self.moved();
+        self
+    }
+
+    fn moved(&self) {
+        self.moves.fetch_add(1, Relaxed);
+        if let Some(pressure) = &self.pressure {
+            pressure.free(|| self.limit().saturating_sub(self.used()));
         }
     }
 
@@ -52,6 +70,7 @@ impl Budget {
     /// Changes the limit, for running queries too.
     pub fn set_limit(&self, bytes: usize) {
         self.limit.store(bytes, Relaxed);
+        self.moved();
     }
 
     /// Bytes of the distinct buffers of stored blocks.
@@ -128,14 +147,14 @@ impl Budget {
     fn note_taken(&self, what: Use, bytes: usize) {
         self.of(what).fetch_add(bytes, Relaxed);
         self.peak.fetch_max(self.used(), Relaxed);
-        self.moves.fetch_add(1, Relaxed);
+        self.moved();
     }
 
     /// Gives back what was taken.
     pub(super) fn give_back(&self, what: Use, bytes: usize) {
         self.of(what).fetch_sub(bytes, Relaxed);
         self.used.fetch_sub(bytes, Relaxed);
-        self.moves.fetch_add(1, Relaxed);
+        self.moved();
     }
 
     fn of(&self, what: Use) -> &AtomicUsize {

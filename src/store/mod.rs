@@ -45,6 +45,7 @@ mod candidates;
 mod diverted;
 mod owner;
 mod pool;
+mod pressure;
 mod spill;
 mod state;
 mod stored;
@@ -56,6 +57,7 @@ pub use budget::Budget;
 pub use owner::Owner;
 pub use pool::{Holder, SharedMemoryPool};
 pub(crate) use pool::{LEAST_MERGE_FACTOR, LEAST_MERGE_PART, QueryNeeds, QueryPool};
+pub use pressure::Allocator;
 pub use spill::{SpillDirectories, SpillFileInfo};
 pub use stored::{BlockHandle, BlockInfo, NextUse, PinnedBlock};
 

@@ -16,6 +16,7 @@ enum Step {
     Identity(Option<usize>),
     Shuffle(u64),
     Repartition(usize, bool),
+    RepartitionBy(Option<usize>, bool),
     RandomizeBlocks(u64),
     DropNulls,
 }
@@ -27,6 +28,7 @@ fn step() -> impl Strategy<Value = Step> {
         proptest::option::of(1usize..300).prop_map(Step::Identity),
         any::<u64>().prop_map(Step::Shuffle),
         ((1usize..9), any::<bool>()).prop_map(|(n, shuffle)| Step::Repartition(n, shuffle)),
+        (proptest::option::of(1usize..9), any::<bool>()).prop_map(|(n, sort)| Step::RepartitionBy(n, sort)),
         any::<u64>().prop_map(Step::RandomizeBlocks),
         Just(Step::DropNulls),
     ]
@@ -43,6 +45,7 @@ fn ours(mut ds: Dataset, steps: &[Step]) -> Dataset {
             }
             Step::Shuffle(seed) => ds.random_shuffle(Some(*seed)),
             Step::Repartition(n, shuffle) => ds.repartition(*n, *shuffle),
+            Step::RepartitionBy(n, sort) => ds.repartition_by(&["s", "a"], *n, *sort),
             Step::RandomizeBlocks(seed) => ds.randomize_block_order(Some(*seed)),
             Step::DropNulls => ds.map_batches("drop_nulls", MapOptions::default()),
         }
@@ -105,7 +108,7 @@ proptest! {
             let oracle = SessionContext::new();
             oracle.register_table("t", Arc::new(MemTable::try_new(batches[0].schema(), vec![batches]).unwrap())).unwrap();
             let want = lines(&oracle.sql(&plain(&steps)).await.unwrap().collect().await.unwrap());
-            let ordered = !steps.iter().any(|s| matches!(s, Step::Shuffle(_) | Step::RandomizeBlocks(_) | Step::Repartition(_, true)));
+            let ordered = !steps.iter().any(|s| matches!(s, Step::RepartitionBy(..) | Step::Shuffle(_) | Step::RandomizeBlocks(_) | Step::Repartition(_, true)));
             let (mut got, mut want) = (got, want);
             if !ordered {
                 got.sort();

@@ -1,4 +1,8 @@
+use std::sync::Arc;
+
 use blockyard::prelude::*;
+use datafusion::arrow::array::{AsArray, Int64Array, RecordBatch};
+use datafusion::arrow::datatypes::Int64Type;
 
 use crate::fixtures::{context, context_with, files, ints, mib};
 
@@ -200,4 +204,55 @@ async fn a_chain_of_shuffles_needs_as_much_memory_as_two_of_them() {
     assert_eq!(chain(&small, 30).explain_memory().await.unwrap(), two);
     assert_eq!(chain(&large, 30).explain_memory().await.unwrap(), two);
     assert_eq!(chain(&small, 30).take_all().await.unwrap().iter().map(|b| b.num_rows()).sum::<usize>(), 1000);
+}
+
+#[tokio::test]
+async fn groups_come_whole_and_once_to_their_function() {
+    for (threads, limit) in [(2, 1024), (1, 8)] {
+        let context = context_with(threads, |o| o.memory_limit = mib(limit));
+        let ds = context.sql("SELECT id, (id * 7919) % 1000 AS k FROM range(300000)").await.unwrap();
+        let summary = |batch: RecordBatch| {
+            let of = |name: &str| batch[name].as_primitive::<Int64Type>().clone();
+            let (ids, keys) = (of("id"), of("k"));
+            let in_order = ids.values().is_sorted();
+            let one_key = keys.values().iter().all(|key| *key == keys.value(0));
+            let rows = if in_order && one_key { ids.len() as i64 } else { -1 };
+            let key: Int64Array = keys.iter().take(1).collect();
+            let rows: Int64Array = key.iter().map(|_| rows).collect();
+            Ok(RecordBatch::try_from_iter_with_nullable([
+                ("k", Arc::new(key) as _, true),
+                ("n", Arc::new(rows) as _, true),
+            ])?)
+        };
+        for compute in ["tasks", "actors(2)"] {
+            let options = MapOptions { compute: compute.parse().unwrap(), ..Default::default() };
+            let groups = ds.group_by(&["k"]).unwrap().map_groups(summary, options).unwrap();
+            let batches = groups.take_all().await.unwrap();
+            let mut keys = ints(&batches, "k");
+            keys.sort();
+            assert_eq!(keys, (0..1000).collect::<Vec<_>>(), "{compute}");
+            assert!(ints(&batches, "n").iter().all(|rows| *rows == 300), "{compute}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn repartition_by_keys_makes_as_many_blocks_as_said_and_keeps_keys_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let context = context();
+    let ds = context.sql("SELECT id, id % 100 AS k FROM range(10000)").await.unwrap();
+    let ds = ds.repartition_by(&["k"], Some(8), true).unwrap();
+    assert_eq!(ds.num_blocks().await.unwrap(), Some(8));
+    ds.write_parquet(path, WriteOptions::default()).await.unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    for file in files(directory.path()) {
+        let file = directory.path().join(file);
+        let read = context.read_parquet(file.to_str().unwrap(), ReadOptions::default()).await.unwrap();
+        let keys = ints(&read.take_all().await.unwrap(), "k");
+        assert!(keys.is_sorted() && keys.len() < 5000);
+        let keys: std::collections::BTreeSet<i64> = keys.into_iter().collect();
+        assert!(keys.iter().all(|key| seen.insert(*key)), "a key is in two blocks");
+    }
+    assert_eq!(seen.len(), 100);
 }

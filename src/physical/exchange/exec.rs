@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::Distribution;
@@ -11,13 +12,15 @@ use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements, PlanProperties, ReplaceChildrenOptions,
+    DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements, PhysicalExpr, PlanProperties,
+    ReplaceChildrenOptions,
 };
 use futures::future::{BoxFuture, Shared};
 use futures::{FutureExt, StreamExt, stream};
 use parking_lot::Mutex;
 
-use super::random::{self, Runs};
+use super::hashed::{self, Hashed};
+use super::random::{self, Shuffled};
 use super::slices::{self, Slice};
 use super::{ExchangeScheme, collect_blocks};
 use crate::block::TaskId;
@@ -66,7 +69,8 @@ impl fmt::Debug for Execution {
 enum Buckets {
     /// Each is taken by whoever reads it, so that its blocks are freed as it goes.
     Slices(Arc<Vec<Mutex<Vec<Slice>>>>),
-    Random(Arc<Runs>),
+    Random(Arc<Shuffled>),
+    Hash(Arc<Hashed>),
 }
 
 impl ExchangeExec {
@@ -143,9 +147,16 @@ impl ExchangeExec {
         let context = Arc::clone(context);
         stage.owner().describe(QueryPool::query_of(&context), || self.map_stage_name());
         let map_side = async move {
-            if let ExchangeScheme::Random { seed, num_blocks } = scheme {
-                let runs = random::map_side(&input, &context, &stage, seed, num_blocks).await?;
-                return Ok(Buckets::Random(Arc::new(runs)));
+            match scheme {
+                ExchangeScheme::Random { seed, num_blocks } => {
+                    let shuffled = random::map_side(&input, &context, &stage, seed, num_blocks).await?;
+                    return Ok(Buckets::Random(Arc::new(shuffled)));
+                }
+                ExchangeScheme::Hash { keys, num_blocks, sort } => {
+                    let hashed = hashed::map_side(&input, &context, &stage, keys, num_blocks, sort).await?;
+                    return Ok(Buckets::Hash(Arc::new(hashed)));
+                }
+                _ => {}
             }
             let blocks = collect_blocks(&input, &context, NextUse::AfterInput, stage.owner()).await?;
             let buckets = slices::buckets(&scheme, blocks).into_iter().map(Mutex::new).collect();
@@ -216,7 +227,24 @@ impl ExecutionPlan for ExchangeExec {
         Ok(Arc::new(plan))
     }
 
-    without_expressions!();
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        let ExchangeScheme::Hash { keys, .. } = &self.scheme else {
+            return Ok(TreeNodeRecursion::Continue);
+        };
+        for key in keys {
+            if f(key)? == TreeNodeRecursion::Stop {
+                return Ok(TreeNodeRecursion::Stop);
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        crate::physical::recompute_children(self, children)
+    }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         execute_tasks(self, partition, context)
@@ -253,6 +281,7 @@ impl TaskPlan for ExchangeExec {
                     buckets.get(index).map(|bucket| slices::read(std::mem::take(&mut *bucket.lock())))
                 }
                 Buckets::Random(runs) => (index < runs.num_tasks()).then(|| Arc::clone(runs).read(index)),
+                Buckets::Hash(runs) => (index < runs.num_tasks()).then(|| Arc::clone(runs).read(index)),
             };
             let Some(batches) = batches else {
                 *run.lock() = Run::Ended;

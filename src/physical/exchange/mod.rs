@@ -12,7 +12,9 @@
 
 mod collect;
 mod exec;
+mod hashed;
 mod random;
+mod runs;
 mod scheme;
 mod slices;
 

@@ -1,6 +1,9 @@
 //! Which row goes where.
 
 use std::fmt;
+use std::sync::Arc;
+
+use datafusion::physical_plan::PhysicalExpr;
 
 /// How an exchange distributes rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +25,15 @@ pub(crate) enum ExchangeScheme {
         /// Number of output blocks.
         num_blocks: usize,
     },
+    /// Rows with equal keys in the same block.
+    Hash {
+        /// What the rows are told apart by.
+        keys: Vec<Arc<dyn PhysicalExpr>>,
+        /// Number of output blocks, or as many as the sizes ask for.
+        num_blocks: Option<usize>,
+        /// Whether the rows of a block are sorted by the keys.
+        sort: bool,
+    },
     /// The blocks as they are, in random order.
     BlockOrder {
         /// Gives the order.
@@ -35,7 +47,7 @@ impl ExchangeScheme {
         match self {
             Self::Random { .. } => "RandomShuffleMap",
             Self::Slices { .. } => "SplitRepartition",
-            Self::Spread { .. } => "RepartitionMap",
+            Self::Spread { .. } | Self::Hash { .. } => "RepartitionMap",
             Self::BlockOrder { .. } => "RandomizeBlockOrder",
         }
     }
@@ -45,7 +57,7 @@ impl ExchangeScheme {
         match self {
             Self::Random { .. } => "RandomShuffleReduce",
             Self::Slices { .. } => "SplitRepartitionReduce",
-            Self::Spread { .. } => "RepartitionReduce",
+            Self::Spread { .. } | Self::Hash { .. } => "RepartitionReduce",
             Self::BlockOrder { .. } => "RandomizedBlocks",
         }
     }
@@ -63,6 +75,12 @@ impl fmt::Display for ExchangeScheme {
             Self::Random { seed, num_blocks: Some(n) } => write!(f, "random(seed={seed}, num_blocks={n})"),
             Self::Slices { num_blocks } => write!(f, "slices(num_blocks={num_blocks})"),
             Self::Spread { num_blocks } => write!(f, "spread(num_blocks={num_blocks})"),
+            Self::Hash { keys, num_blocks, sort } => {
+                let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
+                write!(f, "hash(keys=[{}]", keys.join(", "))?;
+                num_blocks.map_or(Ok(()), |n| write!(f, ", num_blocks={n}"))?;
+                write!(f, "{})", if *sort { ", sort" } else { "" })
+            }
             Self::BlockOrder { seed } => write!(f, "block_order(seed={seed})"),
         }
     }

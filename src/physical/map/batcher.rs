@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::compute::concat_batches;
+use datafusion::arrow::array::make_comparator;
+use datafusion::arrow::compute::{SortOptions, concat_batches, partition};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 
@@ -14,8 +15,21 @@ use crate::functions::BatchSize;
 /// Cuts and joins batches; rows are copied only where a batch is put together from several.
 pub(super) enum Batcher {
     AsTheyCome(VecDeque<RecordBatch>),
-    Rows { size: usize, schema: SchemaRef, pending: VecDeque<RecordBatch>, rows: usize },
+    Rows {
+        size: usize,
+        schema: SchemaRef,
+        pending: VecDeque<RecordBatch>,
+        rows: usize,
+    },
     WholeBlocks(OutputBuffer),
+    /// Each group of neighbouring rows with equal keys.
+    Groups {
+        keys: Arc<[usize]>,
+        schema: SchemaRef,
+        incoming: VecDeque<RecordBatch>,
+        /// The group that has begun.
+        open: Vec<RecordBatch>,
+    },
 }
 
 impl Batcher {
@@ -28,9 +42,15 @@ impl Batcher {
         }
     }
 
+    /// Whole groups of rows with equal values in the columns `keys`. Rows of a group are neighbours.
+    pub(super) fn groups(keys: Arc<[usize]>, schema: SchemaRef) -> Self {
+        Self::Groups { keys, schema, incoming: VecDeque::new(), open: Vec::new() }
+    }
+
     pub(super) fn push(&mut self, batch: RecordBatch) {
         match self {
             Self::AsTheyCome(pending) => pending.push_back(batch),
+            Self::Groups { incoming, .. } => incoming.push_back(batch),
             Self::Rows { pending, rows, .. } => {
                 *rows += batch.num_rows();
                 pending.push_back(batch);
@@ -64,6 +84,28 @@ impl Batcher {
                 }
                 Ok(Some(join(schema, pieces)?))
             }
+            Self::Groups { keys, schema, incoming, open } => {
+                while let Some(batch) = incoming.pop_front() {
+                    if batch.num_rows() == 0 {
+                        continue;
+                    }
+                    let same = match open.last() {
+                        Some(last) => rows_as_last(keys, last, &batch)?,
+                        None => first_group(keys, &batch)?,
+                    };
+                    if same > 0 {
+                        open.push(batch.slice(0, same));
+                    }
+                    if same < batch.num_rows() {
+                        incoming.push_front(batch.slice(same, batch.num_rows() - same));
+                        return Ok(Some(join(schema, std::mem::take(open))?));
+                    }
+                }
+                match ended && !open.is_empty() {
+                    true => Ok(Some(join(schema, std::mem::take(open))?)),
+                    false => Ok(None),
+                }
+            }
             Self::WholeBlocks(buffer) => {
                 let block = if ended { buffer.next_final() } else { buffer.next_full() };
                 match block.filter(|b| b.num_rows() > 0) {
@@ -73,6 +115,24 @@ impl Batcher {
             }
         }
     }
+}
+
+/// How many rows the first group of a batch has.
+fn first_group(keys: &[usize], batch: &RecordBatch) -> Result<usize> {
+    let columns: Vec<_> = keys.iter().map(|key| Arc::clone(batch.column(*key))).collect();
+    Ok(partition(&columns)?.ranges().first().map_or(0, |range| range.end))
+}
+
+/// How many rows at the beginning of a batch are of the same group as the last row of another.
+fn rows_as_last(keys: &[usize], last: &RecordBatch, batch: &RecordBatch) -> Result<usize> {
+    let end = last.num_rows() - 1;
+    for key in keys {
+        let equal = make_comparator(last.column(*key), batch.column(*key), SortOptions::default())?;
+        if equal(end, 0).is_ne() {
+            return Ok(0);
+        }
+    }
+    first_group(keys, batch)
 }
 
 fn join(schema: &SchemaRef, mut pieces: Vec<RecordBatch>) -> Result<RecordBatch> {
@@ -106,5 +166,30 @@ mod tests {
         assert_eq!(sizes(BatchSize::Rows(100), &[3, 5]), [8]);
         assert_eq!(sizes(BatchSize::WholeBlock, &[3, 5]), [8]);
         assert_eq!(sizes(BatchSize::Rows(4), &[]), [0; 0]);
+    }
+
+    #[test]
+    fn groups_are_whole_across_batches() {
+        let batch = |k: &[Option<f64>]| {
+            let column: datafusion::arrow::array::Float64Array = k.iter().copied().collect();
+            RecordBatch::try_from_iter_with_nullable([("k", Arc::new(column) as _, true)]).unwrap()
+        };
+        let nan = Some(f64::NAN);
+        let input = [
+            batch(&[Some(1.0), Some(1.0), Some(2.0)]),
+            batch(&[]),
+            batch(&[Some(2.0), Some(2.0)]),
+            batch(&[Some(3.0), nan]),
+            batch(&[nan, None]),
+            batch(&[None]),
+        ];
+        let mut batcher = Batcher::groups(Arc::new([0]), input[0].schema());
+        let mut sizes = Vec::new();
+        for batch in input {
+            batcher.push(batch);
+            sizes.extend(std::iter::from_fn(|| batcher.next(false).unwrap()).map(|b| b.num_rows()));
+        }
+        sizes.extend(std::iter::from_fn(|| batcher.next(true).unwrap()).map(|b| b.num_rows()));
+        assert_eq!(sizes, [2, 3, 1, 2, 2]);
     }
 }

@@ -32,6 +32,8 @@ pub(crate) struct FunctionStep {
     input_schema: SchemaRef,
     /// Calls of an async function at once, in each task.
     max_concurrency: usize,
+    /// Columns of whose values each call gets all rows, instead of a batch of some size.
+    groups: Option<Arc<[usize]>>,
 }
 
 /// What is called, and what is put up with.
@@ -57,12 +59,18 @@ impl FunctionStep {
     ) -> Self {
         let call =
             Arc::new(Call { operator, function, schema, failures: Failures::default(), is_slow: Arc::default() });
-        Self { call, batch_size, target_block_bytes, input_schema, max_concurrency: 1 }
+        Self { call, batch_size, target_block_bytes, input_schema, max_concurrency: 1, groups: None }
     }
 
     /// The same with at most so many calls of an async function at once in each task.
     pub(crate) fn with_max_concurrency(mut self, most: usize) -> Self {
         self.max_concurrency = most.max(1);
+        self
+    }
+
+    /// The same for whole groups of neighbouring rows with equal values in the columns `keys`.
+    pub(crate) fn with_groups(mut self, keys: Vec<usize>) -> Self {
+        self.groups = Some(keys.into());
         self
     }
 
@@ -97,7 +105,11 @@ impl MapStep for FunctionStep {
         };
         let options = BlockyardOptions::from_task(&task.context);
         let retries = Retries::of_maps(&options);
-        let batcher = Batcher::new(self.batch_size, self.target_block_bytes, Arc::clone(&self.input_schema));
+        let schema = Arc::clone(&self.input_schema);
+        let batcher = match &self.groups {
+            Some(keys) => Batcher::groups(Arc::clone(keys), schema),
+            None => Batcher::new(self.batch_size, self.target_block_bytes, schema),
+        };
         let caller = Caller { call: Arc::clone(&self.call), retries, task: task.clone(), diverted };
         let schema = Arc::clone(self.schema());
         Ok(match self.call.function.is_async() {

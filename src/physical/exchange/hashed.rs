@@ -1,0 +1,124 @@
+//! Rows with equal keys in one block each, out of core.
+//!
+//! A row's code is the hash of its keys, and a block is a range of codes: as many ranges as are asked for, or so many that
+//! each has about `target_shuffle_max_block_size` of the bytes that were really written.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{RecordBatch, UInt32Array};
+use datafusion::arrow::compute::{SortOptions, concat_batches, take_record_batch};
+use datafusion::arrow::row::{RowConverter, SortField};
+use datafusion::common::{Result, resources_err};
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
+
+use super::runs::{Coding, Runs, equal_ranges, ranges};
+use crate::block::sliced_bytes;
+use crate::config::{BlockyardOptions, ByteSize};
+use crate::physical::memory::query_memory;
+use crate::physical::stage::StageMetrics;
+use crate::runtime::on_io_thread;
+use crate::store::WorkingSet;
+
+/// What sorting a block takes: its rows as they come, joined with their keys, and sorted.
+const SORT_COPIES: usize = 4;
+/// A block has at most this part of the memory, where nobody says how many there are.
+const BLOCK_PART: usize = 16;
+const LEAST_BLOCK_BYTES: usize = 1 << 20;
+
+/// The rows of a map side by their keys.
+#[derive(Debug)]
+pub(super) struct Hashed {
+    runs: Runs,
+    ranges: Vec<RangeInclusive<u64>>,
+    /// What the rows of a block are sorted by; nothing where they stay as they come.
+    sort: Vec<Arc<dyn PhysicalExpr>>,
+}
+
+/// The map side: runs `input`'s tasks and routes their rows.
+pub(super) async fn map_side(
+    input: &Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+    stage: &StageMetrics,
+    keys: Vec<Arc<dyn PhysicalExpr>>,
+    num_blocks: Option<usize>,
+    sort: bool,
+) -> Result<Hashed> {
+    let options = BlockyardOptions::from_task(context);
+    let runs = Runs::collect(input, context, stage, Coding::Hash { keys: keys.clone() }).await?;
+    let threads = context.session_config().target_partitions();
+    let most = (query_memory(context)? / (BLOCK_PART * threads)).max(LEAST_BLOCK_BYTES);
+    let ranges = match num_blocks {
+        Some(n) => equal_ranges(n),
+        None => ranges(&runs.bins(), options.target_shuffle_max_block_size.bound().min(most), 2 * threads),
+    };
+    Ok(Hashed { runs, ranges, sort: if sort { keys } else { Vec::new() } })
+}
+
+impl Hashed {
+    /// Number of output tasks.
+    pub(super) fn num_tasks(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// The rows of an output task: those with equal keys in the order of the input.
+    pub(super) fn read(self: Arc<Self>, task: usize) -> BoxStream<'static, Result<RecordBatch>> {
+        if !self.sort.is_empty() {
+            let sorted = on_io_thread(move || self.sorted(task));
+            return stream::once(sorted).map_ok(|(batches, reserved)| pieces(batches, reserved)).try_flatten().boxed();
+        }
+        stream::iter(0..self.runs.len())
+            .then(move |run| {
+                let this = Arc::clone(&self);
+                on_io_thread(move || this.runs.read(run, &this.ranges[task]))
+            })
+            .map_ok(|batches| stream::iter(batches).map(Ok))
+            .try_flatten()
+            .boxed()
+    }
+
+    fn sorted(&self, task: usize) -> Result<(Vec<RecordBatch>, WorkingSet)> {
+        let mut reserved = self.runs.store.working_set(&self.runs.owner, 0)?;
+        let (mut batches, mut bytes) = (Vec::new(), 0);
+        for run in 0..self.runs.len() {
+            let read = self.runs.read(run, &self.ranges[task])?;
+            bytes += read.iter().map(sliced_bytes).sum::<usize>();
+            if !reserved.try_resize(SORT_COPIES * bytes)? {
+                return resources_err!(
+                    "the rows of block {task} have {} so far, and do not fit in memory {SORT_COPIES} times to be sorted by their \
+                     keys; more blocks would help, unless they are of one key",
+                    ByteSize(bytes)
+                );
+            }
+            batches.extend(read);
+        }
+        let rows = concat_batches(&self.runs.schema, &batches)?;
+        drop(batches);
+        let keys: Vec<_> =
+            self.sort.iter().map(|key| key.evaluate(&rows)?.into_array(rows.num_rows())).collect::<Result<_>>()?;
+        let options = SortOptions { descending: false, nulls_first: false };
+        let fields = keys.iter().map(|key| SortField::new_with_options(key.data_type().clone(), options)).collect();
+        let keys = RowConverter::new(fields)?.convert_columns(&keys)?;
+        let mut order: Vec<u32> = (0..rows.num_rows() as u32).collect();
+        // Equal keys stay in the order of the input.
+        order.sort_by(|a, b| keys.row(*a as usize).cmp(&keys.row(*b as usize)));
+        let sorted = take_record_batch(&rows, &UInt32Array::from(order))?;
+        let size = self.runs.batch_rows.max(1);
+        let starts = (0..sorted.num_rows()).step_by(size);
+        let batches = starts.map(|start| sorted.slice(start, size.min(sorted.num_rows() - start))).collect();
+        reserved.resize(bytes)?;
+        Ok((batches, reserved))
+    }
+}
+
+fn pieces(batches: Vec<RecordBatch>, reserved: WorkingSet) -> BoxStream<'static, Result<RecordBatch>> {
+    stream::iter(batches)
+        .map(move |batch| {
+            let _held = &reserved;
+            Ok(batch)
+        })
+        .boxed()
+}

@@ -1,0 +1,402 @@
+//! The rows of a map side in the store, so that any range of them can be read back.
+//!
+//! Every row has a 64-bit code: a random number, or a hash of its keys. The map side cuts the rows of each task into runs of
+//! some mebibytes, and each run into pieces by the leading bits of the code. A bucket is a range of codes, and reads the pieces
+//! that overlap it: how many buckets there are is decided when all bytes are known.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{AsArray, BooleanArray, RecordBatch, UInt64Array};
+use datafusion::arrow::compute::{concat_batches, filter_record_batch, interleave_record_batch};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
+use datafusion::common::Result;
+use datafusion::common::hash_utils::{RandomState, create_hashes};
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PhysicalExpr};
+use futures::TryStreamExt;
+
+use crate::block::{Block, TaskId, compact_views, copied, mix, row_random, sliced_bytes};
+use crate::physical::memory::query_memory;
+use crate::physical::stage::StageMetrics;
+use crate::physical::tasks::task_stream;
+use crate::runtime::Drivers;
+use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
+
+/// A task's rows are routed in runs of about this many bytes.
+const RUN_BYTES: usize = 32 << 20;
+/// Bytes that a piece should have at least; smaller ones are slow to read back.
+const PIECE_BYTES: usize = 16 << 10;
+/// The same for each column, whose buffers take bytes of their own on disk.
+const PIECE_COLUMN_BYTES: usize = 256;
+/// A run has at most 2 to this many pieces.
+const MAX_PIECE_BITS: u32 = 10;
+/// The codes of a run with at most this many rows stay in memory: its rows are large, and its pieces belong to few of the
+/// buckets that they overlap.
+const KNOWN_KEYS: usize = 4096;
+
+/// Seed of the hashes of keys.
+const CODE_SEED: u64 = 0x5EED;
+
+/// What a row's code is made of.
+#[derive(Debug, Clone)]
+pub(crate) enum Coding {
+    /// A random number for each row, which the seed, its task and its place in it give.
+    Random {
+        /// Gives the numbers.
+        seed: u64,
+    },
+    /// A hash of what these expressions give: equal keys have equal codes.
+    Hash {
+        /// Keys, of which there may be several.
+        keys: Vec<Arc<dyn PhysicalExpr>>,
+    },
+}
+
+impl Coding {
+    fn codes(&self, batch: &RecordBatch, task: u64, first_row: u64) -> Result<Vec<u64>> {
+        let rows = batch.num_rows();
+        match self {
+            Self::Random { seed } => {
+                let rows = first_row..first_row + rows as u64;
+                Ok(rows.map(|row| row_random(*seed, task, row)).collect())
+            }
+            Self::Hash { keys } => {
+                let arrays: Vec<_> =
+                    keys.iter().map(|key| key.evaluate(batch)?.into_array(rows)).collect::<Result<_>>()?;
+                let mut codes = vec![0; rows];
+                create_hashes(&arrays, &RandomState::with_seed(CODE_SEED), &mut codes)?;
+                // The leading bits tell buckets apart, and others do so in hash tables.
+                codes.iter_mut().for_each(|code| *code = mix(*code));
+                Ok(codes)
+            }
+        }
+    }
+}
+
+/// The rows of one run, as one block whose batch i holds the keys with leading bits i, keys in the last column.
+#[derive(Debug)]
+pub(super) struct Run {
+    task: TaskId,
+    pub(super) pieces: Pieces,
+    pub(super) handle: BlockHandle,
+}
+
+/// What is known of a run's rows without reading them.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    /// The leading bits that tell pieces apart.
+    bits: u32,
+    rows: usize,
+    /// All keys in order, if there are few.
+    keys: Option<Vec<u64>>,
+}
+
+impl Pieces {
+    /// The pieces in which rows with keys between `low` and `high` may be.
+    pub(super) fn between(&self, low: u64, high: u64) -> impl Iterator<Item = usize> {
+        let pieces = match self.rows {
+            0 => 0..0,
+            _ => piece_of(low, self.bits)..piece_of(high, self.bits) + 1,
+        };
+        pieces.filter(move |piece| match &self.keys {
+            Some(keys) => {
+                let from = keys.partition_point(|key| *key < low || piece_of(*key, self.bits) < *piece);
+                keys.get(from).is_some_and(|key| *key <= high && piece_of(*key, self.bits) == *piece)
+            }
+            None => true,
+        })
+    }
+}
+
+/// All runs of a map side.
+#[derive(Debug)]
+pub(crate) struct Runs {
+    pub(super) runs: Vec<Run>,
+    pub(super) schema: SchemaRef,
+    /// Bytes of all rows, with their codes.
+    pub(super) bytes: usize,
+    pub(super) rows: usize,
+    /// Rows of an output batch.
+    pub(super) batch_rows: usize,
+    pub(super) store: Arc<BlockStore>,
+    pub(super) owner: Arc<Owner>,
+}
+
+impl Runs {
+    /// Runs the tasks of `input` and routes their rows.
+    pub(crate) async fn collect(
+        input: &Arc<dyn ExecutionPlan>,
+        context: &Arc<TaskContext>,
+        stage: &StageMetrics,
+        coding: Coding,
+    ) -> Result<Self> {
+        let store = BlockStore::of_task(context)?;
+        let partitions = input.output_partitioning().partition_count();
+        let run_bytes = RUN_BYTES.min(query_memory(context)? / (8 * partitions)).max(1);
+        let mut drivers = Vec::new();
+        for partition in 0..partitions {
+            let mut tasks = task_stream(input, partition, Arc::clone(context))?;
+            let (store, stage, schema, coding) = (Arc::clone(&store), stage.clone(), input.schema(), coding.clone());
+            drivers.push(async move {
+                let mut runs = Vec::new();
+                while let Some(task) = tasks.try_next().await? {
+                    let mut task = stage.measure(task);
+                    let mut router = Router::new(&schema, coding.clone(), task.id.hash());
+                    let _reserved = store.working_set(stage.owner(), 2 * run_bytes)?;
+                    loop {
+                        let batch = task.batches.try_next().await?;
+                        let ended = batch.is_none();
+                        let bytes = batch.as_ref().map_or(0, sliced_bytes);
+                        if router.rows > 0 && (ended || router.bytes + bytes > run_bytes) {
+                            let (pieces, block) = router.route()?;
+                            let handle = store.put_pieces(block, NextUse::AfterInput, stage.owner())?;
+                            runs.push(Run { task: task.id.child(runs.len()), pieces, handle });
+                        }
+                        match batch {
+                            Some(batch) => router.push(batch, bytes),
+                            None => break,
+                        }
+                    }
+                }
+                Ok(runs)
+            });
+        }
+        let mut runs: Vec<Run> = Drivers::start(drivers).finish().await?.into_iter().flatten().collect();
+        runs.sort_by(|a, b| a.task.cmp(&b.task));
+        Ok(Self {
+            bytes: runs.iter().map(|r| r.handle.metadata().size_bytes).sum(),
+            rows: runs.iter().map(|r| r.pieces.rows).sum(),
+            runs,
+            schema: input.schema(),
+            batch_rows: context.session_config().batch_size(),
+            store,
+            owner: Arc::clone(stage.owner()),
+        })
+    }
+
+    /// Bytes of the rows by the leading bits of their codes, as far as pieces tell.
+    pub(crate) fn bins(&self) -> Vec<usize> {
+        let mut bins = vec![0; 1 << MAX_PIECE_BITS];
+        for run in &self.runs {
+            let bytes = run.handle.metadata().size_bytes / run.pieces.rows.max(1);
+            let width = bins.len() >> run.pieces.bits;
+            for (piece, rows) in run.handle.batch_rows().iter().enumerate() {
+                let each = (rows * bytes).div_ceil(width);
+                bins[piece * width..(piece + 1) * width].iter_mut().for_each(|bin| *bin += each);
+            }
+        }
+        bins
+    }
+
+    /// The rows with codes in `range` of run number `run`, without their codes, in batches of a useful size. Blocks.
+    pub(crate) fn read(&self, run: usize, range: &RangeInclusive<u64>) -> Result<Vec<RecordBatch>> {
+        let run = &self.runs[run];
+        let columns: Vec<usize> = (0..self.schema.fields().len()).collect();
+        let (mut batches, mut group) = (Vec::new(), Group::default());
+        for index in run.pieces.between(*range.start(), *range.end()) {
+            let piece = inside(run.piece(index)?, *range.start(), *range.end())?;
+            if piece.num_rows() > 0 {
+                group.push(piece.project(&columns)?);
+            }
+            if group.rows as usize >= self.batch_rows {
+                batches.push(std::mem::take(&mut group).put_together()?);
+            }
+        }
+        if !group.pieces.is_empty() {
+            batches.push(group.put_together()?);
+        }
+        batches.into_iter().map(|batch| Ok(batch.with_schema(Arc::clone(&self.schema))?)).collect()
+    }
+
+    /// How many runs there are.
+    pub(crate) fn len(&self) -> usize {
+        self.runs.len()
+    }
+}
+
+impl Run {
+    /// A piece, with its codes in the last column, in memory of its own.
+    pub(super) fn piece(&self, index: usize) -> Result<RecordBatch> {
+        match self.handle.batch_in_memory(index) {
+            // A slice would keep the whole run from leaving memory.
+            Some(piece) => copied(&piece),
+            None => self.handle.get_batch(index),
+        }
+    }
+}
+
+/// All codes in `n` ranges of equal width.
+pub(crate) fn equal_ranges(n: usize) -> Vec<RangeInclusive<u64>> {
+    (0..n.max(1)).map(|k| equal_range(k, n.max(1))).collect()
+}
+
+/// Range number `k` of `n` of equal width.
+pub(super) fn equal_range(k: usize, n: usize) -> RangeInclusive<u64> {
+    let start = |k: usize| ((k as u128) << 64).div_ceil(n as u128);
+    start(k) as u64..=(start(k + 1) - 1) as u64
+}
+
+/// Cuts all codes into ranges, so that each has about `target` bytes of those in `bins` at most, but never fewer than
+/// `least` ranges. What is in one bin is cut into equal parts, which is of no use where it is one key.
+pub(crate) fn ranges(bins: &[usize], target: usize, least: usize) -> Vec<RangeInclusive<u64>> {
+    let total: usize = bins.iter().sum();
+    let target = target.min(total.div_ceil(least.max(1))).max(1);
+    let width = (1u128 << 64) / bins.len().max(1) as u128;
+    let (mut ranges, mut start, mut bytes) = (Vec::new(), 0u128, 0);
+    let mut close = |start: &mut u128, end: u128| {
+        if end > *start {
+            ranges.push(*start as u64..=(end - 1) as u64);
+            *start = end;
+        }
+    };
+    for (bin, size) in bins.iter().enumerate() {
+        let begin = bin as u128 * width;
+        if bytes + size > target {
+            close(&mut start, begin);
+            bytes = 0;
+        }
+        bytes += size;
+        if *size > target {
+            let parts = size.div_ceil(target).min(1 << 10) as u128;
+            (1..=parts).for_each(|part| close(&mut start, begin + width * part / parts));
+            bytes = 0;
+        }
+    }
+    close(&mut start, 1 << 64);
+    ranges
+}
+
+/// Gathers the batches of a run and cuts them into pieces.
+struct Router {
+    with_key: SchemaRef,
+    coding: Coding,
+    task: u64,
+    next_row: u64,
+    batches: Vec<RecordBatch>,
+    rows: usize,
+    bytes: usize,
+}
+
+impl Router {
+    fn new(schema: &SchemaRef, coding: Coding, task: u64) -> Self {
+        let key = Arc::new(Field::new("__blockyard_key", DataType::UInt64, false));
+        let with_key = Arc::new(Schema::new(schema.fields().iter().cloned().chain([key]).collect::<Vec<_>>()));
+        Self { with_key, coding, task, next_row: 0, batches: Vec::new(), rows: 0, bytes: 0 }
+    }
+
+    fn push(&mut self, batch: RecordBatch, bytes: usize) {
+        self.rows += batch.num_rows();
+        self.bytes += bytes;
+        self.batches.push(batch);
+    }
+
+    /// Empties the router into one block, whose batches are slices of one: thousands of small buffers would take much
+    /// more memory than their bytes.
+    fn route(&mut self) -> Result<(Pieces, Block)> {
+        let piece_bytes = PIECE_BYTES.max(PIECE_COLUMN_BYTES * self.with_key.flattened_fields().len());
+        let bits = (self.bytes / piece_bytes).clamp(1, self.rows.max(1)).ilog2().min(MAX_PIECE_BITS);
+        let mut starts = vec![0; (1 << bits) + 1];
+        let mut piece_of_row = Vec::with_capacity(self.rows);
+        let mut known = (self.rows <= KNOWN_KEYS).then(Vec::new);
+        let mut keyed = Vec::with_capacity(self.batches.len());
+        for batch in self.batches.drain(..) {
+            let first = self.next_row;
+            self.next_row += batch.num_rows() as u64;
+            let keys = self.coding.codes(&batch, self.task, first)?;
+            piece_of_row.extend(keys.iter().map(|key| piece_of(*key, bits)));
+            known.iter_mut().for_each(|known| known.extend_from_slice(&keys));
+            let columns = batch.columns().iter().cloned().chain([Arc::new(UInt64Array::from(keys)) as _]).collect();
+            keyed.push(RecordBatch::try_new(Arc::clone(&self.with_key), columns)?);
+        }
+        piece_of_row.iter().for_each(|piece| starts[piece + 1] += 1);
+        (0..1 << bits).for_each(|piece| starts[piece + 1] += starts[piece]);
+        let (mut places, mut next) = (vec![(0, 0); self.rows], starts.clone());
+        let rows = keyed.iter().enumerate().flat_map(|(b, batch)| (0..batch.num_rows()).map(move |row| (b, row)));
+        for (place, piece) in rows.zip(piece_of_row) {
+            places[next[piece]] = place;
+            next[piece] += 1;
+        }
+        let together = interleave_record_batch(&keyed.iter().collect::<Vec<_>>(), &places)?;
+        let pieces = starts.windows(2).map(|ends| together.slice(ends[0], ends[1] - ends[0])).collect();
+        known.iter_mut().for_each(|keys| keys.sort_unstable());
+        let rows = std::mem::take(&mut self.rows);
+        self.bytes = 0;
+        Ok((Pieces { bits, rows, keys: known }, Block::new(Arc::clone(&self.with_key), pieces)))
+    }
+}
+
+fn piece_of(key: u64, bits: u32) -> usize {
+    key.checked_shr(64 - bits).unwrap_or(0) as usize
+}
+
+/// The rows of a piece whose keys are between `low` and `high`, in memory of their own when they are not all.
+pub(super) fn inside(piece: RecordBatch, low: u64, high: u64) -> Result<RecordBatch> {
+    let keys = piece.column(piece.num_columns() - 1).as_primitive::<UInt64Type>();
+    let chosen = BooleanArray::from_unary(keys, |key| (low..=high).contains(&key));
+    match chosen.true_count() == piece.num_rows() {
+        true => Ok(piece),
+        false => compact_views(&filter_record_batch(&piece, &chosen)?),
+    }
+}
+
+/// Pieces that become one.
+#[derive(Default)]
+pub(super) struct Group {
+    pub(super) pieces: Vec<RecordBatch>,
+    pub(super) rows: u32,
+    pub(super) bytes: usize,
+}
+
+impl Group {
+    pub(super) fn push(&mut self, piece: RecordBatch) {
+        self.rows += piece.num_rows() as u32;
+        self.bytes += sliced_bytes(&piece);
+        self.pieces.push(piece);
+    }
+
+    pub(super) fn put_together(mut self) -> Result<RecordBatch> {
+        match self.pieces.len() {
+            1 => Ok(self.pieces.remove(0)),
+            _ => compact_views(&concat_batches(&self.pieces[0].schema(), &self.pieces)?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_with_known_keys_are_those_with_rows_in_the_range() {
+        let keys: Vec<u64> = [1, 5, 6, 9, 15].map(|k| k << 60).to_vec();
+        let pieces = |keys| Pieces { bits: 2, rows: 5, keys };
+        let between = |pieces: &Pieces, low: u64, high: u64| pieces.between(low << 60, high << 60).collect::<Vec<_>>();
+        let known = pieces(Some(keys));
+        assert_eq!(between(&known, 0, 15), [0, 1, 2, 3]);
+        assert_eq!(between(&known, 2, 4), [] as [usize; 0]);
+        assert_eq!(between(&known, 6, 8), [1]);
+        assert_eq!(between(&known, 7, 9), [2]);
+        assert_eq!(between(&known, 10, 14), [] as [usize; 0]);
+        assert_eq!(between(&pieces(None), 2, 4), [0, 1]);
+        assert_eq!(between(&Pieces { bits: 0, rows: 0, keys: None }, 0, 15), [] as [usize; 0]);
+    }
+
+    #[test]
+    fn ranges_cover_all_codes_once_and_follow_the_bytes() {
+        let mut bins = vec![10; 1 << MAX_PIECE_BITS];
+        bins[7] = 5000;
+        for (target, least) in [(1, 1), (100, 1), (100, 64), (usize::MAX, 1), (usize::MAX, 8)] {
+            let ranges = ranges(&bins, target, least);
+            assert!(ranges.len() >= least, "{target} {least}");
+            let mut next = 0u128;
+            for range in &ranges {
+                assert_eq!(u128::from(*range.start()), next);
+                next = u128::from(*range.end()) + 1;
+            }
+            assert_eq!(next, 1 << 64);
+        }
+        assert_eq!(ranges(&bins, usize::MAX, 1).len(), 1);
+        assert_eq!(ranges(&[0; 4], 10, 3).len(), 1);
+    }
+}
