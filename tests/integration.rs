@@ -22,6 +22,9 @@ mod fixtures;
 /// Which operators become one stage.
 #[path = "integration/fusion.rs"]
 mod fusion;
+/// Joins of which no side has to fit in memory.
+#[path = "integration/joins.rs"]
+mod joins;
 #[path = "integration/memory/mod.rs"]
 mod memory;
 /// Functions that misbehave on purpose.

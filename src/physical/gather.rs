@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use datafusion::common::{Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::metrics::MetricsSet;
@@ -47,6 +48,8 @@ const PIECE_BYTES: usize = 4 << 20;
 pub(crate) struct GatherExec {
     input: Arc<dyn ExecutionPlan>,
     fetch: Option<usize>,
+    /// What is known of all rows together, if they were sorted.
+    sorted: Option<EquivalenceProperties>,
     properties: Arc<PlanProperties>,
     stage: StageMetrics,
 }
@@ -55,12 +58,14 @@ impl GatherExec {
     /// Gathers `input`.
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>, fetch: Option<usize>) -> Self {
         let properties = properties(input.schema(), 1, EmissionType::Incremental);
-        Self { input, fetch, properties, stage: StageMetrics::default() }
+        Self { input, fetch, sorted: None, properties, stage: StageMetrics::default() }
     }
 
-    /// What is gathered.
-    pub(crate) fn input(&self) -> &Arc<dyn ExecutionPlan> {
-        &self.input
+    /// Gathers `input`, whose tasks one after the other have the order and whatever else is `known`.
+    pub(crate) fn sorted(input: Arc<dyn ExecutionPlan>, known: EquivalenceProperties) -> Self {
+        let gather = Self::new(input, None);
+        let properties = gather.properties.as_ref().clone().with_eq_properties(known.clone());
+        Self { sorted: Some(known), properties: Arc::new(properties), ..gather }
     }
 }
 
@@ -69,8 +74,12 @@ impl DisplayAs for GatherExec {
         match (t, self.fetch) {
             (DisplayFormatType::TreeRender, Some(n)) => writeln!(f, "limit={n}"),
             (DisplayFormatType::TreeRender, None) => Ok(()),
-            (_, Some(n)) => write!(f, "GatherExec: fetch={n}"),
-            (_, None) => write!(f, "GatherExec"),
+            _ => {
+                write!(f, "GatherExec")?;
+                let order = self.properties.output_ordering().map(|order| format!("order=[{order}]"));
+                let parts: Vec<_> = order.into_iter().chain(self.fetch.map(|n| format!("fetch={n}"))).collect();
+                if parts.is_empty() { Ok(()) } else { write!(f, ": {}", parts.join(", ")) }
+            }
         }
     }
 }
@@ -101,7 +110,11 @@ impl ExecutionPlan for GatherExec {
         mut children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(children.swap_remove(0), self.fetch)))
+        let input = children.swap_remove(0);
+        Ok(Arc::new(match &self.sorted {
+            Some(known) => Self { fetch: self.fetch, ..Self::sorted(input, known.clone()) },
+            None => Self::new(input, self.fetch),
+        }))
     }
 
     without_expressions!();
@@ -133,13 +146,22 @@ impl ExecutionPlan for GatherExec {
     }
 
     fn with_fetch(&self, fetch: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
-        Some(Arc::new(Self::new(Arc::clone(&self.input), fetch)))
+        let input = Arc::clone(&self.input);
+        Some(Arc::new(match &self.sorted {
+            Some(known) => Self { fetch, ..Self::sorted(input, known.clone()) },
+            None => Self::new(input, fetch),
+        }))
     }
 }
 
 impl TaskPlan for GatherExec {
     fn tasks(&self, _partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
-        let mut batches = gather(&self.input, Arc::clone(&context), &owner_of(self, &context))?;
+        let owner = owner_of(self, &context);
+        let mut batches = match self.sorted {
+            // Whether or not anybody asked for the order of the dataset.
+            Some(_) => gather_in_order(&self.input, context, &owner)?,
+            None => gather(&self.input, context, &owner)?,
+        };
         if let Some(fetch) = self.fetch {
             batches = limited(batches, fetch);
         }
@@ -152,6 +174,14 @@ impl TaskPlan for GatherExec {
 
     fn stage(&self) -> &StageMetrics {
         &self.stage
+    }
+}
+
+/// The plan whose blocks are those of `plan`: blocks have ids, so there is no need to bring partitions together first.
+pub(crate) fn ungathered(plan: &Arc<dyn ExecutionPlan>) -> &Arc<dyn ExecutionPlan> {
+    match plan.downcast_ref::<GatherExec>() {
+        Some(gather) if gather.fetch.is_none() && is_ordered(gather.input.as_ref()) => &gather.input,
+        _ => plan,
     }
 }
 
@@ -168,6 +198,14 @@ pub(crate) fn gather(
     if !is_ordered(plan.as_ref()) || !BlockyardOptions::from_task(&context).preserve_order {
         return CoalescePartitionsExec::new(Arc::clone(plan)).execute(0, context);
     }
+    gather_in_order(plan, context, owner)
+}
+
+fn gather_in_order(
+    plan: &Arc<dyn ExecutionPlan>,
+    context: Arc<TaskContext>,
+    owner: &Arc<Owner>,
+) -> Result<SendableRecordBatchStream> {
     let blocks = ordered_pieces(plan, &context, owner)?;
     let batches = blocks.map_ok(block_batches).try_flatten();
     Ok(stream_of(plan.schema(), batches.boxed()))

@@ -19,7 +19,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use super::{ExchangeExec, QueueExec, ReadExec, WindowPartitionsExec, WriteExec};
+use super::{BucketJoinExec, ExchangeExec, QueueExec, ReadExec, WindowPartitionsExec, WriteExec};
 use crate::block::has_views;
 use crate::config::{BlockyardOptions, ByteSize};
 use crate::runtime::on_io_thread;
@@ -117,7 +117,7 @@ impl PlanMemory {
         let (mut sorts, mut sorts_views, mut holds, mut merge_factor) = (0, false, false, LEAST_MERGE_FACTOR);
         let (mut building_stages, mut queues, mut streams, mut collected_bytes) = (0, 0, 1, 0);
         visit(plan, &mut |node| {
-            let builds = node.is::<ExchangeExec>() || node.is::<WriteExec>();
+            let builds = node.is::<ExchangeExec>() || node.is::<BucketJoinExec>() || node.is::<WriteExec>();
             queues += usize::from(node.is::<QueueExec>());
             building_stages += usize::from(builds);
             streams = streams.max(node.output_partitioning().partition_count());
@@ -293,7 +293,7 @@ fn need(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Opti
         merge.input().output_partitioning().partition_count() * 2 * batch_bytes
     } else if groups(plan) {
         streams * LEAST_AGGREGATE_BYTES
-    } else if plan.is::<SortMergeJoinExec>() || plan.is::<ExchangeExec>() {
+    } else if plan.is::<SortMergeJoinExec>() || plan.is::<BucketJoinExec>() || plan.is::<ExchangeExec>() {
         streams * 2 * batch_bytes
     } else if plan.is::<WriteExec>() {
         plan.children()[0].output_partitioning().partition_count() * 2 * batch_bytes
@@ -343,6 +343,7 @@ pub(crate) fn collects(function: &AggregateFunctionExpr) -> bool {
 
 fn is_join(plan: &dyn ExecutionPlan) -> bool {
     plan.is::<HashJoinExec>()
+        || plan.is::<BucketJoinExec>()
         || plan.is::<SortMergeJoinExec>()
         || plan.is::<NestedLoopJoinExec>()
         || plan.is::<CrossJoinExec>()

@@ -17,7 +17,7 @@ use datafusion::physical_plan::{
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::failures::{FailureLog, Retries, pause};
-use super::gather::gather;
+use super::gather::{gather, ungathered};
 use super::input_order::InputOrder;
 use super::memory::block_bytes;
 use super::tasks::{block_stream, properties, stream_of};
@@ -186,8 +186,9 @@ impl Job {
         let retries = Retries::of_io(&BlockyardOptions::from_task(&self.context));
         let log = Arc::<FailureLog>::default();
         let mut drivers = Vec::new();
-        for partition in 0..self.input.output_partitioning().partition_count() {
-            let mut blocks = block_stream(&self.input, partition, Arc::clone(&self.context), target_bytes)?;
+        let input = ungathered(&self.input);
+        for partition in 0..input.output_partitioning().partition_count() {
+            let mut blocks = block_stream(input, partition, Arc::clone(&self.context), target_bytes)?;
             let (writer, staging) = (self.writer.clone(), Arc::clone(staging));
             let (store, owner) = (Arc::clone(&store), Arc::clone(&owner));
             let (retries, log) = (retries.clone(), Arc::clone(&log));

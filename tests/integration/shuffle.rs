@@ -256,3 +256,34 @@ async fn repartition_by_keys_makes_as_many_blocks_as_said_and_keeps_keys_togethe
     }
     assert_eq!(seen.len(), 100);
 }
+
+#[tokio::test]
+async fn a_large_sort_is_stable_in_ranges_and_its_files_keep_the_order() {
+    let directory = tempfile::tempdir().unwrap();
+    // Nine of ten rows have one key.
+    let sql = "SELECT id, CASE WHEN id % 10 < 9 THEN NULL ELSE (id * 7919) % 1000 END AS k FROM range(400000)";
+    for (threads, limit) in [(2, 1024), (2, 8), (1, 8)] {
+        let context = context_with(threads, |o| o.memory_limit = mib(limit));
+        let ds = context.sql(&format!("SELECT * FROM ({sql}) ORDER BY k DESC NULLS LAST")).await.unwrap();
+        let plan = ds.execution_plan().await.unwrap();
+        assert!(limit == 1024 || plan.contains("scheme=range(k@1 DESC NULLS LAST)"), "{plan}");
+        let check = |batches: Vec<RecordBatch>| {
+            let keys = |batch: &RecordBatch| batch["k"].as_primitive::<Int64Type>().clone();
+            let keys: Vec<Option<i64>> = batches.iter().flat_map(|b| keys(b).iter().collect::<Vec<_>>()).collect();
+            let rows: Vec<_> = keys.into_iter().map(|k| k.map_or(1, |k| -k)).zip(ints(&batches, "id")).collect();
+            assert_eq!(rows.len(), 400_000);
+            // What is small is sorted by DataFusion, which leaves equal keys in any order.
+            let stable = limit < 1024;
+            assert!(
+                rows.is_sorted_by(|a, b| if stable { a <= b } else { a.0 <= b.0 }),
+                "{threads} threads, {limit} MiB"
+            );
+        };
+        check(ds.take_all().await.unwrap());
+        let path = directory.path().join(format!("{threads}-{limit}"));
+        let path = path.to_str().unwrap();
+        ds.write_parquet(path, WriteOptions::default()).await.unwrap();
+        let read = context.read_parquet(path, ReadOptions::default()).await.unwrap();
+        check(read.take_all().await.unwrap());
+    }
+}

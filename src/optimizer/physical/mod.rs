@@ -2,6 +2,7 @@
 
 mod collect_once;
 mod compact_slices;
+mod exchange_sorts;
 mod fuse_maps;
 mod gather_in_order;
 mod read_by_file;
@@ -21,9 +22,11 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     // Before DataFusion adds its own repartitions, which would come between stages.
     let fuse = fuse_maps::FuseMaps::over_maps();
     registry.add_physical(Arc::new(fuse), Anchor::before("EnsureRequirements"), &[]);
+    let sorts = exchange_sorts::ExchangeSorts;
+    registry.add_physical(Arc::new(sorts), Anchor::before("SanityCheckPlan"), &["fuse_maps"]);
     // After DataFusion has pushed filters and projections into scans.
     let absorb = fuse_maps::FuseMaps::over_reads();
-    registry.add_physical(Arc::new(absorb), Anchor::before("SanityCheckPlan"), &["fuse_maps"]);
+    registry.add_physical(Arc::new(absorb), Anchor::before("SanityCheckPlan"), &["exchange_sorts"]);
     let gather = gather_in_order::GatherInOrder;
     registry.add_physical(Arc::new(gather), Anchor::before("SanityCheckPlan"), &["absorb_into_reads"]);
     let schedule = schedule_stages::ScheduleStages;

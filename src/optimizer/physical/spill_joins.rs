@@ -1,34 +1,28 @@
-//! Joins that are not expected to fit in memory are planned as sort-merge joins, which spill; a hash join would fail.
+//! Hash joins that are not expected to fit in memory become bucket joins, of which no side has to; a hash join would fail.
 //!
 //! A hash join stays when twice what its build side is estimated to take is within an equal share of the memory of all hash
 //! joins of the plan. Should an estimate be wrong, the query is planned again with `prefer_spilling_joins`.
 //!
 //! ```text
-//! HashJoinExec: on=[(a, b)]          SortMergeJoinExec: on=[(a, b)]
-//!   ReadExec (large)           ->      ReadExec          EnsureRequirements then adds the sorts and repartitions
+//! HashJoinExec: on=[(a, b)]          BucketJoinExec: on=[(a, b)]
+//!   ReadExec (large)           ->      ReadExec
 //!   ReadExec (larger)                  ReadExec
 //! ```
 //!
-//! Joins that a sort-merge join cannot do stay: null-aware anti joins, and keys without an order that both agree on
-//! (nested types, floating-point numbers, dictionaries).
+//! Null-aware anti joins stay: whether there is any null decides about all rows, which a bucket does not know.
 
 use std::sync::Arc;
 
-use datafusion::arrow::compute::SortOptions;
-use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{JoinSide, JoinType, Result};
-use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::joins::utils::JoinFilter;
-use datafusion::physical_plan::joins::{HashJoinExec, SortMergeJoinExec};
-use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
-use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 
 use crate::config::BlockyardOptions;
-use crate::physical::schema_bytes;
+use crate::physical::{BucketJoinExec, schema_bytes};
 
 /// Bytes that a hash table takes for each row, beside the row.
 const HASH_ENTRY_BYTES: usize = 24;
@@ -50,7 +44,9 @@ impl PhysicalOptimizerRule for SpillJoins {
             false => options.memory_limit.bytes() / joins,
         };
         let rewrite = |node: Arc<dyn ExecutionPlan>| match node.downcast_ref::<HashJoinExec>() {
-            Some(join) if can_merge(join) && !fits(join, share) => Ok(Transformed::yes(sort_merge(join)?)),
+            Some(join) if !join.null_aware && !fits(join, share) => {
+                Ok(Transformed::yes(Arc::new(BucketJoinExec::new(join)?) as _))
+            }
             _ => Ok(Transformed::no(node)),
         };
         plan.transform_up(rewrite).data()
@@ -83,74 +79,4 @@ fn fits(join: &HashJoinExec, share: usize) -> bool {
         }
         None => share > 0,
     }
-}
-
-fn can_merge(join: &HashJoinExec) -> bool {
-    let ordered = |schema: &SchemaRef, key: &Arc<dyn PhysicalExpr>| {
-        key.data_type(schema).is_ok_and(|t| {
-            let unordered = match t {
-                DataType::Dictionary(..)
-                | DataType::RunEndEncoded(..)
-                | DataType::Interval(_)
-                | DataType::Decimal256(..) => true,
-                DataType::Timestamp(_, zone) => zone.is_some(),
-                _ => t.is_nested() || t.is_floating(),
-            };
-            !unordered
-        })
-    };
-    let (left, right) = (join.left().schema(), join.right().schema());
-    let keys = join.on().iter().all(|(l, r)| ordered(&left, l) && ordered(&right, r));
-    keys && !join.null_aware && can_pad(join)
-}
-
-/// DataFusion 55's sort-merge join with a condition beside the keys pads rows that have no match with nulls before it makes
-/// their columns nullable.
-fn can_pad(join: &HashJoinExec) -> bool {
-    let nullable = |input: &Arc<dyn ExecutionPlan>| input.schema().fields().iter().all(|field| field.is_nullable());
-    join.filter().is_none()
-        || match join.join_type() {
-            JoinType::Left => nullable(join.right()),
-            JoinType::Right => nullable(join.left()),
-            JoinType::Full => nullable(join.left()) && nullable(join.right()),
-            _ => true,
-        }
-}
-
-/// The same condition over columns of which those of the left side come first: a sort-merge join takes them for that,
-/// whatever the indices say, and a hash join whose sides were swapped has them the other way round.
-fn left_first(filter: &JoinFilter) -> Result<JoinFilter> {
-    let mut order: Vec<usize> = (0..filter.column_indices().len()).collect();
-    order.sort_by_key(|&at| filter.column_indices()[at].side != JoinSide::Left);
-    let indices = order.iter().map(|&at| filter.column_indices()[at].clone()).collect();
-    let expression = Arc::clone(filter.expression()).transform(|expression| {
-        let moved = expression.downcast_ref::<Column>().and_then(|column| {
-            let at = order.iter().position(|&at| at == column.index())?;
-            Some(Arc::new(Column::new(column.name(), at)) as Arc<dyn PhysicalExpr>)
-        });
-        Ok(moved.map_or_else(|| Transformed::no(expression), Transformed::yes))
-    });
-    let schema = filter.schema().project(&order)?;
-    Ok(JoinFilter::new(expression.data()?, indices, Arc::new(schema)))
-}
-
-fn sort_merge(join: &HashJoinExec) -> Result<Arc<dyn ExecutionPlan>> {
-    let merge = Arc::new(SortMergeJoinExec::try_new(
-        Arc::clone(join.left()),
-        Arc::clone(join.right()),
-        join.on().to_vec(),
-        join.filter().map(left_first).transpose()?,
-        *join.join_type(),
-        vec![SortOptions::default(); join.on().len()],
-        join.null_equality(),
-    )?);
-    let Some(columns) = &join.projection else {
-        return Ok(merge);
-    };
-    let schema = merge.schema();
-    let expression = |index: &usize| {
-        let name = schema.field(*index).name();
-        ProjectionExpr { expr: Arc::new(Column::new(name, *index)), alias: name.clone() }
-    };
-    Ok(Arc::new(ProjectionExec::try_new(columns.iter().map(expression).collect::<Vec<_>>(), merge)?))
 }

@@ -8,7 +8,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::TryStreamExt;
 
 use crate::block::TaskId;
-use crate::physical::GatherExec;
+use crate::physical::gather::ungathered;
 use crate::physical::memory::block_bytes;
 use crate::physical::tasks::block_stream;
 use crate::runtime::Drivers;
@@ -30,11 +30,7 @@ pub(crate) async fn collect_blocks(
     next_use: NextUse,
     owner: &Arc<Owner>,
 ) -> Result<Vec<StoredBlock>> {
-    // Blocks have ids, so there is no need to bring partitions together first.
-    let plan = match plan.downcast_ref::<GatherExec>() {
-        Some(gather) if gather.fetch().is_none() => gather.input(),
-        _ => plan,
-    };
+    let plan = ungathered(plan);
     let store = BlockStore::of_task(context)?;
     let target = block_bytes(context)?;
     let mut drivers = Vec::new();

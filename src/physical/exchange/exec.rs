@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use super::hashed::{self, Hashed};
 use super::random::{self, Shuffled};
 use super::slices::{self, Slice};
+use super::sorted::{self, Sorted};
 use super::{ExchangeScheme, collect_blocks};
 use crate::block::TaskId;
 use crate::physical::StageMetrics;
@@ -71,14 +72,15 @@ enum Buckets {
     Slices(Arc<Vec<Mutex<Vec<Slice>>>>),
     Random(Arc<Shuffled>),
     Hash(Arc<Hashed>),
+    Sorted(Arc<Sorted>),
 }
 
 impl ExchangeExec {
     /// An exchange of the rows of `input`, with `partitions` streams.
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>, scheme: ExchangeScheme, partitions: usize) -> Self {
         let properties = properties(input.schema(), partitions, EmissionType::Final);
-        // A random shuffle does not care for the order, so a sort below it may go.
-        let ordered = !matches!(scheme, ExchangeScheme::Random { .. });
+        // A random shuffle and a sort do not care for the order, so a sort below them may go.
+        let ordered = !matches!(scheme, ExchangeScheme::Random { .. } | ExchangeScheme::Range { .. });
         let input_order = ordered.then(|| InputOrder::of(input.as_ref()));
         Self {
             input,
@@ -156,6 +158,10 @@ impl ExchangeExec {
                     let hashed = hashed::map_side(&input, &context, &stage, keys, num_blocks, sort).await?;
                     return Ok(Buckets::Hash(Arc::new(hashed)));
                 }
+                ExchangeScheme::Range { order } => {
+                    let sorted = sorted::map_side(&input, &context, &stage, &order).await?;
+                    return Ok(Buckets::Sorted(Arc::new(sorted)));
+                }
                 _ => {}
             }
             let blocks = collect_blocks(&input, &context, NextUse::AfterInput, stage.owner()).await?;
@@ -231,8 +237,10 @@ impl ExecutionPlan for ExchangeExec {
         &self,
         f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        let ExchangeScheme::Hash { keys, .. } = &self.scheme else {
-            return Ok(TreeNodeRecursion::Continue);
+        let keys: Vec<_> = match &self.scheme {
+            ExchangeScheme::Hash { keys, .. } => keys.iter().collect(),
+            ExchangeScheme::Range { order } => order.iter().map(|key| &key.expr).collect(),
+            _ => Vec::new(),
         };
         for key in keys {
             if f(key)? == TreeNodeRecursion::Stop {
@@ -281,6 +289,7 @@ impl TaskPlan for ExchangeExec {
                     buckets.get(index).map(|bucket| slices::read(std::mem::take(&mut *bucket.lock())))
                 }
                 Buckets::Random(runs) => (index < runs.num_tasks()).then(|| Arc::clone(runs).read(index)),
+                Buckets::Sorted(runs) => (index < runs.num_tasks()).then(|| Arc::clone(runs).read(index)),
                 Buckets::Hash(runs) => (index < runs.num_tasks()).then(|| Arc::clone(runs).read(index)),
             };
             let Some(batches) = batches else {

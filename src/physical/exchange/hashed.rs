@@ -15,7 +15,7 @@ use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 
-use super::runs::{Coding, Runs, equal_ranges, ranges};
+use super::runs::{Coding, Runs, cuts, equal_parts, equal_ranges};
 use crate::block::sliced_bytes;
 use crate::config::{BlockyardOptions, ByteSize};
 use crate::physical::memory::query_memory;
@@ -53,7 +53,11 @@ pub(super) async fn map_side(
     let most = (query_memory(context)? / (BLOCK_PART * threads)).max(LEAST_BLOCK_BYTES);
     let ranges = match num_blocks {
         Some(n) => equal_ranges(n),
-        None => ranges(&runs.bins(), options.target_shuffle_max_block_size.bound().min(most), 2 * threads),
+        None => {
+            let target = options.target_shuffle_max_block_size.bound().min(most);
+            let cuts = cuts(runs.bins(), target, 2 * threads, |cut, target| Ok(equal_parts(&cut, target)))?;
+            cuts.into_iter().map(|cut| cut.range).collect()
+        }
     };
     Ok(Hashed { runs, ranges, sort: if sort { keys } else { Vec::new() } })
 }

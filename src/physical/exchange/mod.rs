@@ -17,7 +17,10 @@ mod random;
 mod runs;
 mod scheme;
 mod slices;
+mod sorted;
 
 pub(crate) use collect::{StoredBlock, collect_blocks};
 pub(crate) use exec::ExchangeExec;
+pub(super) use runs::{Coding, Cut, Runs, cuts, equal_parts, exact_parts};
 pub(crate) use scheme::ExchangeScheme;
+pub(crate) use sorted::can_sort;

@@ -155,7 +155,8 @@ mod tests {
         for num_buckets in [1, 2, 3, 7, 64, 1000] {
             let schema = Arc::new(Schema::empty());
             let (store, owner) = (store(0), Arc::default());
-            let runs = Runs { runs: Vec::new(), schema, bytes: 0, rows: 0, batch_rows: 1, store, owner };
+            let runs =
+                Runs { runs: Vec::new(), schema, bytes: 0, rows: 0, bins: Vec::new(), batch_rows: 1, store, owner };
             let runs = Shuffled { runs, num_tasks: num_buckets, buckets_per_task: 1, sorted_bytes: 0 };
             let mut next = 0u128;
             for bucket in 0..num_buckets {

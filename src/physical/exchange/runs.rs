@@ -35,6 +35,8 @@ const MAX_PIECE_BITS: u32 = 10;
 /// buckets that they overlap.
 const KNOWN_KEYS: usize = 4096;
 
+/// What is in one piece of every run is cut into at most so many parts, each of which reads the whole piece.
+const MOST_PARTS: usize = 1 << 8;
 /// Seed of the hashes of keys.
 const CODE_SEED: u64 = 0x5EED;
 
@@ -117,6 +119,8 @@ pub(crate) struct Runs {
     /// Bytes of all rows, with their codes.
     pub(super) bytes: usize,
     pub(super) rows: usize,
+    /// Bytes by the leading bits of the codes.
+    pub(super) bins: Vec<usize>,
     /// Rows of an output batch.
     pub(super) batch_rows: usize,
     pub(super) store: Arc<BlockStore>,
@@ -139,7 +143,7 @@ impl Runs {
             let mut tasks = task_stream(input, partition, Arc::clone(context))?;
             let (store, stage, schema, coding) = (Arc::clone(&store), stage.clone(), input.schema(), coding.clone());
             drivers.push(async move {
-                let mut runs = Vec::new();
+                let (mut runs, mut bins) = (Vec::new(), vec![0; 1 << MAX_PIECE_BITS]);
                 while let Some(task) = tasks.try_next().await? {
                     let mut task = stage.measure(task);
                     let mut router = Router::new(&schema, coding.clone(), task.id.hash());
@@ -149,7 +153,7 @@ impl Runs {
                         let ended = batch.is_none();
                         let bytes = batch.as_ref().map_or(0, sliced_bytes);
                         if router.rows > 0 && (ended || router.bytes + bytes > run_bytes) {
-                            let (pieces, block) = router.route()?;
+                            let (pieces, block) = router.route(&mut bins)?;
                             let handle = store.put_pieces(block, NextUse::AfterInput, stage.owner())?;
                             runs.push(Run { task: task.id.child(runs.len()), pieces, handle });
                         }
@@ -159,15 +163,20 @@ impl Runs {
                         }
                     }
                 }
-                Ok(runs)
+                Ok((runs, bins))
             });
         }
-        let mut runs: Vec<Run> = Drivers::start(drivers).finish().await?.into_iter().flatten().collect();
+        let (mut runs, mut bins) = (Vec::<Run>::new(), vec![0; 1 << MAX_PIECE_BITS]);
+        for (of_driver, bins_of_driver) in Drivers::start(drivers).finish().await? {
+            runs.extend(of_driver);
+            bins.iter_mut().zip(bins_of_driver).for_each(|(bin, more)| *bin += more);
+        }
         runs.sort_by(|a, b| a.task.cmp(&b.task));
         Ok(Self {
             bytes: runs.iter().map(|r| r.handle.metadata().size_bytes).sum(),
             rows: runs.iter().map(|r| r.pieces.rows).sum(),
             runs,
+            bins,
             schema: input.schema(),
             batch_rows: context.session_config().batch_size(),
             store,
@@ -175,18 +184,9 @@ impl Runs {
         })
     }
 
-    /// Bytes of the rows by the leading bits of their codes, as far as pieces tell.
-    pub(crate) fn bins(&self) -> Vec<usize> {
-        let mut bins = vec![0; 1 << MAX_PIECE_BITS];
-        for run in &self.runs {
-            let bytes = run.handle.metadata().size_bytes / run.pieces.rows.max(1);
-            let width = bins.len() >> run.pieces.bits;
-            for (piece, rows) in run.handle.batch_rows().iter().enumerate() {
-                let each = (rows * bytes).div_ceil(width);
-                bins[piece * width..(piece + 1) * width].iter_mut().for_each(|bin| *bin += each);
-            }
-        }
-        bins
+    /// Bytes of the rows by the leading bits of their codes.
+    pub(crate) fn bins(&self) -> &[usize] {
+        &self.bins
     }
 
     /// The rows with codes in `range` of run number `run`, without their codes, in batches of a useful size. Blocks.
@@ -195,18 +195,43 @@ impl Runs {
         let columns: Vec<usize> = (0..self.schema.fields().len()).collect();
         let (mut batches, mut group) = (Vec::new(), Group::default());
         for index in run.pieces.between(*range.start(), *range.end()) {
-            let piece = inside(run.piece(index)?, *range.start(), *range.end())?;
+            let piece = run.handle.batch_in_memory(index).map_or_else(|| run.handle.get_batch(index), Ok)?;
+            let piece = inside(piece, *range.start(), *range.end())?;
             if piece.num_rows() > 0 {
                 group.push(piece.project(&columns)?);
             }
             if group.rows as usize >= self.batch_rows {
-                batches.push(std::mem::take(&mut group).put_together()?);
+                batches.push(std::mem::take(&mut group).copied()?);
             }
         }
         if !group.pieces.is_empty() {
-            batches.push(group.put_together()?);
+            batches.push(group.copied()?);
         }
         batches.into_iter().map(|batch| Ok(batch.with_schema(Arc::clone(&self.schema))?)).collect()
+    }
+
+    /// The codes in `range`, in order, one for each row. Blocks.
+    pub(crate) fn codes(&self, range: &RangeInclusive<u64>) -> Result<Vec<u64>> {
+        let mut codes = Vec::new();
+        for run in &self.runs {
+            for index in run.pieces.between(*range.start(), *range.end()) {
+                let piece = run.piece(index)?;
+                let of_piece = piece.column(piece.num_columns() - 1).as_primitive::<UInt64Type>();
+                codes.extend(of_piece.values().iter().filter(|code| range.contains(code)));
+            }
+        }
+        codes.sort_unstable();
+        Ok(codes)
+    }
+
+    /// Columns of the rows, without the code.
+    pub(crate) fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Bytes of all rows, with their codes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// How many runs there are.
@@ -237,34 +262,72 @@ pub(super) fn equal_range(k: usize, n: usize) -> RangeInclusive<u64> {
     start(k) as u64..=(start(k + 1) - 1) as u64
 }
 
+/// A range of codes and what is known of the bytes of its rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) range: RangeInclusive<u64>,
+    pub(crate) bytes: usize,
+}
+
 /// Cuts all codes into ranges, so that each has about `target` bytes of those in `bins` at most, but never fewer than
-/// `least` ranges. What is in one bin is cut into equal parts, which is of no use where it is one key.
-pub(crate) fn ranges(bins: &[usize], target: usize, least: usize) -> Vec<RangeInclusive<u64>> {
+/// `least` ranges. What is in one bin that has more is cut by `split`, which gets its range and bytes.
+pub(crate) fn cuts(
+    bins: &[usize],
+    target: usize,
+    least: usize,
+    mut split: impl FnMut(Cut, usize) -> Result<Vec<Cut>>,
+) -> Result<Vec<Cut>> {
     let total: usize = bins.iter().sum();
     let target = target.min(total.div_ceil(least.max(1))).max(1);
-    let width = (1u128 << 64) / bins.len().max(1) as u128;
-    let (mut ranges, mut start, mut bytes) = (Vec::new(), 0u128, 0);
-    let mut close = |start: &mut u128, end: u128| {
-        if end > *start {
-            ranges.push(*start as u64..=(end - 1) as u64);
-            *start = end;
+    let (mut cuts, mut open) = (Vec::new(), None::<Cut>);
+    for (bin, bytes) in bins.iter().copied().enumerate() {
+        let range = equal_range(bin, bins.len());
+        if bytes > target {
+            cuts.extend(open.take());
+            cuts.extend(split(Cut { range, bytes }, target)?);
+            continue;
         }
-    };
-    for (bin, size) in bins.iter().enumerate() {
-        let begin = bin as u128 * width;
-        if bytes + size > target {
-            close(&mut start, begin);
-            bytes = 0;
-        }
-        bytes += size;
-        if *size > target {
-            let parts = size.div_ceil(target).min(1 << 10) as u128;
-            (1..=parts).for_each(|part| close(&mut start, begin + width * part / parts));
-            bytes = 0;
+        match &mut open {
+            Some(cut) if cut.bytes + bytes <= target => {
+                *cut = Cut { range: *cut.range.start()..=*range.end(), bytes: cut.bytes + bytes };
+            }
+            _ => cuts.extend(open.replace(Cut { range, bytes })),
         }
     }
-    close(&mut start, 1 << 64);
-    ranges
+    cuts.extend(open);
+    Ok(cuts)
+}
+
+/// Parts of equal width with about `target` bytes each. Of no use where the bytes are of one key.
+pub(crate) fn equal_parts(cut: &Cut, target: usize) -> Vec<Cut> {
+    let (start, width) = (u128::from(*cut.range.start()), u128::from(*cut.range.end() - *cut.range.start()) + 1);
+    let parts = (cut.bytes.div_ceil(target.max(1)).min(MOST_PARTS) as u128).min(width);
+    let end = |part: u128| start + width * part / parts;
+    let part = |part| Cut { range: end(part) as u64..=(end(part + 1) - 1) as u64, bytes: cut.bytes / parts as usize };
+    (0..parts).map(part).collect()
+}
+
+/// Parts with about `target` bytes each, by the codes that there are in order: one that has more for itself is a part of
+/// its own.
+pub(crate) fn exact_parts(cut: &Cut, codes: &[u64], target: usize) -> Vec<Cut> {
+    let row_bytes = (cut.bytes / codes.len().max(1)).max(1);
+    let (mut parts, mut next, mut bytes) = (Vec::new(), *cut.range.start(), 0);
+    let mut close = |next: &mut u64, end: u64, bytes: &mut usize| {
+        parts.push(Cut { range: *next..=end, bytes: std::mem::take(bytes) });
+        *next = end.saturating_add(1);
+    };
+    for rows in codes.chunk_by(|a, b| a == b) {
+        let (code, more) = (rows[0], rows.len() * row_bytes);
+        if bytes + more > target && code > next {
+            close(&mut next, code - 1, &mut bytes);
+        }
+        bytes += more;
+        if bytes > target && code < *cut.range.end() {
+            close(&mut next, code, &mut bytes);
+        }
+    }
+    parts.push(Cut { range: next..=*cut.range.end(), bytes });
+    parts
 }
 
 /// Gathers the batches of a run and cuts them into pieces.
@@ -291,11 +354,12 @@ impl Router {
         self.batches.push(batch);
     }
 
-    /// Empties the router into one block, whose batches are slices of one: thousands of small buffers would take much
+    /// Empties the router into one block, and counts its bytes in `bins`. Batches are slices of one: thousands of small buffers would take much
     /// more memory than their bytes.
-    fn route(&mut self) -> Result<(Pieces, Block)> {
+    fn route(&mut self, bins: &mut [usize]) -> Result<(Pieces, Block)> {
         let piece_bytes = PIECE_BYTES.max(PIECE_COLUMN_BYTES * self.with_key.flattened_fields().len());
         let bits = (self.bytes / piece_bytes).clamp(1, self.rows.max(1)).ilog2().min(MAX_PIECE_BITS);
+        let row_bytes = (self.bytes / self.rows.max(1) + size_of::<u64>()).max(1);
         let mut starts = vec![0; (1 << bits) + 1];
         let mut piece_of_row = Vec::with_capacity(self.rows);
         let mut known = (self.rows <= KNOWN_KEYS).then(Vec::new);
@@ -304,6 +368,7 @@ impl Router {
             let first = self.next_row;
             self.next_row += batch.num_rows() as u64;
             let keys = self.coding.codes(&batch, self.task, first)?;
+            keys.iter().for_each(|key| bins[piece_of(*key, MAX_PIECE_BITS)] += row_bytes);
             piece_of_row.extend(keys.iter().map(|key| piece_of(*key, bits)));
             known.iter_mut().for_each(|known| known.extend_from_slice(&keys));
             let columns = batch.columns().iter().cloned().chain([Arc::new(UInt64Array::from(keys)) as _]).collect();
@@ -355,6 +420,14 @@ impl Group {
         self.pieces.push(piece);
     }
 
+    /// Put together, in memory of its own: a slice would keep the whole run from leaving memory.
+    pub(super) fn copied(self) -> Result<RecordBatch> {
+        match self.pieces.as_slice() {
+            [piece] => copied(piece),
+            _ => self.put_together(),
+        }
+    }
+
     pub(super) fn put_together(mut self) -> Result<RecordBatch> {
         match self.pieces.len() {
             1 => Ok(self.pieces.remove(0)),
@@ -382,21 +455,40 @@ mod tests {
         assert_eq!(between(&Pieces { bits: 0, rows: 0, keys: None }, 0, 15), [] as [usize; 0]);
     }
 
+    fn cover_all(cuts: &[Cut]) {
+        let mut next = 0u128;
+        for cut in cuts {
+            assert_eq!(u128::from(*cut.range.start()), next, "{cuts:?}");
+            next = u128::from(*cut.range.end()) + 1;
+        }
+        assert_eq!(next, 1 << 64);
+    }
+
     #[test]
-    fn ranges_cover_all_codes_once_and_follow_the_bytes() {
+    fn cuts_cover_all_codes_once_and_follow_the_bytes() {
         let mut bins = vec![10; 1 << MAX_PIECE_BITS];
         bins[7] = 5000;
+        let cut = |target, least| cuts(&bins, target, least, |cut, target| Ok(equal_parts(&cut, target))).unwrap();
         for (target, least) in [(1, 1), (100, 1), (100, 64), (usize::MAX, 1), (usize::MAX, 8)] {
-            let ranges = ranges(&bins, target, least);
-            assert!(ranges.len() >= least, "{target} {least}");
-            let mut next = 0u128;
-            for range in &ranges {
-                assert_eq!(u128::from(*range.start()), next);
-                next = u128::from(*range.end()) + 1;
-            }
-            assert_eq!(next, 1 << 64);
+            let cuts = cut(target, least);
+            assert!(cuts.len() >= least, "{target} {least}");
+            cover_all(&cuts);
         }
-        assert_eq!(ranges(&bins, usize::MAX, 1).len(), 1);
-        assert_eq!(ranges(&[0; 4], 10, 3).len(), 1);
+        assert_eq!(cut(usize::MAX, 1).len(), 1);
+        assert!(cut(100, 1).iter().all(|cut| cut.bytes <= 100));
+        assert_eq!(cuts(&[0; 4], 10, 3, |_, _| Ok(Vec::new())).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_code_that_is_too_many_rows_is_a_part_of_its_own() {
+        let cut = Cut { range: 0..=u64::MAX, bytes: 1000 };
+        let codes: Vec<u64> = (0..20).chain([50; 60]).chain(60..80).collect();
+        let parts = exact_parts(&cut, &codes, 100);
+        cover_all(&parts);
+        let sizes: Vec<_> = parts.iter().map(|part| part.bytes).collect();
+        assert_eq!(sizes, [100, 100, 600, 100, 100]);
+        assert_eq!(parts[2].range, 50..=50);
+        cover_all(&exact_parts(&cut, &[u64::MAX; 100], 100));
+        cover_all(&exact_parts(&cut, &[0; 100], 100));
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use datafusion::physical_expr::LexOrdering;
 use datafusion::physical_plan::PhysicalExpr;
 
 /// How an exchange distributes rows.
@@ -34,6 +35,11 @@ pub(crate) enum ExchangeScheme {
         /// Whether the rows of a block are sorted by the keys.
         sort: bool,
     },
+    /// All rows in order, into as many blocks as the sizes ask for.
+    Range {
+        /// The order.
+        order: LexOrdering,
+    },
     /// The blocks as they are, in random order.
     BlockOrder {
         /// Gives the order.
@@ -48,6 +54,7 @@ impl ExchangeScheme {
             Self::Random { .. } => "RandomShuffleMap",
             Self::Slices { .. } => "SplitRepartition",
             Self::Spread { .. } | Self::Hash { .. } => "RepartitionMap",
+            Self::Range { .. } => "SortMap",
             Self::BlockOrder { .. } => "RandomizeBlockOrder",
         }
     }
@@ -58,6 +65,7 @@ impl ExchangeScheme {
             Self::Random { .. } => "RandomShuffleReduce",
             Self::Slices { .. } => "SplitRepartitionReduce",
             Self::Spread { .. } | Self::Hash { .. } => "RepartitionReduce",
+            Self::Range { .. } => "SortReduce",
             Self::BlockOrder { .. } => "RandomizedBlocks",
         }
     }
@@ -81,6 +89,7 @@ impl fmt::Display for ExchangeScheme {
                 num_blocks.map_or(Ok(()), |n| write!(f, ", num_blocks={n}"))?;
                 write!(f, "{})", if *sort { ", sort" } else { "" })
             }
+            Self::Range { order } => write!(f, "range({order})"),
             Self::BlockOrder { seed } => write!(f, "block_order(seed={seed})"),
         }
     }

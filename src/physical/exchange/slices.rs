@@ -24,7 +24,7 @@ pub(super) fn buckets(scheme: &ExchangeScheme, blocks: Vec<StoredBlock>) -> Vec<
         ExchangeScheme::Spread { num_blocks } => spread(&blocks, num_blocks),
         ExchangeScheme::BlockOrder { seed } => block_order(blocks, seed),
         ExchangeScheme::Slices { num_blocks } => equal_runs(&blocks, num_blocks),
-        ExchangeScheme::Random { .. } | ExchangeScheme::Hash { .. } => Vec::new(),
+        ExchangeScheme::Random { .. } | ExchangeScheme::Hash { .. } | ExchangeScheme::Range { .. } => Vec::new(),
     }
 }
 

@@ -1,0 +1,230 @@
+"""Sort, shuffle, group, join, repartition: Parquet in, Parquet out, beside other engines of one machine, in one run.
+
+    python -m venv target/peers && target/peers/bin/pip install -r benches/peers/requirements.txt
+    cargo build --release
+    target/peers/bin/python benches/peers/exchange.py [--rows 20000000] [--threads 2] [--limit 1GiB] [--engines ..] [--update-docs]
+
+Rows have an id, a key with a Zipf distribution, a timestamp, a double, and 100 random bytes. Every run is a process of its
+own; times are of the whole process, memory is its peak resident set as the kernel counts it. All write with Snappy. The
+rows that are written are counted, and a sorted result must be in order from file to file.
+"""
+
+import argparse
+import glob
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PAGE = os.path.join(ROOT, "docs", "reference", "benchmarks.md")
+ENGINES = ["blockyard", "duckdb", "polars", "datafusion"]
+# What is done, in SQL over the input.
+QUERIES = {
+    "copy": "SELECT * FROM {t}",
+    "sort by two keys": "SELECT * FROM {t} ORDER BY key, id",
+    "random shuffle": "SELECT * FROM {t} ORDER BY random()",
+    "group by 100 k": "SELECT id % 100000 AS g, count(*) AS n, sum(value) AS s FROM {t} GROUP BY g",
+    "group by 10 M": "SELECT id % 10000000 AS g, count(*) AS n, sum(value) AS s FROM {t} GROUP BY g",
+    "join, small side": "SELECT l.*, r.w FROM {t} l JOIN {small} r ON l.id % 100000 = r.k",
+    "join, large side": "SELECT l.*, r.value AS w FROM {t} l JOIN {t} r ON l.id = r.id",
+    "repartition into 64": "SELECT * FROM {t}",
+    "repartition by key": "SELECT * FROM {t}",
+}
+
+
+def make_input(path, rows, files=20):
+    """Writes the rows in row groups of 128 Ki rows."""
+    os.makedirs(path)
+    random = np.random.default_rng(11)
+    start = 0
+    for number in range(files):
+        count = rows * (number + 1) // files - start
+        offsets = pa.py_buffer(np.arange(0, (count + 1) * 100, 100, dtype=np.int32))
+        payload = pa.py_buffer(random.integers(0, 256, count * 100, dtype=np.uint8))
+        columns = {
+            "id": random.permutation(count).astype(np.int64) + start,
+            "key": np.minimum(random.zipf(1.2, count), 1 << 40).astype(np.int64),
+            "ts": pa.array(random.integers(0, 10**15, count), pa.timestamp("us")),
+            "value": random.standard_normal(count),
+            "payload": pa.Array.from_buffers(pa.binary(), count, [None, offsets, payload]),
+        }
+        pq.write_table(pa.table(columns), f"{path}/part-{number:04}.parquet", row_group_size=1 << 17)
+        start += count
+
+
+def blockyard(query, source, target, threads, limit):
+    """The command of our tool."""
+    sql = {
+        "random shuffle": "SELECT * FROM random_shuffle({t}, seed => 7)",
+        "repartition into 64": "SELECT * FROM repartition({t}, 64)",
+        "repartition by key": "SELECT * FROM repartition({t}, 64, keys => 'key')",
+    }.get(query, QUERIES[query])
+    small = "(SELECT id AS k, id * 2 AS w FROM range(100000))"
+    sql = sql.format(t=f"read_parquet('{source}')", small=small)
+    command = [os.path.join(ROOT, "target", "release", "blockyard"), "--threads", str(threads), "--quiet"]
+    command += ["--memory", limit] if limit else []
+    options = "OPTIONS ('format.compression' 'snappy')"
+    return command + ["sql", f"COPY ({sql}) TO '{target}/' STORED AS PARQUET {options}"]
+
+
+def run_duckdb(query, source, target, threads, limit):
+    import duckdb
+
+    connection = duckdb.connect()
+    connection.execute(f"SET threads={threads}; SET temp_directory='{target}.tmp'")
+    if limit:
+        connection.execute(f"SET memory_limit='{limit}'")
+    connection.execute(f"CREATE VIEW t AS SELECT * FROM read_parquet('{source}/*.parquet')")
+    connection.execute("CREATE VIEW small AS SELECT range AS k, range * 2 AS w FROM range(100000)")
+    if query == "repartition by key":
+        sql, options = "SELECT *, hash(key) % 64 AS p FROM t", ", PARTITION_BY p"
+    else:
+        sql, options = QUERIES[query].format(t="t", small="small"), ", FILE_SIZE_BYTES '40MB'" if query == "repartition into 64" else ""
+    os.makedirs(target)
+    path = target if options else f"{target}/part.parquet"
+    options += ", OVERWRITE_OR_IGNORE" if options else ""
+    connection.execute(f"COPY ({sql}) TO '{path}' (FORMAT parquet, COMPRESSION snappy{options})")
+    shutil.rmtree(f"{target}.tmp", ignore_errors=True)
+
+
+def run_polars(query, source, target, threads, limit):
+    import polars as pl
+
+    t = pl.scan_parquet(f"{source}/*.parquet")
+    os.makedirs(target)
+    if query == "sort by two keys":
+        t = t.sort("key", "id")
+    elif query == "random shuffle":
+        t = t.with_columns(r=pl.int_range(pl.len()).shuffle(seed=1)).sort("r").drop("r")
+    elif query.startswith("group"):
+        n = 100_000 if "100 k" in query else 10_000_000
+        t = t.group_by((pl.col("id") % n).alias("g")).agg(pl.len().alias("n"), pl.col("value").sum().alias("s"))
+    elif query == "join, small side":
+        small = pl.LazyFrame({"k": range(100_000), "w": range(0, 200_000, 2)})
+        t = t.with_columns(m=pl.col("id") % 100_000).join(small, left_on="m", right_on="k").drop("m")
+    elif query == "join, large side":
+        t = t.join(pl.scan_parquet(f"{source}/*.parquet").select("id", w="value"), on="id")
+    elif query == "repartition into 64":
+        rows = t.select(pl.len()).collect().item()
+        t.sink_parquet(pl.PartitionBy(f"{target}/", max_rows_per_file=-(-rows // 64)), compression="snappy", mkdir=True)
+        return
+    elif query == "repartition by key":
+        t = t.with_columns(p=pl.col("key").hash() % 64)
+        t.sink_parquet(pl.PartitionBy(f"{target}/", key="p"), compression="snappy", mkdir=True)
+        return
+    t.sink_parquet(f"{target}/part.parquet", compression="snappy")
+
+
+def run_datafusion(query, source, target, threads, limit):
+    import datafusion
+
+    context = datafusion.SessionContext(datafusion.SessionConfig().with_target_partitions(threads))
+    context.register_parquet("t", source)
+    context.sql("CREATE VIEW small AS SELECT value AS k, value * 2 AS w FROM range(0, 100000)").collect()
+    if query.startswith("repartition"):
+        raise NotImplementedError("it has no such operation")
+    sql = f"COPY ({QUERIES[query].format(t='t', small='small')}) TO '{target}/' STORED AS PARQUET OPTIONS ('format.compression' 'snappy')"
+    context.sql(sql).collect()
+
+
+def check(query, target, rows):
+    """How many files there are. Fails when rows are missing, or a sorted result is not in order from file to file."""
+    files = sorted(glob.glob(f"{target}/**/*.parquet", recursive=True))
+    groups = {"group by 100 k": 100_000, "group by 10 M": min(rows, 10_000_000)}
+    found = sum(pq.read_metadata(file).num_rows for file in files)
+    if found != groups.get(query, rows):
+        raise ValueError(f"{found} rows")
+    last = None
+    for file in files if query.startswith("sort") else []:
+        for batch in pq.ParquetFile(file).iter_batches(1 << 20, columns=["key", "id"]):
+            keys, ids = (batch.column(i).to_numpy().astype(np.int64) for i in range(2))
+            later = (keys[1:] > keys[:-1]) | ((keys[1:] == keys[:-1]) & (ids[1:] >= ids[:-1]))
+            if not later.all() or (last is not None and (keys[0], ids[0]) < last):
+                return f"{len(files)}, not in order"
+            last = (keys[-1], ids[-1])
+    return str(len(files))
+
+
+def measure(engine, query, source, target, threads, limit, rows):
+    """Seconds, mebibytes and files of one process, or what went wrong."""
+    shutil.rmtree(target, ignore_errors=True)
+    if engine == "blockyard":
+        command = blockyard(query, source, target, threads, limit)
+    else:
+        command = [sys.executable, __file__, "--run", engine, query, source, target, str(threads), limit or ""]
+    environment = os.environ | {"POLARS_MAX_THREADS": str(threads)}
+    # What the run before has written is not written to the disk during this one.
+    os.sync()
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+    error = process.stderr.read().decode(errors="replace")
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - started
+    if status:
+        return {"failed": (error.strip().splitlines() or ["killed"])[-1][:90]}
+    try:
+        files = check(query, target, rows)
+    except ValueError as e:
+        return {"failed": f"wrong: {e}"}
+    cpu = usage.ru_utime + usage.ru_stime
+    return {"seconds": seconds, "cpu": cpu, "mib": usage.ru_maxrss / 1024, "files": files}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=20_000_000)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--limit", default="")
+    parser.add_argument("--engines", nargs="*", default=ENGINES)
+    parser.add_argument("--queries", nargs="*", default=list(QUERIES))
+    parser.add_argument("--source", help="a directory with the input, made if it is not there")
+    parser.add_argument("--update-docs", action="store_true")
+    parser.add_argument("--run", nargs=6, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.run:
+        engine, query, source, target, threads, limit = arguments.run
+        return globals()[f"run_{engine}"](query, source, target, int(threads), limit)
+
+    scratch = tempfile.mkdtemp(prefix="blockyard-peers-")
+    source = arguments.source or f"{scratch}/in"
+    if not os.path.exists(source):
+        make_input(source, arguments.rows)
+    lines = ["| operation | engine | seconds | CPU s | peak MiB | files |", "|---|---|---:|---:|---:|---|"]
+    try:
+        for query in arguments.queries:
+            for engine in arguments.engines:
+                got = measure(
+                    engine, query, source, f"{scratch}/out", arguments.threads, arguments.limit, arguments.rows
+                )
+                figures = f"failed: {got['failed']} | | |" if "failed" in got else (
+                    f"{got['seconds']:.1f} | {got['cpu']:.1f} | {got['mib']:,.0f} | {got['files']}"
+                )
+                lines.append(f"| {query} | {engine} | {figures} |")
+                print(lines[-1], flush=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    import duckdb, polars, datafusion  # noqa: E401 - for their versions
+
+    limit = f"a limit of {arguments.limit} where the engine takes one" if arguments.limit else "no limit"
+    about = (
+        f"{arguments.rows:,} rows in 20 Parquet files, {arguments.threads} threads, {limit}. DuckDB {duckdb.__version__}, "
+        f"Polars {polars.__version__}, DataFusion {datafusion.__version__}."
+    )
+    if arguments.update_docs:
+        mark = f"<!-- exchange {arguments.limit or 'unlimited'} -->\n"
+        with open(PAGE) as page:
+            before, rest = page.read().split(mark, 1)
+            after = rest.split("<!-- end -->\n", 1)[1]
+        with open(PAGE, "w") as page:
+            page.write(before + mark + "\n".join([about, "", *lines]) + f"\n<!-- end -->\n{after}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,385 @@
+//! A stable sort of all rows, out of core and in parallel.
+//!
+//! The map side sorts runs of each task and cuts them into pieces, of which the first key stays in memory. When all runs are
+//! there, these keys say where to cut: a bucket is a range of (key, run, row), so that it has about as many bytes as it
+//! should even where all keys are equal. The reduce side merges the parts of the runs in each bucket, several buckets
+//! at once, and gives them in order.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::compute::interleave_record_batch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::row::{Row, RowConverter, Rows, SortField};
+use datafusion::common::Result;
+use datafusion::execution::TaskContext;
+use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
+
+use super::runs::Group;
+use crate::block::{Block, TaskId, sliced_bytes};
+use crate::config::BlockyardOptions;
+use crate::physical::memory::query_memory;
+use crate::physical::stage::StageMetrics;
+use crate::physical::tasks::task_stream;
+use crate::runtime::{Drivers, on_io_thread};
+use crate::store::{BlockHandle, BlockStore, NextUse, Owner, WorkingSet};
+
+/// A task's rows are sorted in runs of at most about this many bytes.
+const RUN_BYTES: usize = 64 << 20;
+/// A run is cut into pieces of so many bytes at least, and at most so many of them.
+const PIECE_BYTES: usize = 64 << 10;
+const MOST_PIECES: usize = 512;
+/// What sorting a run, or merging a bucket, takes: rows as they come, their keys, and rows in order.
+const COPIES: usize = 3;
+/// A bucket has at least this many bytes.
+const LEAST_BUCKET_BYTES: usize = 1 << 20;
+
+/// By what rows are sorted.
+#[derive(Debug, Clone)]
+struct Order {
+    by: Vec<PhysicalSortExpr>,
+    schema: SchemaRef,
+}
+
+impl Order {
+    /// The keys of rows, which compare as bytes.
+    fn keys(&self, batch: &RecordBatch) -> Result<Rows> {
+        let keys = self.by.iter().map(|key| key.expr.evaluate(batch)?.into_array(batch.num_rows()));
+        let keys = keys.collect::<Result<Vec<_>>>()?;
+        let fields = self.fields()?;
+        Ok(RowConverter::new(fields)?.convert_columns(&keys)?)
+    }
+
+    fn fields(&self) -> Result<Vec<SortField>> {
+        let field =
+            |key: &PhysicalSortExpr| Ok(SortField::new_with_options(key.expr.data_type(&self.schema)?, key.options));
+        self.by.iter().map(field).collect()
+    }
+}
+
+/// Whether rows of these columns can be sorted here.
+pub(crate) fn can_sort(by: &LexOrdering, schema: &SchemaRef) -> bool {
+    let order = Order { by: by.iter().cloned().collect(), schema: Arc::clone(schema) };
+    order.fields().is_ok_and(|fields| RowConverter::supports_fields(&fields))
+}
+
+/// A place between rows, in the order of the sort.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    key: Box<[u8]>,
+    run: usize,
+    row: usize,
+}
+
+/// The key of the first row of a piece, and the number of that row in the run.
+type First = (Box<[u8]>, usize);
+
+/// Rows of one task in order, as one block of pieces.
+#[derive(Debug)]
+struct Run {
+    task: TaskId,
+    handle: BlockHandle,
+    firsts: Vec<First>,
+}
+
+/// All rows of a map side in runs, and where the buckets are cut.
+#[derive(Debug)]
+pub(super) struct Sorted {
+    runs: Vec<Run>,
+    cuts: Vec<Place>,
+    order: Order,
+    bucket_bytes: usize,
+    batch_rows: usize,
+    store: Arc<BlockStore>,
+    owner: Arc<Owner>,
+}
+
+/// The map side: sorts the rows of `input`'s tasks in runs.
+pub(super) async fn map_side(
+    input: &Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+    stage: &StageMetrics,
+    by: &LexOrdering,
+) -> Result<Sorted> {
+    let store = BlockStore::of_task(context)?;
+    let order = Order { by: by.iter().cloned().collect(), schema: input.schema() };
+    let partitions = input.output_partitioning().partition_count();
+    let memory = query_memory(context)?;
+    let run_bytes = RUN_BYTES.min(memory / (8 * partitions)).max(1);
+    let mut drivers = Vec::new();
+    for partition in 0..partitions {
+        let mut tasks = task_stream(input, partition, Arc::clone(context))?;
+        let (store, stage, order) = (Arc::clone(&store), stage.clone(), order.clone());
+        drivers.push(async move {
+            let mut runs = Vec::new();
+            while let Some(task) = tasks.try_next().await? {
+                let mut task = stage.measure(task);
+                let _reserved = store.working_set(stage.owner(), COPIES * run_bytes)?;
+                let (mut batches, mut bytes) = (Vec::new(), 0);
+                loop {
+                    let batch = task.batches.try_next().await?;
+                    let more = batch.as_ref().map_or(0, sliced_bytes);
+                    if !batches.is_empty() && (batch.is_none() || bytes + more > run_bytes) {
+                        let (block, firsts) = sorted_run(&order, std::mem::take(&mut batches), bytes)?;
+                        let handle = store.put_pieces(block, NextUse::AfterInput, stage.owner())?;
+                        runs.push(Run { task: task.id.child(runs.len()), handle, firsts });
+                        bytes = 0;
+                    }
+                    match batch {
+                        Some(batch) if batch.num_rows() == 0 => {}
+                        Some(batch) => {
+                            bytes += more;
+                            batches.push(batch);
+                        }
+                        None => break,
+                    }
+                }
+            }
+            Ok(runs)
+        });
+    }
+    let mut runs: Vec<Run> = Drivers::start(drivers).finish().await?.into_iter().flatten().collect();
+    runs.sort_by(|a, b| a.task.cmp(&b.task));
+    let threads = context.session_config().target_partitions();
+    let block_bytes = BlockyardOptions::from_task(context).block_bytes(threads);
+    let most = block_bytes.min(memory / (8 * threads)).max(LEAST_BUCKET_BYTES);
+    let total: usize = runs.iter().map(|run| run.handle.metadata().size_bytes).sum();
+    // Each thread has one at least, unless there is next to nothing.
+    let bucket_bytes = most.min((total / threads).max(LEAST_BUCKET_BYTES));
+    let cuts = cuts(&runs, bucket_bytes);
+    let (batch_rows, owner) = (context.session_config().batch_size(), Arc::clone(stage.owner()));
+    Ok(Sorted { runs, cuts, order, bucket_bytes, batch_rows, store, owner })
+}
+
+/// Batches in order, as one block whose batches are slices of one.
+fn sorted_run(order: &Order, batches: Vec<RecordBatch>, bytes: usize) -> Result<(Block, Vec<First>)> {
+    let keys = batches.iter().map(|batch| order.keys(batch)).collect::<Result<Vec<_>>>()?;
+    let places = places(&keys);
+    let together = interleave_record_batch(&batches.iter().collect::<Vec<_>>(), &places)?;
+    let pieces = (bytes / PIECE_BYTES).clamp(1, MOST_PIECES);
+    let size = together.num_rows().div_ceil(pieces).max(1);
+    let starts = (0..together.num_rows()).step_by(size);
+    let first = |row: usize| {
+        let (batch, at) = places[row];
+        (keys[batch].row(at).as_ref().into(), row)
+    };
+    let firsts = starts.clone().map(first).collect();
+    let slices = starts.map(|start| together.slice(start, size.min(together.num_rows() - start))).collect();
+    Ok((Block::new(together.schema(), slices), firsts))
+}
+
+/// The rows behind some keys in order; equal ones stay as they come.
+fn places(keys: &[Rows]) -> Vec<(usize, usize)> {
+    let all = || keys.iter().enumerate().flat_map(|(part, rows)| (0..rows.num_rows()).map(move |row| (part, row)));
+    let key = |part: usize, row: usize| keys[part].row(row);
+    let digits = Digits::of(all().map(|(part, row)| key(part, row)));
+    let mut entries: Vec<(u128, u32, u32)> =
+        all().map(|(part, row)| (digits.of_key(key(part, row).as_ref()), part as u32, row as u32)).collect();
+    let full = |entry: &(u128, u32, u32)| key(entry.1 as usize, entry.2 as usize);
+    // Stable, and quick where the parts are in order already.
+    match digits.tell_all {
+        true => entries.sort_by_key(|entry| entry.0),
+        false => entries.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| full(a).as_ref().cmp(full(b).as_ref()))),
+    }
+    entries.into_iter().map(|(_, part, row)| (part as usize, row as usize)).collect()
+}
+
+/// The bytes of some keys in which they differ, as far as they fit into a number.
+struct Digits {
+    positions: Vec<usize>,
+    /// Whether keys are equal when these bytes are.
+    tell_all: bool,
+}
+
+impl Digits {
+    fn of<'a>(keys: impl Iterator<Item = Row<'a>>) -> Self {
+        let (mut any, mut every, mut longest) = (Vec::new(), Vec::new(), 0);
+        for (number, key) in keys.enumerate() {
+            let key: &[u8] = key.as_ref();
+            longest = longest.max(key.len());
+            if number == 0 {
+                (any, every) = (key.to_vec(), key.to_vec());
+            }
+            any.truncate(key.len());
+            every.truncate(key.len());
+            any.iter_mut().zip(&mut every).zip(key).for_each(|((any, every), byte)| {
+                *any |= byte;
+                *every &= byte;
+            });
+        }
+        let differ = any.iter().zip(&every).enumerate().filter(|(_, (any, every))| any != every).map(|(at, _)| at);
+        let mut positions: Vec<_> = differ.collect();
+        let tell_all = positions.len() <= size_of::<u128>() && longest == any.len();
+        positions.truncate(size_of::<u128>());
+        Self { positions, tell_all }
+    }
+
+    fn of_key(&self, key: &[u8]) -> u128 {
+        self.positions.iter().fold(0, |digits, at| digits << 8 | u128::from(key[*at]))
+    }
+}
+
+/// Where to cut so that buckets have about `target` bytes each.
+fn cuts(runs: &[Run], target: usize) -> Vec<Place> {
+    let mut pieces = Vec::new();
+    for (number, run) in runs.iter().enumerate() {
+        let bytes = run.handle.metadata().size_bytes / run.firsts.len().max(1);
+        pieces.extend(run.firsts.iter().map(|(key, row)| (key, number, *row, bytes)));
+    }
+    pieces.sort_unstable();
+    let (mut cuts, mut bytes) = (Vec::new(), 0);
+    for (key, run, row, more) in pieces {
+        if bytes > 0 && bytes + more > target {
+            cuts.push(Place { key: key.clone(), run, row });
+            bytes = 0;
+        }
+        bytes += more;
+    }
+    cuts
+}
+
+impl Sorted {
+    /// Number of output tasks, at least one.
+    pub(super) fn num_tasks(&self) -> usize {
+        self.cuts.len() + 1
+    }
+
+    /// The rows of an output task in order.
+    pub(super) fn read(self: Arc<Self>, task: usize) -> BoxStream<'static, Result<RecordBatch>> {
+        stream::once(on_io_thread(move || self.merge(task)))
+            .map_ok(|merged| {
+                let starts = (0..merged.places.len()).step_by(merged.batch_rows);
+                stream::iter(starts).map(move |start| merged.batch(start))
+            })
+            .try_flatten()
+            .boxed()
+    }
+
+    fn merge(&self, task: usize) -> Result<Merged> {
+        let reserved = self.store.working_set(&self.owner, COPIES * self.bucket_bytes)?;
+        let (from, to) = (task.checked_sub(1).map(|before| &self.cuts[before]), self.cuts.get(task));
+        let (mut batches, mut keys) = (Vec::new(), Vec::new());
+        for number in 0..self.runs.len() {
+            if let Some((batch, of_batch)) = self.part(number, from, to)? {
+                batches.push(batch);
+                keys.push(of_batch);
+            }
+        }
+        let places = places(&keys);
+        let (schema, batch_rows) = (Arc::clone(&self.order.schema), self.batch_rows.max(1));
+        Ok(Merged { schema, batch_rows, batches, places, _reserved: reserved })
+    }
+
+    /// The rows of a run between two places, with their keys.
+    fn part(&self, number: usize, from: Option<&Place>, to: Option<&Place>) -> Result<Option<(RecordBatch, Rows)>> {
+        let run = &self.runs[number];
+        // The piece in which a place is: the last that begins before it.
+        let piece_of = |place: &Place| {
+            let before = |(key, row): &First| compare(key, number, *row, place).is_lt();
+            run.firsts.partition_point(before).saturating_sub(1)
+        };
+        let first = from.map_or(0, piece_of);
+        let last = to.map_or(run.firsts.len().saturating_sub(1), piece_of);
+        let mut group = Group::default();
+        for index in first..=last {
+            group.push(run.handle.batch_in_memory(index).map_or_else(|| run.handle.get_batch(index), Ok)?);
+        }
+        if group.pieces.is_empty() {
+            return Ok(None);
+        }
+        let rows = group.copied()?;
+        let keys = self.order.keys(&rows)?;
+        let begin = run.firsts[first].1;
+        let row_of = |place: &Place| {
+            let (mut low, mut high) = (0, keys.num_rows());
+            while low < high {
+                let middle = low + (high - low) / 2;
+                match compare(keys.row(middle).as_ref(), number, begin + middle, place) {
+                    Ordering::Less => low = middle + 1,
+                    _ => high = middle,
+                }
+            }
+            low
+        };
+        let (start, end) = (from.map_or(0, row_of), to.map_or(keys.num_rows(), row_of));
+        if start >= end {
+            return Ok(None);
+        }
+        if end - start == rows.num_rows() {
+            return Ok(Some((rows, keys)));
+        }
+        let rows = rows.slice(start, end - start);
+        let keys = self.order.keys(&rows)?;
+        Ok(Some((rows, keys)))
+    }
+}
+
+fn compare(key: &[u8], run: usize, row: usize, place: &Place) -> Ordering {
+    key.cmp(&place.key).then(run.cmp(&place.run)).then(row.cmp(&place.row))
+}
+
+/// A bucket that was merged but not yet copied.
+struct Merged {
+    schema: SchemaRef,
+    batch_rows: usize,
+    batches: Vec<RecordBatch>,
+    places: Vec<(usize, usize)>,
+    _reserved: WorkingSet,
+}
+
+impl Merged {
+    fn batch(&self, start: usize) -> Result<RecordBatch> {
+        let places = &self.places[start..(start + self.batch_rows).min(self.places.len())];
+        let batch = interleave_record_batch(&self.batches.iter().collect::<Vec<_>>(), places)?;
+        Ok(batch.with_schema(Arc::clone(&self.schema))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::arrow::array::{Float64Array, Int64Array, StringArray};
+
+    fn keys(columns: Vec<datafusion::arrow::array::ArrayRef>) -> Rows {
+        let fields = columns.iter().map(|column| SortField::new(column.data_type().clone())).collect();
+        RowConverter::new(fields).unwrap().convert_columns(&columns).unwrap()
+    }
+
+    fn sorted(parts: &[Rows]) -> Vec<(usize, usize)> {
+        let mut all: Vec<_> =
+            parts.iter().enumerate().flat_map(|(p, rows)| (0..rows.num_rows()).map(move |r| (p, r))).collect();
+        all.sort_by(|a, b| parts[a.0].row(a.1).cmp(&parts[b.0].row(b.1)));
+        all
+    }
+
+    #[test]
+    fn rows_are_in_order_and_equal_ones_stay() {
+        let numbers = |step: i64| -> datafusion::arrow::array::ArrayRef {
+            Arc::new((0..500).map(|i| (i % 7 != 0).then_some(i * step % 100 - 50)).collect::<Int64Array>())
+        };
+        let texts: datafusion::arrow::array::ArrayRef = Arc::new(
+            (0..500).map(|i| (i % 5 != 0).then(|| "x".repeat(i % 40) + &i.to_string())).collect::<StringArray>(),
+        );
+        let floats: datafusion::arrow::array::ArrayRef = Arc::new(
+            (0..500).map(|i| if i % 9 == 0 { f64::NAN } else { -f64::from(i % 13) }).collect::<Float64Array>(),
+        );
+        let cases: [Vec<Rows>; 5] = [
+            vec![keys(vec![numbers(17)]), keys(vec![numbers(31)])],
+            vec![keys(vec![numbers(17), numbers(31), numbers(53)])],
+            vec![keys(vec![Arc::clone(&texts)]), keys(vec![texts.slice(3, 100)]), keys(vec![texts.slice(0, 1)])],
+            vec![keys(vec![floats, texts])],
+            vec![keys(vec![numbers(0)]), keys(vec![numbers(0).slice(0, 0)])],
+        ];
+        for parts in cases {
+            assert_eq!(places(&parts), sorted(&parts));
+        }
+        assert!(places(&[]).is_empty());
+        let all = [0i64, 1 << 40].map(|n| keys(vec![Arc::new(Int64Array::from(vec![n]))]));
+        let digits = Digits::of(all.iter().map(|rows| rows.row(0)));
+        assert!(digits.tell_all && digits.positions.len() == 1);
+    }
+}

@@ -1,0 +1,373 @@
+//! [`BucketJoinExec`].
+//!
+//! ```text
+//! left  ── runs by the hash of the keys ──┐            ┌─ bucket 0: hash join, built from the smaller side
+//!                                         ├─ buckets ──┼─ bucket 1: ..
+//! right ── runs by the hash of the keys ──┘            └─ bucket 2: too many rows of one key: sort-merge join
+//! ```
+//!
+//! Which side is built from, and how many buckets there are, follows from the bytes that were really written. When the
+//! left side turns out to be small, the right one is not written at all: it streams through one hash join.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{DataFusionError, Result, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::execution_plan::EmissionType;
+use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
+use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PhysicalExpr, PlanProperties,
+    ReplaceChildrenOptions,
+};
+use futures::future::{BoxFuture, Shared};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
+
+use super::merge::{can_merge, sort_merge};
+use crate::physical::StageMetrics;
+use crate::physical::exchange::{Coding, Cut, Runs, cuts, equal_parts, exact_parts};
+use crate::physical::executions::Executions;
+use crate::physical::memory::query_memory;
+use crate::physical::tasks::{properties, stream_of};
+use crate::runtime::{Drivers, on_io_thread};
+use crate::store::QueryPool;
+
+/// The side that a bucket is built from has this part of the memory of the query for each thread: it is held twice for a
+/// moment, with a table, and the other buckets' runs want to stay in memory.
+const BUILD_PART: usize = 6;
+/// Smaller buckets cost more than they save.
+const LEAST_BUILD_BYTES: usize = 1 << 20;
+/// A bin with so many times the bytes of others is looked at code by code.
+const SKEWED: usize = 4;
+/// What is larger by this factor than it should be is too large for a hash table.
+const TOO_LARGE: usize = 3;
+
+/// A hash join in buckets by the keys.
+#[derive(Debug)]
+pub(crate) struct BucketJoinExec {
+    /// What a bucket runs; its inputs are those of this operator.
+    join: HashJoinExec,
+    runs: Executions<Mutex<Run>>,
+    properties: Arc<PlanProperties>,
+    sides: [StageMetrics; 2],
+    metrics: ExecutionPlanMetricsSet,
+}
+
+/// One execution. The streams share it; when the last of them drops, what is written goes.
+#[derive(Debug, Default)]
+enum Run {
+    #[default]
+    NotStarted,
+    Running(Weak<Execution>),
+    Ended,
+}
+
+struct Execution {
+    work: Shared<BoxFuture<'static, Result<Arc<Work>, Arc<DataFusionError>>>>,
+    next: AtomicUsize,
+}
+
+impl fmt::Debug for Execution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Execution(next={})", self.next.load(Relaxed))
+    }
+}
+
+/// What there is to do once the left side has been written.
+#[derive(Debug)]
+enum Work {
+    /// The right side streams through one hash join, partition by partition.
+    Stream(Arc<dyn ExecutionPlan>),
+    /// Both sides were written.
+    Buckets { left: Arc<Runs>, right: Arc<Runs>, buckets: Vec<Bucket>, target: usize },
+}
+
+#[derive(Debug)]
+struct Bucket {
+    range: RangeInclusive<u64>,
+    left_bytes: usize,
+    right_bytes: usize,
+}
+
+impl BucketJoinExec {
+    /// The rows that `join` gives, in any order.
+    pub(crate) fn new(join: &HashJoinExec) -> Result<Self> {
+        let partitions = join.properties().partitioning.partition_count();
+        Self::with_partitions(join.builder().reset_state().build()?, partitions)
+    }
+
+    fn with_partitions(join: HashJoinExec, partitions: usize) -> Result<Self> {
+        let inputs = [join.left(), join.right()].map(|side| side.output_partitioning().partition_count());
+        let partitions = inputs.into_iter().max().unwrap_or(1).max(partitions);
+        Ok(Self {
+            properties: properties(join.schema(), partitions, EmissionType::Final),
+            join,
+            runs: Executions::default(),
+            sides: Default::default(),
+            metrics: ExecutionPlanMetricsSet::new(),
+        })
+    }
+
+    fn execution(&self, run: &Mutex<Run>, context: &Arc<TaskContext>) -> Result<Option<Arc<Execution>>> {
+        let mut run = run.lock();
+        match &*run {
+            Run::Ended => return Ok(None),
+            Run::Running(execution) => match execution.upgrade() {
+                Some(execution) => return Ok(Some(execution)),
+                None => return internal_err!("a partition of a join was executed after the others were cancelled"),
+            },
+            Run::NotStarted => {}
+        }
+        for (side, name) in self.sides.iter().zip(["JoinLeft", "JoinRight"]) {
+            side.owner().describe(QueryPool::query_of(context), || name.to_owned());
+        }
+        let prepare = Prepare {
+            join: self.join.builder().reset_state().build()?,
+            sides: self.sides.clone(),
+            metrics: self.metrics.clone(),
+            context: Arc::clone(context),
+        };
+        let work = async move {
+            // Started by the first poll, on the threads of whoever polls.
+            match Drivers::start([prepare.work()]).next().await {
+                Some(result) => result.map(Arc::new).map_err(Arc::new),
+                None => internal_err!("the sides of a join vanished").map_err(Arc::new),
+            }
+        };
+        let execution = Arc::new(Execution { work: work.boxed().shared(), next: AtomicUsize::new(0) });
+        *run = Run::Running(Arc::downgrade(&execution));
+        Ok(Some(execution))
+    }
+}
+
+/// Writes the sides of a join.
+struct Prepare {
+    join: HashJoinExec,
+    sides: [StageMetrics; 2],
+    metrics: ExecutionPlanMetricsSet,
+    context: Arc<TaskContext>,
+}
+
+impl Prepare {
+    async fn work(self) -> Result<Work> {
+        let threads = self.context.session_config().target_partitions();
+        let target = (query_memory(&self.context)? / (BUILD_PART * threads)).max(LEAST_BUILD_BYTES);
+        let (left_keys, right_keys) = self.join.on().iter().cloned().unzip();
+        let left = Arc::new(self.runs(self.join.left(), 0, left_keys).await?);
+        if left.bytes() <= target {
+            let build = source(&left, 0..=u64::MAX)?;
+            let join = self.join.builder().with_new_children(vec![build, Arc::clone(self.join.right())])?;
+            let join = join.reset_state().with_partition_mode(PartitionMode::CollectLeft).build_exec()?;
+            return Ok(Work::Stream(join));
+        }
+        let right = Arc::new(self.runs(self.join.right(), 1, right_keys).await?);
+        let from_left = left.bytes() <= right.bytes();
+        let (smaller, larger) = if from_left { (&left, &right) } else { (&right, &left) };
+        let (other_bins, counted) = (larger.bins(), Arc::clone(smaller));
+        let cut =
+            on_io_thread(move || cuts(counted.bins(), target, threads, |cut, target| split(&counted, cut, target)));
+        let bucket = |Cut { range, bytes }: Cut| {
+            // The other side may have all rows of a piece in any part of it.
+            let width = (1u128 << 64) / other_bins.len() as u128;
+            let place = |code: u64| (u128::from(code) / width) as usize;
+            let other: usize = other_bins[place(*range.start())..=place(*range.end())].iter().sum();
+            let (left_bytes, right_bytes) = if from_left { (bytes, other) } else { (other, bytes) };
+            Bucket { range, left_bytes, right_bytes }
+        };
+        let buckets: Vec<_> = cut.await?.into_iter().map(bucket).collect();
+        MetricBuilder::new(&self.metrics).global_counter("buckets").add(buckets.len());
+        Ok(Work::Buckets { left, right, buckets, target })
+    }
+
+    async fn runs(
+        &self,
+        input: &Arc<dyn ExecutionPlan>,
+        side: usize,
+        keys: Vec<Arc<dyn PhysicalExpr>>,
+    ) -> Result<Runs> {
+        Runs::collect(input, &self.context, &self.sides[side], Coding::Hash { keys }).await
+    }
+}
+
+/// Cuts what one bin has of a side. Where that is much more than others have, some key has many rows.
+fn split(side: &Runs, cut: Cut, target: usize) -> Result<Vec<Cut>> {
+    let mean = side.bytes() / side.bins().len().max(1);
+    match cut.bytes > SKEWED * mean {
+        true => Ok(exact_parts(&cut, &side.codes(&cut.range)?, target)),
+        false => Ok(equal_parts(&cut, target)),
+    }
+}
+
+impl Work {
+    /// The rows of unit number `index`, if there is one.
+    fn run(
+        &self,
+        index: usize,
+        join: &HashJoinExec,
+        metrics: &ExecutionPlanMetricsSet,
+        context: &Arc<TaskContext>,
+    ) -> Result<Option<SendableRecordBatchStream>> {
+        match self {
+            Self::Stream(join) => match index < join.output_partitioning().partition_count() {
+                true => join.execute(index, Arc::clone(context)).map(Some),
+                false => Ok(None),
+            },
+            Self::Buckets { left, right, buckets, target } => {
+                let Some(bucket) = buckets.get(index) else {
+                    return Ok(None);
+                };
+                let sources = vec![source(left, bucket.range.clone())?, source(right, bucket.range.clone())?];
+                let join = join.builder().with_new_children(sources)?.reset_state();
+                let join = join.with_partition_mode(PartitionMode::CollectLeft).build()?;
+                let count = |what: &'static str| MetricBuilder::new(metrics).global_counter(what).add(1);
+                let smaller = bucket.left_bytes.min(bucket.right_bytes);
+                let plan = if smaller > TOO_LARGE * target && can_merge(&join) {
+                    count("merged_buckets");
+                    sort_merge(&join)?
+                } else if bucket.right_bytes < bucket.left_bytes {
+                    count("built_from_right");
+                    join.swap_inputs(PartitionMode::CollectLeft)?
+                } else {
+                    count("built_from_left");
+                    Arc::new(join)
+                };
+                plan.execute(0, Arc::clone(context)).map(Some)
+            }
+        }
+    }
+}
+
+/// The rows of a side with codes in `range`, as a plan with one partition.
+fn source(runs: &Arc<Runs>, range: RangeInclusive<u64>) -> Result<Arc<dyn ExecutionPlan>> {
+    let schema = Arc::clone(runs.schema());
+    let rows = RowsOf { schema: Arc::clone(&schema), runs: Arc::clone(runs), range };
+    Ok(Arc::new(StreamingTableExec::try_new(schema, vec![Arc::new(rows)], None, None, false, None)?))
+}
+
+#[derive(Debug)]
+struct RowsOf {
+    schema: SchemaRef,
+    runs: Arc<Runs>,
+    range: RangeInclusive<u64>,
+}
+
+impl PartitionStream for RowsOf {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let (runs, range) = (Arc::clone(&self.runs), self.range.clone());
+        let batches = stream::iter(0..runs.len())
+            .then(move |run| {
+                let (runs, range) = (Arc::clone(&runs), range.clone());
+                on_io_thread(move || runs.read(run, &range))
+            })
+            .map_ok(|batches| stream::iter(batches).map(Ok))
+            .try_flatten();
+        stream_of(Arc::clone(&self.schema), batches.boxed())
+    }
+}
+
+impl DisplayAs for BucketJoinExec {
+    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let on: Vec<String> = self.join.on().iter().map(|(left, right)| format!("({left}, {right})")).collect();
+        let (kind, on) = (self.join.join_type(), on.join(", "));
+        match t {
+            DisplayFormatType::TreeRender => writeln!(f, "join_type={kind}\non={on}"),
+            _ => {
+                write!(f, "BucketJoinExec: join_type={kind}, on=[{on}]")?;
+                match self.join.filter() {
+                    Some(filter) => write!(f, ", filter={}", filter.expression()),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl ExecutionPlan for BucketJoinExec {
+    fn name(&self) -> &str {
+        "BucketJoinExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false; 2]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![self.join.left(), self.join.right()]
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let join = self.join.builder().with_new_children(children)?.reset_state().build()?;
+        let partitions = self.properties.partitioning.partition_count();
+        Ok(Arc::new(Self::with_partitions(join, partitions)?))
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        let filter = self.join.filter().map(|filter| filter.expression());
+        for expression in self.join.on().iter().flat_map(|(left, right)| [left, right]).chain(filter) {
+            if f(expression)? == TreeNodeRecursion::Stop {
+                return Ok(TreeNodeRecursion::Stop);
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        crate::physical::recompute_children(self, children)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let run = self.runs.join(partition, &context);
+        let Some(execution) = self.execution(&run, &context)? else {
+            return Ok(stream_of(self.schema(), stream::empty().boxed()));
+        };
+        let join = self.join.builder().reset_state().build()?;
+        let (metrics, rows) = (self.metrics.clone(), MetricBuilder::new(&self.metrics).output_rows(partition));
+        let state = (execution, run, join, metrics, context);
+        let units = stream::try_unfold(state, |(execution, run, join, metrics, context)| async move {
+            let work = execution.work.clone().await.map_err(DataFusionError::Shared)?;
+            let index = execution.next.fetch_add(1, Relaxed);
+            match work.run(index, &join, &metrics, &context)? {
+                Some(batches) => Ok(Some((batches, (execution, run, join, metrics, context)))),
+                None => {
+                    *run.lock() = Run::Ended;
+                    Ok::<_, DataFusionError>(None)
+                }
+            }
+        });
+        let batches = units.try_flatten().inspect_ok(move |batch| rows.add(batch.num_rows()));
+        Ok(stream_of(self.schema(), batches.boxed()))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        let mut metrics = self.metrics.clone_inner();
+        for side in &self.sides {
+            let of_store = |name: &str| name.ends_with("_bytes") || name.ends_with("_micros");
+            let metrics_of_side = side.metrics();
+            let of_side = metrics_of_side.iter().filter(|metric| of_store(metric.value().name()));
+            of_side.for_each(|metric| metrics.push(Arc::clone(metric)));
+        }
+        Some(metrics)
+    }
+}
