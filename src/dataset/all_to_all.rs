@@ -80,7 +80,7 @@ impl Dataset {
 
     /// The same rows in blocks by the columns `keys`: rows with equal keys are in one block, in their order. `num_blocks` of
     /// them, or as many as the bytes ask for; with `sort` the rows of each block are sorted by the keys, ascending, nulls last.
-    /// A block that is sorted has to fit in memory.
+    /// A block that is sorted has to fit in memory; one of more than `target_max_block_size` is cut.
     pub fn repartition_by(&self, keys: &[&str], num_blocks: Option<usize>, sort: bool) -> Result<Self> {
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
         self.repartition_into(Repartitioning::Keys { keys, num_blocks, sort })

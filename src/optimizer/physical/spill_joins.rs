@@ -9,6 +9,9 @@
 //!   ReadExec (larger)                  ReadExec
 //! ```
 //!
+//! A build side that is known to be small, over a read or a stage of ours that is not, is held once by all threads: DataFusion would deal out the
+//! rows of both sides from 1 MiB on, and copy all of the larger one.
+//!
 //! Null-aware anti joins stay: whether there is any null decides about all rows, which a bucket does not know.
 
 use std::sync::Arc;
@@ -18,16 +21,19 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{BucketJoinExec, schema_bytes};
+use crate::physical::{BucketJoinExec, as_task_plan, schema_bytes};
 
 /// Bytes that a hash table takes for each row, beside the row.
 const HASH_ENTRY_BYTES: usize = 24;
 /// Estimates may be wrong by this factor.
 const SAFETY: usize = 2;
+/// A build side with at most so many bytes, or this part of the limit, is held by all threads together.
+const SMALL: usize = 32 << 20;
+const SMALL_PART: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct SpillJoins;
@@ -43,7 +49,12 @@ impl PhysicalOptimizerRule for SpillJoins {
             true => 0,
             false => options.memory_limit.bytes() / joins,
         };
+        let small = SMALL.min(options.memory_limit.bytes() / SMALL_PART);
         let rewrite = |node: Arc<dyn ExecutionPlan>| match node.downcast_ref::<HashJoinExec>() {
+            Some(join) if is_dealt_out(join, small) => {
+                let join = join.builder().with_partition_mode(PartitionMode::CollectLeft);
+                Ok(Transformed::yes(join.build_exec()?))
+            }
             Some(join) if !join.null_aware && !fits(join, share) => {
                 Ok(Transformed::yes(Arc::new(BucketJoinExec::new(join)?) as _))
             }
@@ -65,18 +76,30 @@ fn hash_joins(plan: &Arc<dyn ExecutionPlan>) -> usize {
     usize::from(plan.is::<HashJoinExec>()) + plan.children().into_iter().map(hash_joins).sum::<usize>()
 }
 
+/// Whether all rows of the larger side would be copied for a side of at most `small` bytes.
+fn is_dealt_out(join: &HashJoinExec, small: usize) -> bool {
+    let known = |side: &Arc<dyn ExecutionPlan>| Some(rows(side)?.saturating_mul(build_row_bytes(side)));
+    let ours = as_task_plan(join.right().as_ref()).is_some()
+        || join.right().children().iter().any(|c| as_task_plan(c.as_ref()).is_some());
+    *join.partition_mode() == PartitionMode::Partitioned
+        && ours
+        && known(join.left())
+            .is_some_and(|left| left <= small && known(join.right()).is_none_or(|right| right / 4 >= left))
+}
+
+fn rows(side: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+    let statistics = StatisticsContext::new().compute(side.as_ref(), &StatisticsArgs::new()).ok()?;
+    statistics.num_rows.get_value().copied()
+}
+
+fn build_row_bytes(side: &Arc<dyn ExecutionPlan>) -> usize {
+    schema_bytes(&side.schema()) + HASH_ENTRY_BYTES
+}
+
 /// Whether the build side is expected to stay within `share` bytes. A side of unknown size is.
 fn fits(join: &HashJoinExec, share: usize) -> bool {
-    let build = join.left();
-    let rows = StatisticsContext::new()
-        .compute(build.as_ref(), &StatisticsArgs::new())
-        .ok()
-        .and_then(|statistics| statistics.num_rows.get_value().copied());
-    match rows {
-        Some(rows) => {
-            let bytes = rows.saturating_mul(schema_bytes(&build.schema()) + HASH_ENTRY_BYTES);
-            bytes.saturating_mul(SAFETY) <= share
-        }
+    match rows(join.left()) {
+        Some(rows) => rows.saturating_mul(build_row_bytes(join.left())).saturating_mul(SAFETY) <= share,
         None => share > 0,
     }
 }
