@@ -74,9 +74,9 @@ impl VisitorMut for Normaliser {
 /// Clauses that DataFusion would plan and then fail on, or ignore.
 fn unhandled(select: &Select) -> Option<&'static str> {
     if !select.distribute_by.is_empty() {
-        Some("DISTRIBUTE BY; use repartition(t, num_blocks => n)")
+        Some("DISTRIBUTE BY; use repartition(t, keys => ['a'])")
     } else if !select.cluster_by.is_empty() {
-        Some("CLUSTER BY; use repartition(t, num_blocks => n) and ORDER BY")
+        Some("CLUSTER BY; use repartition(t, keys => ['a'], sort => true)")
     } else if !select.sort_by.is_empty() {
         Some("SORT BY; use ORDER BY")
     } else {
