@@ -17,7 +17,8 @@ use session::{Failure, Session};
 
 use crate::Allocator;
 
-/// Runs the tool; `allocator` is that of the process, if it can be told to give memory back. Exit code 0: everything went well; 1: a statement failed; 2: the call is wrong.
+/// Runs the tool; `allocator` is that of the process, if it can be told when memory is short. Exit code 0: everything went
+/// well; 1: a statement failed; 2: the call is wrong.
 pub fn main(allocator: Option<Arc<dyn Allocator>>) -> ExitCode {
     // clap exits with 2 by itself when the call is wrong.
     let arguments = Arguments::parse();

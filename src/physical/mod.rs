@@ -66,7 +66,7 @@ pub(crate) use read::{ReadExec, ReadMemory};
 pub(crate) use read_files::{FilesOfTask, FirstRow};
 pub(crate) use stage::{StageMetrics, TaskRecord};
 pub(crate) use stored::block_batches;
-pub(crate) use tasks::{as_task_plan, is_ordered, planned_blocks};
+pub(crate) use tasks::{as_task_plan, is_ordered, planned_blocks, uses_ours};
 pub(crate) use window::WindowPartitionsExec;
 pub(crate) use write::WriteExec;
 pub(crate) use zip::ZipExec;

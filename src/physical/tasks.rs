@@ -96,6 +96,11 @@ pub(crate) fn as_task_plan(plan: &dyn ExecutionPlan) -> Option<&dyn TaskPlan> {
     }
 }
 
+/// Whether a plan is one of our operators, or has one below.
+pub(crate) fn uses_ours(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    as_task_plan(plan.as_ref()).is_some() || plan.children().into_iter().any(uses_ours)
+}
+
 /// Whether the rows of a plan have an order that [`TaskId`]s tell, or that a single partition gives.
 pub(crate) fn is_ordered(plan: &dyn ExecutionPlan) -> bool {
     match (as_task_plan(plan), plan.is::<UnionExec>()) {

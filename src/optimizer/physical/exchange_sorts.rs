@@ -24,7 +24,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{ExchangeExec, ExchangeScheme, GatherExec, as_task_plan, can_sort, row_bytes};
+use crate::physical::{ExchangeExec, ExchangeScheme, GatherExec, can_sort, row_bytes, uses_ours};
 
 /// What is known to have fewer bytes is sorted at once.
 const SMALL: usize = 64 << 20;
@@ -85,9 +85,4 @@ fn is_large(input: &Arc<dyn ExecutionPlan>, limit: usize) -> bool {
         .and_then(|statistics| statistics.num_rows.get_value().copied());
     let small = SMALL.min(limit / SMALL_PART);
     uses_ours(input) && rows.is_none_or(|rows| rows.saturating_mul(row_bytes(input.as_ref())) > small)
-}
-
-/// Whether one of our operators is below.
-fn uses_ours(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    as_task_plan(plan.as_ref()).is_some() || plan.children().into_iter().any(uses_ours)
 }

@@ -21,7 +21,7 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{GatherExec, as_task_plan, is_ordered};
+use crate::physical::{GatherExec, as_task_plan, is_ordered, uses_ours};
 
 #[derive(Debug)]
 pub(super) struct GatherInOrder;
@@ -62,11 +62,6 @@ impl PhysicalOptimizerRule for GatherInOrder {
     fn schema_check(&self) -> bool {
         true
     }
-}
-
-/// Whether one of our operators is below.
-fn uses_ours(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    as_task_plan(plan.as_ref()).is_some() || plan.children().into_iter().any(uses_ours)
 }
 
 fn has_order(plan: &Arc<dyn ExecutionPlan>) -> bool {

@@ -25,7 +25,7 @@ use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{BucketJoinExec, as_task_plan, schema_bytes};
+use crate::physical::{BucketJoinExec, schema_bytes, uses_ours};
 
 /// Bytes that a hash table takes for each row, beside the row.
 const HASH_ENTRY_BYTES: usize = 24;
@@ -79,10 +79,8 @@ fn hash_joins(plan: &Arc<dyn ExecutionPlan>) -> usize {
 /// Whether all rows of the larger side would be copied for a side of at most `small` bytes.
 fn is_dealt_out(join: &HashJoinExec, small: usize) -> bool {
     let known = |side: &Arc<dyn ExecutionPlan>| Some(rows(side)?.saturating_mul(build_row_bytes(side)));
-    let ours = as_task_plan(join.right().as_ref()).is_some()
-        || join.right().children().iter().any(|c| as_task_plan(c.as_ref()).is_some());
     *join.partition_mode() == PartitionMode::Partitioned
-        && ours
+        && uses_ours(join.right())
         && known(join.left())
             .is_some_and(|left| left <= small && known(join.right()).is_none_or(|right| right / 4 >= left))
 }
