@@ -11,14 +11,14 @@ use blockyard::{BlockyardOptions, ByteSize, MemoryLimit, actor};
 use datafusion::arrow::array::{AsArray, Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::Int64Type;
 use datafusion::error::Result;
-use datafusion::prelude::SessionConfig;
+use datafusion::prelude::{SessionConfig, col, lit};
 use futures::TryStreamExt;
 use futures::future::try_join_all;
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 
 /// Rounds, of which the median counts.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 15;
 const ROWS: u64 = 10_000_000;
 const TINY_BLOCKS: usize = 100_000;
 /// What a slow function takes for a block.
@@ -57,13 +57,26 @@ async fn paired(one: &Dataset, other: &Dataset) -> Result<(f64, f64)> {
     Ok((median(ones), median(others)))
 }
 
-async fn overhead() -> Result<()> {
-    let fused = five_maps(context(true)?.range(ROWS)?)?;
-    let unfused = five_maps(context(false)?.range(ROWS)?)?;
-    let (fused_time, unfused_time) = paired(&fused, &unfused).await?;
-    let ratio = unfused_time / fused_time;
-    println!("five maps over {ROWS} rows, not fused: {ratio:.2} times the fused chain ({fused_time:.3} s)");
+async fn unfused() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let files = directory.path().display().to_string();
+    let columns = vec![("half", col("id") / lit(2.0)), ("key", col("id") * lit(7919) % lit(1_000_000))];
+    context(true)?.range(ROWS)?.with_columns(columns)?.write_parquet(&files, WriteOptions::default()).await?;
+    let read = async |fuse| five_maps(context(fuse)?.read_parquet(files.as_str(), ReadOptions::default()).await?);
+    let made = |fuse| five_maps(context(fuse)?.range(ROWS)?);
+    let chains = [
+        ("rows of three columns from Parquet", read(true).await?, read(false).await?),
+        ("rows that are counted up in memory", made(true)?, made(false)?),
+    ];
+    for (rows, fused, unfused) in chains {
+        let (fused, unfused) = paired(&fused, &unfused).await?;
+        let ratio = unfused / fused;
+        println!("five maps over {ROWS} {rows}, not fused: {ratio:.2} times the fused chain ({fused:.3} s)");
+    }
+    Ok(())
+}
 
+async fn tiny_blocks() -> Result<()> {
     let map = |context: DataContext| {
         context.range_in_blocks(TINY_BLOCKS as u64, TINY_BLOCKS)?.map_batches(Ok, MapOptions::default())
     };
@@ -234,8 +247,11 @@ async fn eight_queries() -> Result<()> {
 }
 
 async fn measure(wanted: impl Fn(&str) -> bool) -> Result<()> {
-    if wanted("overhead") {
-        overhead().await?;
+    if wanted("unfused") {
+        unfused().await?;
+    }
+    if wanted("tiny_blocks") {
+        tiny_blocks().await?;
     }
     if wanted("slow_stages") {
         slow_stages().await?;

@@ -31,10 +31,15 @@ pub(crate) fn sliced_bytes(batch: &RecordBatch) -> usize {
 /// As arrow's `get_slice_memory_size`, but of the values of lists and of views only what the rows refer to.
 fn array_bytes(array: &dyn Array) -> usize {
     let nulls = array.nulls().map_or(0, |nulls| nulls.len().div_ceil(8));
+    if let Some(width) = array.data_type().primitive_width() {
+        return nulls + width * array.len();
+    }
     let range = |first: usize, last: usize, values: &ArrayRef| array_bytes(values.slice(first, last - first).as_ref());
     let ends =
         |offsets: &[i32]| (offsets.first().map_or(0, |o| *o as usize), offsets.last().map_or(0, |o| *o as usize));
     match array.data_type() {
+        DataType::Utf8 => nulls + text_bytes(array.as_string::<i32>().offsets()),
+        DataType::Binary => nulls + text_bytes(array.as_binary::<i32>().offsets()),
         DataType::List(_) => {
             let list = array.as_list::<i32>();
             let (first, last) = ends(list.value_offsets());
@@ -60,6 +65,12 @@ fn array_bytes(array: &dyn Array) -> usize {
         DataType::BinaryView => nulls + view_bytes(array.as_binary_view().views()),
         _ => array.to_data().get_slice_memory_size().unwrap_or_else(|_| array.get_array_memory_size()),
     }
+}
+
+/// Offsets, and what is between the first and the last.
+fn text_bytes(offsets: &[i32]) -> usize {
+    let texts = offsets.last().zip(offsets.first()).map_or(0, |(last, first)| last - first);
+    size_of_val(offsets) + texts as usize
 }
 
 /// Views, and the texts that are too long to be in them.

@@ -1,11 +1,13 @@
 //! Reads stored blocks.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::Result;
-use futures::StreamExt;
-use futures::stream::{self, BoxStream};
+use futures::future::{BoxFuture, ready};
+use futures::stream::{self, BoxStream, FuturesOrdered};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 
 use crate::runtime::on_io_thread;
 use crate::store::BlockHandle;
@@ -21,24 +23,62 @@ pub(crate) fn block_batches(handle: BlockHandle) -> BoxStream<'static, Result<Re
 
 /// These rows of a stored block. Batches without any of them are not read.
 pub(crate) fn block_rows(handle: BlockHandle, rows: Range<usize>) -> BoxStream<'static, Result<RecordBatch>> {
-    let mut parts = Vec::new();
+    let mut parts = VecDeque::new();
     let mut start = 0;
     for (index, length) in handle.batch_rows().iter().enumerate() {
         let (from, to) = (rows.start.max(start), rows.end.min(start + length));
         if from < to {
-            parts.push((index, from - start, to - from));
+            parts.push_back(Part { index, offset: from - start, rows: to - from });
         }
         start += length;
     }
-    let batches = stream::iter(parts).map(move |(index, offset, length)| {
-        let handle = handle.clone();
-        async move {
-            let batch = match handle.batch_in_memory(index) {
-                Some(batch) => batch,
-                None => on_io_thread(move || handle.get_batch(index)).await?,
-            };
-            Ok(batch.slice(offset, length))
+    let parts = Parts { handle, parts, reading: FuturesOrdered::new() };
+    stream::try_unfold(parts, |mut parts| async move {
+        let next: Result<_> = parts.next().await;
+        Ok(next?.map(|batch| (batch, parts)))
+    })
+    .boxed()
+}
+
+/// Rows of one batch.
+struct Part {
+    index: usize,
+    offset: usize,
+    rows: usize,
+}
+
+impl Part {
+    fn of(&self, batch: RecordBatch) -> RecordBatch {
+        match self.rows == batch.num_rows() {
+            true => batch,
+            false => batch.slice(self.offset, self.rows),
         }
-    });
-    batches.buffered(READ_AHEAD).boxed()
+    }
+}
+
+/// What is still to come of a block.
+struct Parts {
+    handle: BlockHandle,
+    parts: VecDeque<Part>,
+    /// The first of them, which are read from disk.
+    reading: FuturesOrdered<BoxFuture<'static, Result<RecordBatch>>>,
+}
+
+impl Parts {
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        while self.reading.len() < READ_AHEAD
+            && let Some(part) = self.parts.pop_front()
+        {
+            match self.handle.batch_in_memory(part.index) {
+                Some(batch) if self.reading.is_empty() => return Ok(Some(part.of(batch))),
+                Some(batch) => self.reading.push_back(ready(Ok(part.of(batch))).boxed()),
+                None => {
+                    let handle = self.handle.clone();
+                    let read = on_io_thread(move || handle.get_batch(part.index).map(|batch| part.of(batch)));
+                    self.reading.push_back(read.boxed());
+                }
+            }
+        }
+        self.reading.try_next().await
+    }
 }

@@ -218,6 +218,9 @@ pub(crate) fn block_stream(
     Ok(blocks.try_flatten().boxed())
 }
 
+/// In so many steps the memory of a block is reserved while it grows.
+const RESERVED_STEPS: usize = 256;
+
 pub(super) fn blocks_of_task(
     task: Task,
     schema: SchemaRef,
@@ -231,6 +234,7 @@ pub(super) fn blocks_of_task(
         ended: bool,
         emitted: usize,
     }
+    let step = (target_bytes / RESERVED_STEPS).max(1);
     let buffer = OutputBuffer::new(schema, target_bytes);
     let state = State { task, buffer, working_set, ended: false, emitted: 0 };
     stream::try_unfold(state, move |mut state| async move {
@@ -263,7 +267,8 @@ pub(super) fn blocks_of_task(
                             );
                         }
                         usize::MAX => {}
-                        _ => state.working_set.resize(bytes)?,
+                        // What is reserved changes in steps: each costs a look at the memory of everybody.
+                        _ => state.working_set.resize(bytes.next_multiple_of(step))?,
                     }
                 }
                 None => state.ended = true,

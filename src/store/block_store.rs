@@ -425,6 +425,9 @@ impl WorkingSet {
 
     /// Changes what is reserved if there is room. Returns whether there was.
     pub(crate) fn try_resize(&mut self, bytes: usize) -> Result<bool> {
+        if bytes == self.bytes {
+            return Ok(true);
+        }
         let budget = &self.store.budget;
         let more = bytes.saturating_sub(self.bytes);
         budget.give_back(Use::Tasks, self.bytes.saturating_sub(bytes));

@@ -1,10 +1,9 @@
 //! Counts each physical buffer of stored blocks once, by its address.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-
-use datafusion::arrow::array::{Array, ArrayData, RecordBatch};
+use datafusion::arrow::array::{Array, ArrayData, RecordBatch, downcast_primitive_array};
 use datafusion::arrow::buffer::Buffer;
+use datafusion::common::HashMap;
+use datafusion::common::hash_map::Entry;
 use parking_lot::Mutex;
 
 use super::Budget;
@@ -27,7 +26,7 @@ impl Buffers {
     pub(super) fn of(batches: &[RecordBatch]) -> Self {
         let mut found = Vec::new();
         for column in batches.iter().flat_map(RecordBatch::columns) {
-            collect(&column.to_data(), &mut found);
+            collect(column.as_ref(), &mut found);
         }
         let beside = BESIDE_BUFFER_BYTES * found.len();
         // Of parts that begin at the same address the longest.
@@ -42,18 +41,31 @@ impl Buffers {
     }
 }
 
-fn collect(data: &ArrayData, found: &mut Vec<(usize, usize)>) {
-    let mut add = |buffer: &Buffer| {
-        if buffer.capacity() > 0 {
-            found.push((buffer.data_ptr().as_ptr() as usize, allocated(buffer.capacity())));
-        }
-    };
-    data.buffers().iter().for_each(&mut add);
+fn collect(array: &dyn Array, found: &mut Vec<(usize, usize)>) {
+    downcast_primitive_array!(
+        array => {
+            add(array.values().inner(), found);
+            if let Some(nulls) = array.nulls() {
+                add(nulls.buffer(), found);
+            }
+        },
+        _ => collect_data(&array.to_data(), found)
+    );
+}
+
+fn collect_data(data: &ArrayData, found: &mut Vec<(usize, usize)>) {
+    data.buffers().iter().for_each(|buffer| add(buffer, found));
     if let Some(nulls) = data.nulls() {
-        add(nulls.buffer());
+        add(nulls.buffer(), found);
     }
     for child in data.child_data() {
-        collect(child, found);
+        collect_data(child, found);
+    }
+}
+
+fn add(buffer: &Buffer, found: &mut Vec<(usize, usize)>) {
+    if buffer.capacity() > 0 {
+        found.push((buffer.data_ptr().as_ptr() as usize, allocated(buffer.capacity())));
     }
 }
 
