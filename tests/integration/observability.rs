@@ -76,7 +76,9 @@ async fn callbacks_hear_how_executions_begin_go_on_and_end() {
     fails.unwrap().take_all().await.unwrap_err();
     let text = heard();
     assert!(text.len() == 2 && text[1].starts_with("failed 3:") && text[1].contains("not today"), "{text:?}");
-    let mut stream = range.map_batches("identity", MapOptions::default()).unwrap().stream().await.unwrap();
+    // More than is made ahead of the consumer.
+    let many = context.range(10_000_000).unwrap();
+    let mut stream = many.map_batches("identity", MapOptions::default()).unwrap().stream().await.unwrap();
     stream.next().await.unwrap().unwrap();
     drop(stream);
     let dropped = async {

@@ -294,7 +294,7 @@ impl Core {
 
     /// By how many actors the operator's pool should grow, or shrink if it is negative. Who asks has to do it.
     pub(super) fn pool_change(&mut self, id: OpId, now: Duration) -> isize {
-        let queued = OpView { id, ops: &self.ops }.inputs().map(|input| input.op().queued_blocks).sum();
+        let queued = OpView::new(id, &self.ops).inputs().map(|input| input.op().queued_blocks).sum();
         let Some(pool) = self.ops.get(&id).and_then(|op| op.pool.as_ref()) else {
             return 0;
         };
@@ -325,7 +325,7 @@ impl Core {
     fn load(&self, id: OpId) -> Option<Load> {
         let op = &self.ops[&id];
         let mut units = op.finished as f64;
-        let mut at = OpView { id, ops: &self.ops };
+        let mut at = OpView::new(id, &self.ops);
         for _ in 0..self.ops.len() {
             let Some(input) = at.inputs().next() else { break };
             let (blocks, tasks) = (input.op().produced_blocks as f64, input.op().finished as f64);
@@ -357,7 +357,7 @@ impl Core {
         if let Some(query) = self.ops.get(&id).map(|op| op.query) {
             self.divide(query);
         }
-        let view = OpView { id, ops: &self.ops };
+        let view = OpView::new(id, &self.ops);
         self.ops.contains_key(&id) && self.output_refusal(view).is_none()
     }
 
@@ -427,6 +427,8 @@ impl Core {
             self.divide(query);
         }
         let mut best: Option<((bool, u64, usize, bool), OpId)> = None;
+        // What may only start because nobody else uses the processors.
+        let mut idle: Option<((u64, usize), OpId)> = None;
         let mut first: Option<((u64, usize, bool), OpId)> = None;
         let mut waits = Vec::new();
         for id in &ids {
@@ -439,7 +441,7 @@ impl Core {
                 waits.push((*id, Some(Wait::Resources(lacking))));
                 continue;
             }
-            let view = OpView { id: *id, ops: &self.ops };
+            let view = OpView::new(*id, &self.ops);
             let rank = self.rank(op);
             let starts = op.urgent.is_empty() && op.parked.is_empty();
             if self.is_wanted(op) && first.is_none_or(|(key, _)| (rank, op.depth, starts) < key) {
@@ -460,12 +462,20 @@ impl Core {
                         best = Some((key, *id));
                     }
                 }
-                None => waits.push((*id, refusals.into_iter().flatten().flatten().next())),
+                None => {
+                    let may_start = may_start(op) && self.start_refusal(view.with_idle_processors()).is_none();
+                    if may_start && idle.is_none_or(|(key, _)| (rank, op.depth) < key) {
+                        idle = Some(((rank, op.depth), *id));
+                    }
+                    waits.push((*id, refusals.into_iter().flatten().flatten().next()));
+                }
             }
         }
-        waits.into_iter().for_each(|(id, wait)| self.note_wait(id, wait, now));
-        if let Some((key, id)) = best {
-            let start = key.3;
+        let granted = best.map(|((.., start), id)| (start, id)).or(idle.map(|(_, id)| (true, id)));
+        for (id, wait) in waits {
+            self.note_wait(id, wait.filter(|_| granted.is_none_or(|(_, granted)| granted != id)), now);
+        }
+        if let Some((start, id)) = granted {
             return self.grant(id, start, now);
         }
         // Nothing of the query runs, so nothing would ever change: policies give way.

@@ -195,9 +195,20 @@ impl Op {
 pub struct OpView<'a> {
     pub(super) id: OpId,
     pub(super) ops: &'a BTreeMap<OpId, Op>,
+    /// Whether nobody else would use what is free of CPUs and GPUs.
+    idle: bool,
 }
 
 impl<'a> OpView<'a> {
+    pub(super) fn new(id: OpId, ops: &'a BTreeMap<OpId, Op>) -> Self {
+        Self { id, ops, idle: false }
+    }
+
+    /// The same operator where nobody else asks for the CPUs and GPUs that are free.
+    pub(super) fn with_idle_processors(self) -> Self {
+        Self { idle: true, ..self }
+    }
+
     pub(super) fn op(&self) -> &'a Op {
         &self.ops[&self.id]
     }
@@ -252,10 +263,13 @@ impl<'a> OpView<'a> {
         self.op().task_bytes()
     }
 
-    /// Whether one more task is within what the operator may use, by the reservation of resources.
+    /// Whether one more task is within what the operator may use, by the reservation of resources. CPUs and GPUs that are
+    /// reserved for others count only if these ask for them: they are free again when the task ends, while memory is held.
     pub fn task_is_within_budget(&self) -> bool {
         let op = self.op();
-        op.spec.needs.amounts().with_bytes(op.task_bytes()).fits(op.budget.tasks)
+        let needed = op.spec.needs.amounts().with_bytes(op.task_bytes());
+        let needed = if self.idle { needed.without_processors() } else { needed };
+        needed.fits(op.budget.tasks)
     }
 
     /// Bytes that its tasks may give, by the reservation of resources.
@@ -279,13 +293,13 @@ impl<'a> OpView<'a> {
 
     /// Who takes its blocks; `None` for somebody outside the scheduler.
     pub fn consumer(&self) -> Option<OpView<'a>> {
-        self.op().spec.consumer.map(|id| OpView { id, ops: self.ops })
+        self.op().spec.consumer.map(|id| OpView::new(id, self.ops))
     }
 
     /// Operators whose blocks it takes.
     pub fn inputs(&self) -> impl Iterator<Item = OpView<'a>> + use<'a> {
         let (me, ops) = (self.id, self.ops);
         let inputs = ops.iter().filter(move |(_, op)| op.spec.consumer == Some(me));
-        inputs.map(move |(id, _)| OpView { id: *id, ops })
+        inputs.map(move |(id, _)| OpView::new(*id, ops))
     }
 }

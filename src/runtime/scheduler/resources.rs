@@ -161,6 +161,12 @@ impl Amounts {
         self
     }
 
+    /// The same without CPUs and GPUs.
+    pub(super) fn without_processors(mut self) -> Self {
+        (self.0[0], self.0[1]) = (0, 0);
+        self
+    }
+
     /// Whether there is enough of everything in `available`.
     pub(super) fn fits(self, available: Self) -> bool {
         self.0.iter().zip(available.0).all(|(wanted, there)| *wanted <= there)

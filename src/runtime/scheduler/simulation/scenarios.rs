@@ -167,6 +167,18 @@ fn a_pool_grows_with_the_backlog() {
     assert!(world.queries[0].ended_at < 200 * 1_000_000 / 8 * 11 / 10, "{} us", world.queries[0].ended_at);
 }
 
+/// Stages that wait for their input leave their processors to it, whatever is reserved for them.
+#[test]
+fn processors_are_not_kept_for_stages_that_have_nothing_to_do() {
+    let read = Stage { needs: cpus(500), most_micros: 10_000, ..source(200) };
+    let quick = Stage { most_micros: 10, ..Stage::default() };
+    let stages = std::iter::once(read).chain(vec![quick; 5]).collect();
+    let world = run(1, machine(2000, 100_000), vec![chain(stages)]);
+    // A task takes ten milliseconds on the mean, one half before it gives its block and one after; four run at once.
+    let ideal = 200 * 10_000 / 4;
+    assert!(world.queries[0].ended_at < ideal * 5 / 4, "{} us", world.queries[0].ended_at);
+}
+
 /// Ray #64601: the store is full, CPUs are idle, and nothing moves.
 #[test]
 fn a_store_of_less_than_one_block_is_no_reason_to_stop() {
