@@ -91,6 +91,8 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         let planner = BlockyardQueryPlanner::wrapping(self.query_planner().take());
         let mut relations = self.relation_planners().take().unwrap_or_default();
         let runtime = Arc::new(runtime);
+        let mut aggregates = self.aggregate_functions().take().unwrap_or_default();
+        aggregates.extend(crate::aggregates::all());
         relations.insert(0, Arc::new(BlockyardRelationPlanner::new(functions, Arc::clone(&runtime), diverted)));
         let mut formats = self.file_formats().take().unwrap_or_default();
         let ours = block_formats();
@@ -104,6 +106,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             .with_physical_optimizer_rules(physical)
             .with_query_planner(Arc::new(planner))
             .with_relation_planners(relations)
+            .with_aggregate_functions(aggregates)
             .with_file_formats(formats))
     }
 }

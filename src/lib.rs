@@ -60,6 +60,9 @@ mod sinks;
 /// Says what happened.
 mod observability;
 
+/// Aggregates of groups that DataFusion does not have.
+pub mod aggregates;
+
 /// The wiring of a session.
 mod context;
 

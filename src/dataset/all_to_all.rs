@@ -86,6 +86,19 @@ impl Dataset {
         self.repartition_into(Repartitioning::Keys { keys, num_blocks, sort })
     }
 
+    /// The same rows, in their order, in blocks of `target_num_rows_per_block`, while they come: nothing waits for the last row.
+    /// With `strict` all blocks but the last have as many; otherwise blocks of the input are cut but not joined, so that each
+    /// may end with a short one. A block of more than `target_max_block_size` is cut.
+    pub fn repartition_rows(&self, target_num_rows_per_block: usize, strict: bool) -> Result<Self> {
+        self.repartition_into(Repartitioning::Rows { target_num_rows_per_block, strict })
+    }
+
+    /// The same rows, in their order, in blocks of at most `target_bytes_per_block`, unless one row has more. Small blocks are
+    /// joined. Nothing waits for the last row.
+    pub fn repartition_bytes(&self, target_bytes_per_block: usize) -> Result<Self> {
+        self.repartition_into(Repartitioning::Bytes { target_bytes_per_block })
+    }
+
     fn repartition_into(&self, into: Repartitioning) -> Result<Self> {
         Ok(self.with_plan(extension(RepartitionNode::try_new(self.plan.clone(), into)?)))
     }

@@ -5,6 +5,7 @@ use datafusion::functions_aggregate::expr_fn;
 use datafusion::logical_expr::{Expr, lit};
 
 use super::Dataset;
+use crate::aggregates;
 use crate::functions::{MapFunction, MapOptions};
 use crate::logical::map_groups;
 
@@ -53,6 +54,36 @@ impl GroupedDataset {
     /// Standard deviations of columns (of a sample: n - 1), named `std(x)`.
     pub fn std(&self, columns: &[&str]) -> Result<Dataset> {
         self.each("std", columns, expr_fn::stddev)
+    }
+
+    /// Greatest absolute values of columns, named `abs_max(x)`.
+    pub fn abs_max(&self, columns: &[&str]) -> Result<Dataset> {
+        self.each("abs_max", columns, aggregates::abs_max)
+    }
+
+    /// Percentages of rows without a value, named `missing_value_percentage(x)`.
+    pub fn missing_value_percentage(&self, columns: &[&str]) -> Result<Dataset> {
+        self.each("missing_value_percentage", columns, aggregates::missing_value_percentage)
+    }
+
+    /// Percentages of values that are 0, named `zero_percentage(x)`.
+    pub fn zero_percentage(&self, columns: &[&str]) -> Result<Dataset> {
+        self.each("zero_percentage", columns, aggregates::zero_percentage)
+    }
+
+    /// Lists of all values, named `as_list(x)`.
+    pub fn as_list(&self, columns: &[&str]) -> Result<Dataset> {
+        self.each("as_list", columns, aggregates::as_list)
+    }
+
+    /// Lists of the different values, named `unique_values(x)`.
+    pub fn unique_values(&self, columns: &[&str]) -> Result<Dataset> {
+        self.each("unique_values", columns, aggregates::unique_values)
+    }
+
+    /// Lists of the different values with their numbers of rows, named `value_counter(x)`.
+    pub fn value_counter(&self, columns: &[&str]) -> Result<Dataset> {
+        self.each("value_counter", columns, aggregates::value_counter)
     }
 
     /// Calls a function with all rows of each group, and gives the rows that it returns. `options` are those of

@@ -1,5 +1,6 @@
-//! Ray's `Repartition`. Rust: `repartition(n, shuffle)`, `repartition_by(keys, n, sort)`. SQL:
-//! `repartition(t, num_blocks => 64, shuffle => false)`, `repartition(t, keys => ['a'], sort => true)`.
+//! Ray's `Repartition`. Rust: `repartition(n, shuffle)`, `repartition_by(keys, n, sort)`, `repartition_rows(n, strict)`,
+//! `repartition_bytes(n)`. SQL: `repartition(t, num_blocks => 64, shuffle => false)`, `repartition(t, keys => ['a'], sort =>
+//! true)`, `repartition(t, target_num_rows_per_block => 1000, strict => true)`, `repartition(t, target_bytes_per_block => '64MiB')`.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,6 +21,18 @@ pub enum Repartitioning {
         /// possible move.
         shuffle: bool,
     },
+    /// Consecutive rows, while they come.
+    Rows {
+        /// Rows of a block.
+        target_num_rows_per_block: usize,
+        /// Whether all blocks but the last have as many. Otherwise blocks of the input are cut, but not joined.
+        strict: bool,
+    },
+    /// Consecutive rows, while they come.
+    Bytes {
+        /// The most bytes of a block, unless one row has more.
+        target_bytes_per_block: usize,
+    },
     /// Rows with equal keys in the same.
     Keys {
         /// Names of columns.
@@ -39,15 +52,21 @@ pub struct RepartitionNode {
 }
 
 impl RepartitionNode {
-    /// Fails for no blocks, no keys, and keys that are not columns.
+    /// Fails for no blocks, blocks without rows or bytes, no keys, and keys that are not columns.
     pub fn try_new(input: LogicalPlan, into: Repartitioning) -> Result<Self> {
-        let (Repartitioning::Blocks { num_blocks: 0, .. } | Repartitioning::Keys { num_blocks: Some(0), .. }) = into
-        else {
-            let node = Self { input, into };
-            node.check_keys()?;
-            return Ok(node);
+        let zero = match into {
+            Repartitioning::Blocks { num_blocks: 0, .. } | Repartitioning::Keys { num_blocks: Some(0), .. } => {
+                "num_blocks"
+            }
+            Repartitioning::Rows { target_num_rows_per_block: 0, .. } => "target_num_rows_per_block",
+            Repartitioning::Bytes { target_bytes_per_block: 0 } => "target_bytes_per_block",
+            _ => {
+                let node = Self { input, into };
+                node.check_keys()?;
+                return Ok(node);
+            }
         };
-        plan_err!("num_blocks must be at least 1, got 0")
+        plan_err!("{zero} must be at least 1, got 0")
     }
 
     fn check_keys(&self) -> Result<()> {
@@ -74,7 +93,7 @@ impl RepartitionNode {
     pub(crate) fn key_indices(&self) -> Vec<usize> {
         let fields = self.input.schema().fields();
         match &self.into {
-            Repartitioning::Blocks { .. } => Vec::new(),
+            Repartitioning::Blocks { .. } | Repartitioning::Rows { .. } | Repartitioning::Bytes { .. } => Vec::new(),
             Repartitioning::Keys { keys, .. } => {
                 keys.iter().filter_map(|key| fields.iter().position(|field| field.name() == key)).collect()
             }
@@ -108,6 +127,12 @@ impl UserDefinedLogicalNodeCore for RepartitionNode {
         match &self.into {
             Repartitioning::Blocks { num_blocks, shuffle } => {
                 write!(f, "Repartition: num_blocks={num_blocks}, shuffle={shuffle}")
+            }
+            Repartitioning::Rows { target_num_rows_per_block, strict } => {
+                write!(f, "Repartition: target_num_rows_per_block={target_num_rows_per_block}, strict={strict}")
+            }
+            Repartitioning::Bytes { target_bytes_per_block } => {
+                write!(f, "Repartition: target_bytes_per_block={target_bytes_per_block}")
             }
             Repartitioning::Keys { keys, num_blocks, sort } => {
                 write!(f, "Repartition: keys=[{}]", keys.join(", "))?;

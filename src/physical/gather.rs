@@ -41,7 +41,7 @@ use crate::runtime::Drivers;
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 
 /// Bytes of the pieces in which a partition runs ahead: small, so that first rows come soon.
-const PIECE_BYTES: usize = 4 << 20;
+pub(super) const PIECE_BYTES: usize = 4 << 20;
 
 /// One partition out of many, in order, with at most `fetch` rows.
 #[derive(Debug)]
@@ -206,24 +206,25 @@ fn gather_in_order(
     context: Arc<TaskContext>,
     owner: &Arc<Owner>,
 ) -> Result<SendableRecordBatchStream> {
-    let blocks = ordered_pieces(plan, &context, owner)?;
+    let blocks = blocks_in_order(plan, &context, owner, PIECE_BYTES)?;
     let batches = blocks.map_ok(block_batches).try_flatten();
     Ok(stream_of(plan.schema(), batches.boxed()))
 }
 
-/// Pieces of all partitions, the one with the smallest id first.
-fn ordered_pieces(
+/// Blocks of about `piece_bytes` of all partitions, the one with the smallest id first. Partitions run ahead.
+pub(super) fn blocks_in_order(
     plan: &Arc<dyn ExecutionPlan>,
     context: &Arc<TaskContext>,
     owner: &Arc<Owner>,
+    piece_bytes: usize,
 ) -> Result<BoxStream<'static, Result<BlockHandle>>> {
     let store = BlockStore::of_task(context)?;
     let target = block_bytes(context)?;
-    let ahead = (target.saturating_mul(2) / PIECE_BYTES).clamp(2, 1024);
+    let ahead = (target.saturating_mul(2) / piece_bytes.max(1)).clamp(2, 1024);
     let mut inputs = Vec::new();
     let mut drivers = Vec::new();
     for partition in 0..plan.output_partitioning().partition_count() {
-        let mut pieces = block_stream(plan, partition, Arc::clone(context), PIECE_BYTES)?;
+        let mut pieces = block_stream(plan, partition, Arc::clone(context), piece_bytes)?;
         let (send, receive) = mpsc::channel(ahead);
         let (store, owner) = (Arc::clone(&store), Arc::clone(owner));
         inputs.push(Input { head: None, pieces: Some(receive) });

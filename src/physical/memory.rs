@@ -99,8 +99,8 @@ impl Needs {
         if total(&live) > total(&peak) {
             peak.clone_from(&live);
         }
-        // An exchange gives its first row when all below it have ended.
-        if plan.is::<ExchangeExec>() {
+        // Most exchanges give their first row when all below them have ended.
+        if plan.downcast_ref::<ExchangeExec>().is_some_and(|exchange| !exchange.streams()) {
             live = own.into_iter().collect();
         }
         Self { live, peak }

@@ -55,7 +55,7 @@ mod zip;
 pub(crate) use bottleneck::bottleneck;
 pub(crate) use compact::CompactExec;
 pub(crate) use diagnose::DiagnoseExec;
-pub(crate) use exchange::{ExchangeExec, ExchangeScheme, StoredBlock, can_sort, collect_blocks};
+pub(crate) use exchange::{BlockSize, ExchangeExec, ExchangeScheme, StoredBlock, can_sort, collect_blocks};
 pub(crate) use failures::FailureLog;
 pub(crate) use gather::{GatherExec, gather};
 pub(crate) use join::BucketJoinExec;

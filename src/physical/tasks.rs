@@ -310,7 +310,7 @@ pub(crate) fn planned_blocks(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
             ExchangeScheme::Slices { num_blocks } | ExchangeScheme::Spread { num_blocks } => Some(*num_blocks),
             ExchangeScheme::Random { num_blocks, .. } | ExchangeScheme::Hash { num_blocks, .. } => *num_blocks,
             ExchangeScheme::BlockOrder { .. } => planned_blocks(exchange.input()),
-            ExchangeScheme::Range { .. } => None,
+            ExchangeScheme::Range { .. } | ExchangeScheme::Sized(_) => None,
         }
     } else if plan.is::<MapExec>() || plan.is::<QueueExec>() || plan.is::<GatherExec>() {
         plan.children().first().and_then(|input| planned_blocks(input))

@@ -10,7 +10,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::NodePlanner;
 use crate::logical::{RepartitionNode, Repartitioning};
-use crate::physical::{ExchangeExec, ExchangeScheme};
+use crate::physical::{BlockSize, ExchangeExec, ExchangeScheme};
 
 #[derive(Debug)]
 pub(super) struct PlanRepartition;
@@ -28,6 +28,12 @@ impl NodePlanner for PlanRepartition {
         let scheme = match *repartition.into() {
             Repartitioning::Blocks { num_blocks, shuffle: true } => ExchangeScheme::Spread { num_blocks },
             Repartitioning::Blocks { num_blocks, shuffle: false } => ExchangeScheme::Slices { num_blocks },
+            Repartitioning::Rows { target_num_rows_per_block: rows, strict } => {
+                ExchangeScheme::Sized(BlockSize::Rows { rows, strict })
+            }
+            Repartitioning::Bytes { target_bytes_per_block } => {
+                ExchangeScheme::Sized(BlockSize::Bytes(target_bytes_per_block))
+            }
             Repartitioning::Keys { num_blocks, sort, .. } => {
                 let schema = inputs[0].schema();
                 let key = |index: usize| Arc::new(Column::new(schema.field(index).name(), index)) as _;

@@ -85,6 +85,41 @@ impl RelationPlanner for BlockyardRelationPlanner {
     }
 }
 
+/// What `repartition` is asked for: one way of several.
+fn repartitioning(arguments: &Arguments) -> Result<Repartitioning> {
+    let (shuffle, sort, strict) = (arguments.flag("shuffle"), arguments.flag("sort"), arguments.flag("strict"));
+    let (num_blocks, keys) = (arguments.size("num_blocks"), arguments.texts("keys"));
+    let rows = arguments.size("target_num_rows_per_block");
+    let bytes = arguments.bytes("target_bytes_per_block")?.map(|bytes| bytes.0);
+    match (keys, num_blocks, rows, bytes) {
+        (Some(_), ..) if shuffle.is_some() => plan_err!("repartition takes keys or shuffle, not both"),
+        (None, ..) if sort.is_some() => plan_err!("repartition sorts by keys, which are not given"),
+        (_, _, None, _) if strict.is_some() => {
+            plan_err!("repartition is strict about target_num_rows_per_block, which is not given")
+        }
+        (Some(keys), num_blocks, None, None) => {
+            Ok(Repartitioning::Keys { keys, num_blocks, sort: sort.unwrap_or(false) })
+        }
+        (None, Some(num_blocks), None, None) => {
+            Ok(Repartitioning::Blocks { num_blocks, shuffle: shuffle.unwrap_or(false) })
+        }
+        (None, None, Some(_), _) | (None, None, _, Some(_)) if shuffle.is_some() => {
+            plan_err!("repartition shuffles into num_blocks, not into blocks of some size")
+        }
+        (None, None, Some(target_num_rows_per_block), None) => {
+            Ok(Repartitioning::Rows { target_num_rows_per_block, strict: strict.unwrap_or(false) })
+        }
+        (None, None, None, Some(target_bytes_per_block)) => Ok(Repartitioning::Bytes { target_bytes_per_block }),
+        (None, None, None, None) => plan_err!(
+            "repartition needs one of the arguments 'num_blocks', 'keys', 'target_num_rows_per_block' and \
+             'target_bytes_per_block'"
+        ),
+        _ => plan_err!(
+            "repartition takes num_blocks and keys, or target_num_rows_per_block, or target_bytes_per_block, not several"
+        ),
+    }
+}
+
 fn planned(plan: LogicalPlan, alias: Option<TableAlias>) -> Result<RelationPlanning> {
     Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(plan, alias))))
 }
@@ -119,21 +154,7 @@ impl BlockyardRelationPlanner {
                 map_groups(table(0)?, keys, self.functions.get(name)?, &options)
             }
             "random_shuffle" => Ok(extension(RandomShuffleNode::try_new(table(0)?, seed(), num_blocks)?)),
-            "repartition" => {
-                let (shuffle, sort) = (arguments.flag("shuffle"), arguments.flag("sort"));
-                let into = match (arguments.texts("keys"), num_blocks) {
-                    (Some(_), _) if shuffle.is_some() => {
-                        return plan_err!("repartition takes keys or shuffle, not both");
-                    }
-                    (Some(keys), num_blocks) => Repartitioning::Keys { keys, num_blocks, sort: sort.unwrap_or(false) },
-                    (None, _) if sort.is_some() => return plan_err!("repartition sorts by keys, which are not given"),
-                    (None, Some(num_blocks)) => {
-                        Repartitioning::Blocks { num_blocks, shuffle: shuffle.unwrap_or(false) }
-                    }
-                    (None, None) => return plan_err!("repartition needs the argument 'num_blocks' or 'keys'"),
-                };
-                Ok(extension(RepartitionNode::try_new(table(0)?, into)?))
-            }
+            "repartition" => Ok(extension(RepartitionNode::try_new(table(0)?, repartitioning(arguments)?)?)),
             "randomize_block_order" => Ok(extension(RandomizeBlocksNode::new(table(0)?, seed()))),
             "diverted" => {
                 let name = arguments.text("name").unwrap_or_default();

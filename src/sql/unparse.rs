@@ -163,6 +163,12 @@ fn call_of(node: &dyn UserDefinedLogicalNode, unparser: &Unparser) -> Result<Opt
             Repartitioning::Blocks { num_blocks, shuffle } => {
                 format!("num_blocks => {num_blocks}, shuffle => {shuffle}")
             }
+            Repartitioning::Rows { target_num_rows_per_block, strict } => {
+                format!("target_num_rows_per_block => {target_num_rows_per_block}, strict => {strict}")
+            }
+            Repartitioning::Bytes { target_bytes_per_block } => {
+                format!("target_bytes_per_block => {target_bytes_per_block}")
+            }
             Repartitioning::Keys { keys, num_blocks, sort } => {
                 let blocks = num_blocks.map_or(String::new(), |n| format!("num_blocks => {n}, "));
                 format!("{blocks}keys => {}, sort => {sort}", quoted_list(keys))

@@ -177,7 +177,7 @@ async fn arguments_of_table_functions_are_checked() {
         ),
         ("SELECT * FROM map_batches(range(3), 3)", vec!["argument 'function' of map_batches must be a string, got 3"]),
         ("SELECT * FROM map_batches(range(3), 'identity', batch_size => 0)", vec!["argument 'batch_size'", "above 0"]),
-        ("SELECT * FROM repartition(range(3))", vec!["repartition needs the argument 'num_blocks'"]),
+        ("SELECT * FROM repartition(range(3))", vec!["repartition needs one of the arguments 'num_blocks'"]),
         ("SELECT * FROM repartition(range(3), num_blocks => 0)", vec!["num_blocks must be at least 1"]),
         ("SELECT * FROM random_shuffle()", vec!["random_shuffle needs 1 table argument(s), got 0"]),
         (

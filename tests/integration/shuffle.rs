@@ -39,6 +39,26 @@ async fn repartition_without_shuffle_keeps_order_and_equalizes() {
     assert_eq!(files(directory.path()).iter().map(lines).collect::<Vec<_>>(), [250, 251, 251, 251]);
 }
 
+/// Rows of each block of a dataset.
+async fn rows_of_blocks(ds: &Dataset) -> Vec<usize> {
+    let directory = tempfile::tempdir().unwrap();
+    ds.write_csv(directory.path().to_str().unwrap(), WriteOptions::default()).await.unwrap();
+    let lines = |name: &String| std::fs::read_to_string(directory.path().join(name)).unwrap().lines().count() - 1;
+    files(directory.path()).iter().map(lines).collect()
+}
+
+#[tokio::test]
+async fn blocks_get_the_rows_and_bytes_that_were_asked_for() {
+    let ds = context().range_in_blocks(1000, 4).unwrap();
+    assert_eq!(rows_of_blocks(&ds.repartition_rows(300, true).unwrap()).await, [300, 300, 300, 100]);
+    assert_eq!(rows_of_blocks(&ds.repartition_rows(200, false).unwrap()).await, [200, 50, 200, 50, 200, 50, 200, 50]);
+    assert_eq!(rows_of_blocks(&ds.repartition_bytes(300 * 8).unwrap()).await, [300, 300, 300, 100]);
+    let filtered = ds.filter("id % 10 = 0").unwrap().repartition_rows(30, true).unwrap();
+    assert_eq!(rows_of_blocks(&filtered).await, [30, 30, 30, 10]);
+    let ids = ints(&filtered.take_all().await.unwrap(), "id");
+    assert_eq!(ids, (0..1000).step_by(10).collect::<Vec<i64>>(), "the order stays");
+}
+
 #[tokio::test]
 async fn repartition_with_shuffle_keeps_the_rows() {
     let ds = context().range(1000).unwrap().repartition(3, true).unwrap();

@@ -31,6 +31,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "dataset",
         &[
+            "aggregates",
             "block",
             "config",
             "context",
@@ -58,6 +59,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("runtime", &["block", "config", "error"]),
     ("store", &["block", "config", "error"]),
     ("functions", &["config", "error"]),
+    ("aggregates", &[]),
     ("seed", &["block"]),
     ("block", &[]),
     ("config", &["error"]),

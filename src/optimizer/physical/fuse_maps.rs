@@ -186,6 +186,7 @@ fn fuse_exchange(exchange: &ExchangeExec, options: &BlockyardOptions) -> Option<
         let fused = ExchangeExec::new(Arc::clone(input), exchange.scheme().clone(), exchange.partitions()).fused();
         return Some(Arc::new(fused));
     }
-    let queue = Arc::new(QueueExec::new(Arc::clone(input)).before_all_to_all());
+    let queue = QueueExec::new(Arc::clone(input));
+    let queue = Arc::new(if exchange.streams() { queue } else { queue.before_all_to_all() });
     Some(Arc::new(ExchangeExec::new(queue, exchange.scheme().clone(), exchange.partitions())))
 }

@@ -1,5 +1,6 @@
 //! Physical rules, in the order in which they are registered.
 
+mod cardinality;
 mod collect_once;
 mod compact_slices;
 mod exchange_sorts;

@@ -27,7 +27,7 @@ impl PhysicalOptimizerRule for ScheduleStages {
             if node.is::<QueueExec>() || !node.children().into_iter().any(is_scheduled) {
                 return Ok(Transformed::no(node));
             }
-            let all_to_all = node.is::<ExchangeExec>();
+            let all_to_all = node.downcast_ref::<ExchangeExec>().is_some_and(|exchange| !exchange.streams());
             let children = node.children().into_iter().map(|child| queued(child, all_to_all)).collect();
             Ok(Transformed::yes(replace_children_if_necessary(node, children)?))
         };

@@ -1,6 +1,6 @@
 //! Hash joins that are not expected to fit in memory become bucket joins, of which no side has to; a hash join would fail.
 //!
-//! A hash join stays when twice what its build side is estimated to take is within an equal share of the memory of all hash
+//! A hash join stays when what its build side takes at the most, or twice what it is expected to take, is within an equal share of the memory of all hash
 //! joins of the plan. Should an estimate be wrong, the query is planned again with `prefer_spilling_joins`.
 //!
 //! ```text
@@ -16,14 +16,14 @@
 
 use std::sync::Arc;
 
-use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{JoinSide, Result};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
-use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
+use super::cardinality::{expected_rows, most_rows};
 use crate::config::BlockyardOptions;
 use crate::physical::{BucketJoinExec, schema_bytes, uses_ours};
 
@@ -56,7 +56,7 @@ impl PhysicalOptimizerRule for SpillJoins {
                 Ok(Transformed::yes(join.build_exec()?))
             }
             Some(join) if !join.null_aware && !fits(join, share) => {
-                Ok(Transformed::yes(Arc::new(BucketJoinExec::new(join)?) as _))
+                Ok(Transformed::yes(Arc::new(BucketJoinExec::new(join, smaller_side(join))?) as _))
             }
             _ => Ok(Transformed::no(node)),
         };
@@ -78,26 +78,29 @@ fn hash_joins(plan: &Arc<dyn ExecutionPlan>) -> usize {
 
 /// Whether all rows of the larger side would be copied for a side of at most `small` bytes.
 fn is_dealt_out(join: &HashJoinExec, small: usize) -> bool {
-    let known = |side: &Arc<dyn ExecutionPlan>| Some(rows(side)?.saturating_mul(build_row_bytes(side)));
+    let known = |side: &Arc<dyn ExecutionPlan>| Some(most_rows(side)?.saturating_mul(build_row_bytes(side)));
     *join.partition_mode() == PartitionMode::Partitioned
         && uses_ours(join.right())
         && known(join.left())
             .is_some_and(|left| left <= small && known(join.right()).is_none_or(|right| right / 4 >= left))
 }
 
-fn rows(side: &Arc<dyn ExecutionPlan>) -> Option<usize> {
-    let statistics = StatisticsContext::new().compute(side.as_ref(), &StatisticsArgs::new()).ok()?;
-    statistics.num_rows.get_value().copied()
-}
-
 fn build_row_bytes(side: &Arc<dyn ExecutionPlan>) -> usize {
     schema_bytes(&side.schema()) + HASH_ENTRY_BYTES
 }
 
+/// The side that is expected to have fewer bytes.
+fn smaller_side(join: &HashJoinExec) -> JoinSide {
+    let bytes = |side| Some(expected_rows(side)?.saturating_mul(build_row_bytes(side)));
+    match (bytes(join.left()), bytes(join.right())) {
+        (Some(left), Some(right)) if right < left => JoinSide::Right,
+        _ => JoinSide::Left,
+    }
+}
+
 /// Whether the build side is expected to stay within `share` bytes. A side of unknown size is.
 fn fits(join: &HashJoinExec, share: usize) -> bool {
-    match rows(join.left()) {
-        Some(rows) => rows.saturating_mul(build_row_bytes(join.left())).saturating_mul(SAFETY) <= share,
-        None => share > 0,
-    }
+    let bytes = |rows: usize| rows.saturating_mul(build_row_bytes(join.left()));
+    most_rows(join.left()).is_some_and(|rows| bytes(rows) <= share)
+        || expected_rows(join.left()).map_or(share > 0, |rows| bytes(rows).saturating_mul(SAFETY) <= share)
 }

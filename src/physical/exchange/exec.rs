@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
+use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -11,6 +12,7 @@ use datafusion::physical_expr::Distribution;
 use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements, PhysicalExpr, PlanProperties,
     ReplaceChildrenOptions,
@@ -18,7 +20,9 @@ use datafusion::physical_plan::{
 use futures::future::{BoxFuture, Shared};
 use futures::{FutureExt, StreamExt, stream};
 use parking_lot::Mutex;
+use tokio::sync::Mutex as AsyncMutex;
 
+use super::cutter::{BlockSize, Cutter};
 use super::hashed::{self, Hashed};
 use super::random::{self, Shuffled};
 use super::slices::{self, Slice};
@@ -27,7 +31,9 @@ use super::{ExchangeScheme, collect_blocks};
 use crate::block::TaskId;
 use crate::physical::StageMetrics;
 use crate::physical::executions::Executions;
+use crate::physical::gather::{PIECE_BYTES, blocks_in_order};
 use crate::physical::input_order::InputOrder;
+use crate::physical::memory::block_bytes;
 use crate::physical::tasks::{Task, TaskPlan, TaskStream, as_task_plan, execute_tasks, properties, stream_of};
 use crate::runtime::Drivers;
 use crate::store::{NextUse, QueryPool};
@@ -73,12 +79,18 @@ enum Buckets {
     Random(Arc<Shuffled>),
     Hash(Arc<Hashed>),
     Sorted(Arc<Sorted>),
+    /// They are cut when they are asked for.
+    Cut(Arc<AsyncMutex<Cutter>>),
 }
 
 impl ExchangeExec {
     /// An exchange of the rows of `input`, with `partitions` streams.
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>, scheme: ExchangeScheme, partitions: usize) -> Self {
-        let properties = properties(input.schema(), partitions, EmissionType::Final);
+        let emission = match scheme {
+            ExchangeScheme::Sized(_) => EmissionType::Incremental,
+            _ => EmissionType::Final,
+        };
+        let properties = properties(input.schema(), partitions, emission);
         // A random shuffle and a sort do not care for the order, so a sort below them may go.
         let ordered = !matches!(scheme, ExchangeScheme::Random { .. } | ExchangeScheme::Range { .. });
         let input_order = ordered.then(|| InputOrder::of(input.as_ref()));
@@ -108,6 +120,22 @@ impl ExchangeExec {
     /// How rows are distributed.
     pub(crate) fn scheme(&self) -> &ExchangeScheme {
         &self.scheme
+    }
+
+    /// Where blocks end, if that is known before the last row has come: the first block does not wait for it.
+    fn cuts(&self) -> Option<BlockSize> {
+        match self.scheme {
+            ExchangeScheme::Sized(size) => Some(size),
+            ExchangeScheme::Slices { num_blocks } => {
+                exact_rows(&self.input).map(|total_rows| BlockSize::Parts { num_blocks, total_rows })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it gives blocks before its input has ended.
+    pub(crate) fn streams(&self) -> bool {
+        self.cuts().is_some()
     }
 
     /// Number of streams.
@@ -148,7 +176,17 @@ impl ExchangeExec {
         let (input, scheme, stage) = (Arc::clone(&self.input), self.scheme.clone(), self.map_stage.clone());
         let context = Arc::clone(context);
         stage.owner().describe(QueryPool::query_of(&context), || self.map_stage_name());
+        let cuts = self.cuts();
         let map_side = async move {
+            if let Some(size) = cuts {
+                // Blocks of the input matter only where they stay what they are.
+                let bytes = match size {
+                    BlockSize::Rows { strict: false, .. } => block_bytes(&context)?,
+                    _ => PIECE_BYTES,
+                };
+                let blocks = blocks_in_order(&input, &context, stage.owner(), bytes)?;
+                return Ok(Buckets::Cut(Arc::new(AsyncMutex::new(Cutter::new(blocks, size)))));
+            }
             match scheme {
                 ExchangeScheme::Random { seed, num_blocks } => {
                     let shuffled = random::map_side(&input, &context, &stage, seed, num_blocks).await?;
@@ -178,6 +216,15 @@ impl ExchangeExec {
         let execution = Arc::new(Execution { buckets: buckets.boxed().shared(), next: AtomicUsize::new(0) });
         *run = Run::Running(Arc::downgrade(&execution));
         Ok(Some(execution))
+    }
+}
+
+/// The number of rows of a plan, if that is certain.
+fn exact_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+    let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new()).ok()?;
+    match statistics.num_rows {
+        Precision::Exact(rows) => Some(rows),
+        Precision::Inexact(_) | Precision::Absent => None,
     }
 }
 
@@ -283,8 +330,15 @@ impl TaskPlan for ExchangeExec {
         let schema = self.schema();
         let tasks = stream::try_unfold((execution, schema, run), |(execution, schema, run)| async move {
             let buckets = execution.buckets.clone().await.map_err(DataFusionError::Shared)?;
-            let index = execution.next.fetch_add(1, Relaxed);
+            let mut index = execution.next.fetch_add(1, Relaxed);
             let batches = match &buckets {
+                Buckets::Cut(cutter) => match cutter.lock().await.next().await? {
+                    Some((number, bucket)) => {
+                        index = number;
+                        Some(slices::read(bucket))
+                    }
+                    None => None,
+                },
                 Buckets::Slices(buckets) => {
                     buckets.get(index).map(|bucket| slices::read(std::mem::take(&mut *bucket.lock())))
                 }

@@ -7,10 +7,11 @@
 //!  task 2 ─ fused steps ─┘   spilled when over the limit  └─ bucket 2 ─ task 2
 //! ```
 //!
-//! The map side ends before the first bucket is read. Buckets are pulled by the partitions from one queue, like read
-//! tasks; what they read is freed as they go.
+//! The map side ends before the first bucket is read, unless rows stay in order and it is known where buckets end. Buckets
+//! are pulled by the partitions from one queue, like read tasks; what they read is freed as they go.
 
 mod collect;
+mod cutter;
 mod exec;
 mod hashed;
 mod random;
@@ -20,6 +21,7 @@ mod slices;
 mod sorted;
 
 pub(crate) use collect::{StoredBlock, collect_blocks};
+pub(crate) use cutter::BlockSize;
 pub(crate) use exec::ExchangeExec;
 pub(super) use runs::{Coding, Cut, Runs, cuts, equal_parts, exact_parts};
 pub(crate) use scheme::ExchangeScheme;

@@ -229,6 +229,11 @@ impl Runs {
         &self.schema
     }
 
+    /// Number of all rows.
+    pub(crate) fn num_rows(&self) -> usize {
+        self.rows
+    }
+
     /// Bytes of all rows, with their codes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use datafusion::physical_expr::LexOrdering;
 use datafusion::physical_plan::PhysicalExpr;
 
+use super::BlockSize;
+
 /// How an exchange distributes rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ExchangeScheme {
@@ -21,6 +23,8 @@ pub(crate) enum ExchangeScheme {
         /// Number of output blocks.
         num_blocks: usize,
     },
+    /// Runs of consecutive rows, cut to a size while the input comes.
+    Sized(BlockSize),
     /// Every output block gets an equal part of every input block.
     Spread {
         /// Number of output blocks.
@@ -53,6 +57,7 @@ impl ExchangeScheme {
         match self {
             Self::Random { .. } => "RandomShuffleMap",
             Self::Slices { .. } => "SplitRepartition",
+            Self::Sized(_) => "StreamingRepartitionMap",
             Self::Spread { .. } | Self::Hash { .. } => "RepartitionMap",
             Self::Range { .. } => "SortMap",
             Self::BlockOrder { .. } => "RandomizeBlockOrder",
@@ -64,6 +69,7 @@ impl ExchangeScheme {
         match self {
             Self::Random { .. } => "RandomShuffleReduce",
             Self::Slices { .. } => "SplitRepartitionReduce",
+            Self::Sized(_) => "StreamingRepartition",
             Self::Spread { .. } | Self::Hash { .. } => "RepartitionReduce",
             Self::Range { .. } => "SortReduce",
             Self::BlockOrder { .. } => "RandomizedBlocks",
@@ -72,7 +78,7 @@ impl ExchangeScheme {
 
     /// Whether the operator below may be part of the map side: all but those which only hand blocks around.
     pub(crate) fn absorbs_maps(&self) -> bool {
-        !matches!(self, Self::BlockOrder { .. })
+        !matches!(self, Self::BlockOrder { .. } | Self::Sized(_))
     }
 }
 
@@ -82,6 +88,11 @@ impl fmt::Display for ExchangeScheme {
             Self::Random { seed, num_blocks: None } => write!(f, "random(seed={seed})"),
             Self::Random { seed, num_blocks: Some(n) } => write!(f, "random(seed={seed}, num_blocks={n})"),
             Self::Slices { num_blocks } => write!(f, "slices(num_blocks={num_blocks})"),
+            Self::Sized(BlockSize::Rows { rows, strict }) => write!(f, "sized(rows={rows}, strict={strict})"),
+            Self::Sized(BlockSize::Bytes(bytes)) => write!(f, "sized(bytes={bytes})"),
+            Self::Sized(BlockSize::Parts { num_blocks, total_rows }) => {
+                write!(f, "sized(num_blocks={num_blocks}, total_rows={total_rows})")
+            }
             Self::Spread { num_blocks } => write!(f, "spread(num_blocks={num_blocks})"),
             Self::Hash { keys, num_blocks, sort } => {
                 let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();

@@ -13,9 +13,9 @@ use crate::store::BlockHandle;
 /// A run of rows of one block.
 #[derive(Debug, Clone)]
 pub(super) struct Slice {
-    handle: BlockHandle,
-    offset: usize,
-    length: usize,
+    pub(super) handle: BlockHandle,
+    pub(super) offset: usize,
+    pub(super) length: usize,
 }
 
 /// The buckets of a scheme that hands slices around.
@@ -24,7 +24,10 @@ pub(super) fn buckets(scheme: &ExchangeScheme, blocks: Vec<StoredBlock>) -> Vec<
         ExchangeScheme::Spread { num_blocks } => spread(&blocks, num_blocks),
         ExchangeScheme::BlockOrder { seed } => block_order(blocks, seed),
         ExchangeScheme::Slices { num_blocks } => equal_runs(&blocks, num_blocks),
-        ExchangeScheme::Random { .. } | ExchangeScheme::Hash { .. } | ExchangeScheme::Range { .. } => Vec::new(),
+        ExchangeScheme::Random { .. }
+        | ExchangeScheme::Hash { .. }
+        | ExchangeScheme::Range { .. }
+        | ExchangeScheme::Sized(_) => Vec::new(),
     }
 }
 
@@ -81,7 +84,7 @@ pub(super) fn read(bucket: Vec<Slice>) -> BoxStream<'static, Result<RecordBatch>
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::block::{Block, TaskId};
     use crate::store::NextUse;
@@ -89,7 +92,8 @@ mod tests {
     use datafusion::arrow::array::Int64Array;
     use std::sync::Arc;
 
-    fn blocks(rows: &[usize]) -> Vec<StoredBlock> {
+    /// Stored blocks with so many rows of eight bytes.
+    pub(in super::super) fn blocks(rows: &[usize]) -> Vec<StoredBlock> {
         let store = store(usize::MAX);
         let stored = |(i, rows): (usize, &usize)| {
             let column = Arc::new(Int64Array::from(vec![0; *rows])) as _;

@@ -6,8 +6,9 @@
 //! right ── runs by the hash of the keys ──┘            └─ bucket 2: too many rows of one key: sort-merge join
 //! ```
 //!
-//! Which side is built from, and how many buckets there are, follows from the bytes that were really written. When the
-//! left side turns out to be small, the right one is not written at all: it streams through one hash join.
+//! Which side is built from, and how many buckets there are, follows from the bytes that were really written. The side that
+//! is expected to be smaller is written first. When it turns out to be small, the other one is not written at all: it streams
+//! through one hash join.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -16,7 +17,7 @@ use std::sync::{Arc, Weak};
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DataFusionError, Result, internal_err};
+use datafusion::common::{DataFusionError, JoinSide, JoinType, Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
@@ -37,11 +38,15 @@ use crate::physical::executions::Executions;
 use crate::physical::memory::query_memory;
 use crate::physical::tasks::{properties, stream_of};
 use crate::runtime::{Drivers, on_io_thread};
-use crate::store::QueryPool;
+use crate::store::{BlockStore, QueryPool};
 
 /// The side that a bucket is built from has this part of the memory of the query for each thread: it is held twice for a
 /// moment, with a table, and the other buckets' runs want to stay in memory.
 const BUILD_PART: usize = 6;
+/// The side has at most this part of the memory that is free.
+const FREE_PART: usize = 3;
+/// Bytes that a hash table takes for each row.
+const TABLE_ROW_BYTES: usize = 32;
 /// Smaller buckets cost more than they save.
 const LEAST_BUILD_BYTES: usize = 1 << 20;
 /// A bin with so many times the bytes of others is looked at code by code.
@@ -54,6 +59,7 @@ const TOO_LARGE: usize = 3;
 pub(crate) struct BucketJoinExec {
     /// What a bucket runs; its inputs are those of this operator.
     join: HashJoinExec,
+    first: JoinSide,
     runs: Executions<Mutex<Run>>,
     properties: Arc<PlanProperties>,
     sides: [StageMetrics; 2],
@@ -80,10 +86,10 @@ impl fmt::Debug for Execution {
     }
 }
 
-/// What there is to do once the left side has been written.
+/// What there is to do once the first side has been written.
 #[derive(Debug)]
 enum Work {
-    /// The right side streams through one hash join, partition by partition.
+    /// The other side streams through one hash join, partition by partition.
     Stream(Arc<dyn ExecutionPlan>),
     /// Both sides were written.
     Buckets { left: Arc<Runs>, right: Arc<Runs>, buckets: Vec<Bucket>, target: usize },
@@ -97,18 +103,24 @@ struct Bucket {
 }
 
 impl BucketJoinExec {
-    /// The rows that `join` gives, in any order.
-    pub(crate) fn new(join: &HashJoinExec) -> Result<Self> {
+    /// The rows that `join` gives, in any order. The side `first`, left or right, is expected to be the smaller one.
+    pub(crate) fn new(join: &HashJoinExec, first: JoinSide) -> Result<Self> {
         let partitions = join.properties().partitioning.partition_count();
-        Self::with_partitions(join.builder().reset_state().build()?, partitions)
+        Self::with_partitions(join.builder().reset_state().build()?, first, partitions)
     }
 
-    fn with_partitions(join: HashJoinExec, partitions: usize) -> Result<Self> {
+    /// The kind of join.
+    pub(crate) fn join_type(&self) -> JoinType {
+        *self.join.join_type()
+    }
+
+    fn with_partitions(join: HashJoinExec, first: JoinSide, partitions: usize) -> Result<Self> {
         let inputs = [join.left(), join.right()].map(|side| side.output_partitioning().partition_count());
         let partitions = inputs.into_iter().max().unwrap_or(1).max(partitions);
         Ok(Self {
             properties: properties(join.schema(), partitions, EmissionType::Final),
             join,
+            first,
             runs: Executions::default(),
             sides: Default::default(),
             metrics: ExecutionPlanMetricsSet::new(),
@@ -130,6 +142,7 @@ impl BucketJoinExec {
         }
         let prepare = Prepare {
             join: self.join.builder().reset_state().build()?,
+            first: self.first,
             sides: self.sides.clone(),
             metrics: self.metrics.clone(),
             context: Arc::clone(context),
@@ -150,6 +163,7 @@ impl BucketJoinExec {
 /// Writes the sides of a join.
 struct Prepare {
     join: HashJoinExec,
+    first: JoinSide,
     sides: [StageMetrics; 2],
     metrics: ExecutionPlanMetricsSet,
     context: Arc<TaskContext>,
@@ -158,18 +172,34 @@ struct Prepare {
 impl Prepare {
     async fn work(self) -> Result<Work> {
         let threads = self.context.session_config().target_partitions();
-        let target = (query_memory(&self.context)? / (BUILD_PART * threads)).max(LEAST_BUILD_BYTES);
-        let (left_keys, right_keys) = self.join.on().iter().cloned().unzip();
-        let left = Arc::new(self.runs(self.join.left(), 0, left_keys).await?);
-        if left.bytes() <= target {
-            let build = source(&left, 0..=u64::MAX)?;
-            let join = self.join.builder().with_new_children(vec![build, Arc::clone(self.join.right())])?;
-            let join = join.reset_state().with_partition_mode(PartitionMode::CollectLeft).build_exec()?;
-            return Ok(Work::Stream(join));
-        }
-        let right = Arc::new(self.runs(self.join.right(), 1, right_keys).await?);
+        // One table that all threads share may be as large as theirs together.
+        let small = self.build_memory()?;
+        let (left, right) = match self.first {
+            JoinSide::Right => {
+                let right = self.runs(JoinSide::Right).await?;
+                if build_bytes(&right) <= small {
+                    let sources = vec![Arc::clone(self.join.left()), source(&right, 0..=u64::MAX)?];
+                    let join = self.join.builder().with_new_children(sources)?.reset_state().build()?;
+                    return Ok(Work::Stream(join.swap_inputs(PartitionMode::CollectLeft)?));
+                }
+                (self.runs(JoinSide::Left).await?, right)
+            }
+            JoinSide::Left | JoinSide::None => {
+                let left = self.runs(JoinSide::Left).await?;
+                if build_bytes(&left) <= small {
+                    let sources = vec![source(&left, 0..=u64::MAX)?, Arc::clone(self.join.right())];
+                    let join = self.join.builder().with_new_children(sources)?.reset_state();
+                    return Ok(Work::Stream(join.with_partition_mode(PartitionMode::CollectLeft).build_exec()?));
+                }
+                (left, self.runs(JoinSide::Right).await?)
+            }
+        };
         let from_left = left.bytes() <= right.bytes();
         let (smaller, larger) = if from_left { (&left, &right) } else { (&right, &left) };
+        // Of the bytes of the rows: they are what is cut.
+        let rows_part = smaller.bytes() as f64 / build_bytes(smaller).max(1) as f64;
+        let target = ((self.build_memory()? / threads) as f64 * rows_part) as usize;
+        let target = target.max(LEAST_BUILD_BYTES);
         let (other_bins, counted) = (larger.bins(), Arc::clone(smaller));
         let cut =
             on_io_thread(move || cuts(counted.bins(), target, threads, |cut, target| split(&counted, cut, target)));
@@ -186,14 +216,28 @@ impl Prepare {
         Ok(Work::Buckets { left, right, buckets, target })
     }
 
-    async fn runs(
-        &self,
-        input: &Arc<dyn ExecutionPlan>,
-        side: usize,
-        keys: Vec<Arc<dyn PhysicalExpr>>,
-    ) -> Result<Runs> {
-        Runs::collect(input, &self.context, &self.sides[side], Coding::Hash { keys }).await
+    /// What all threads together may build from: of the memory that the query was planned for, and of what operators and tasks
+    /// leave free now, since the tables of other joins stay.
+    fn build_memory(&self) -> Result<usize> {
+        let store = BlockStore::of_task(&self.context)?;
+        let budget = store.budget();
+        let free = budget.limit().saturating_sub(budget.used().saturating_sub(budget.blocks()));
+        Ok((query_memory(&self.context)? / BUILD_PART).min(free / FREE_PART).max(LEAST_BUILD_BYTES))
     }
+
+    async fn runs(&self, side: JoinSide) -> Result<Arc<Runs>> {
+        let (left_keys, right_keys) = self.join.on().iter().cloned().unzip();
+        let (input, stage, keys) = match side {
+            JoinSide::Right => (self.join.right(), &self.sides[1], right_keys),
+            JoinSide::Left | JoinSide::None => (self.join.left(), &self.sides[0], left_keys),
+        };
+        Ok(Arc::new(Runs::collect(input, &self.context, stage, Coding::Hash { keys }).await?))
+    }
+}
+
+/// What a side takes as the build side of a hash join.
+fn build_bytes(side: &Runs) -> usize {
+    side.bytes() + TABLE_ROW_BYTES * side.num_rows()
 }
 
 /// Cuts what one bin has of a side. Where that is much more than others have, some key has many rows.
@@ -317,7 +361,7 @@ impl ExecutionPlan for BucketJoinExec {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let join = self.join.builder().with_new_children(children)?.reset_state().build()?;
         let partitions = self.properties.partitioning.partition_count();
-        Ok(Arc::new(Self::with_partitions(join, partitions)?))
+        Ok(Arc::new(Self::with_partitions(join, self.first, partitions)?))
     }
 
     fn apply_expressions(

@@ -8,7 +8,7 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
-use datafusion::physical_plan::execution_plan::EmissionType;
+use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
@@ -199,6 +199,15 @@ impl ExecutionPlan for MapExec {
 
     fn metrics(&self) -> Option<MetricsSet> {
         Some(self.stage.metrics())
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        use CardinalityEffect::{Equal, LowerEqual, Unknown};
+        self.steps.iter().fold(Equal, |all, step| match (all, step.cardinality()) {
+            (Equal, Equal) => Equal,
+            (Equal | LowerEqual, Equal | LowerEqual) => LowerEqual,
+            _ => Unknown,
+        })
     }
 }
 

@@ -10,6 +10,7 @@ use datafusion::common::{Result, exec_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr_common::physical_expr::fmt_sql;
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
 
 use super::push::{Push, push_stream};
 use super::{MapStep, StepTask};
@@ -35,6 +36,10 @@ impl MapStep for FilterStep {
 
     fn schema(&self) -> &SchemaRef {
         &self.schema
+    }
+
+    fn cardinality(&self) -> CardinalityEffect {
+        CardinalityEffect::LowerEqual
     }
 
     fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {

@@ -9,6 +9,7 @@ use datafusion::arrow::array::{RecordBatch, new_null_array};
 use datafusion::arrow::datatypes::{Field, SchemaRef};
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 
@@ -96,6 +97,14 @@ impl MapStep for FunctionStep {
 
     fn prepare(&self) -> Result<()> {
         self.call.function.prepare().while_doing(|| format!("building {}", self.name()))
+    }
+
+    fn cardinality(&self) -> CardinalityEffect {
+        // Rows for which it fails may be left out.
+        match self.call.operator == "Filter" || self.call.function.preserves_row_count() {
+            true => CardinalityEffect::LowerEqual,
+            false => CardinalityEffect::Unknown,
+        }
     }
 
     fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {

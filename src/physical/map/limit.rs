@@ -5,6 +5,7 @@ use std::sync::Arc;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::{MapStep, StepTask};
@@ -31,6 +32,10 @@ impl MapStep for LimitStep {
 
     fn schema(&self) -> &SchemaRef {
         &self.schema
+    }
+
+    fn cardinality(&self) -> CardinalityEffect {
+        CardinalityEffect::LowerEqual
     }
 
     fn run(&self, batches: SendableRecordBatchStream, _task: StepTask) -> Result<SendableRecordBatchStream> {

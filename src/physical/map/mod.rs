@@ -25,6 +25,7 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
 
 use super::FilesOfTask;
 use super::failures::{FailureLog, StepRows};
@@ -60,6 +61,9 @@ pub(crate) trait MapStep: Debug + Send + Sync {
     fn prepare(&self) -> Result<()> {
         Ok(())
     }
+
+    /// How many rows it gives for those that it gets.
+    fn cardinality(&self) -> CardinalityEffect;
 
     /// Whether rows for which it fails are kept with the file that they are from.
     fn diverts(&self) -> bool {

@@ -10,6 +10,7 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr_common::physical_expr::fmt_sql;
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
 
 use super::push::{Push, push_stream};
 use super::{MapStep, StepTask};
@@ -41,6 +42,10 @@ impl MapStep for ProjectStep {
 
     fn schema(&self) -> &SchemaRef {
         &self.schema
+    }
+
+    fn cardinality(&self) -> CardinalityEffect {
+        CardinalityEffect::Equal
     }
 
     fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {

@@ -8,6 +8,7 @@ use datafusion::arrow::compute::filter_record_batch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
 
 use super::push::{Push, push_stream};
 use super::{MapStep, StepTask};
@@ -35,6 +36,10 @@ impl MapStep for SampleStep {
 
     fn schema(&self) -> &SchemaRef {
         &self.schema
+    }
+
+    fn cardinality(&self) -> CardinalityEffect {
+        CardinalityEffect::LowerEqual
     }
 
     fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {

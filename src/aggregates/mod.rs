@@ -1,0 +1,62 @@
+//! Ray's aggregates that DataFusion does not have, for SQL and Rust.
+//!
+//! Most are a builtin aggregate of some expression, and planned as that: they spill, merge and filter as it does.
+
+mod rewritten;
+mod value_counter;
+
+use std::sync::{Arc, LazyLock};
+
+use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::logical_expr::{AggregateUDF, Expr};
+
+use rewritten::Rewritten;
+use value_counter::ValueCounter;
+
+static ALL: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
+    let rewritten = Rewritten::all().into_iter().map(AggregateUDF::new_from_impl);
+    rewritten.chain([AggregateUDF::new_from_impl(ValueCounter::new())]).map(Arc::new).collect()
+});
+
+/// All of them, to be registered in a session.
+pub(crate) fn all() -> Vec<Arc<AggregateUDF>> {
+    ALL.clone()
+}
+
+/// The greatest absolute value of a number. Null without values.
+pub fn abs_max(of: Expr) -> Expr {
+    call("abs_max", of)
+}
+
+/// Percentage of rows for which `of` is null, 0 to 100. Null without rows.
+pub fn missing_value_percentage(of: Expr) -> Expr {
+    call("missing_value_percentage", of)
+}
+
+/// Percentage of the values of a number that are 0, 0 to 100; nulls do not count. Null without values.
+pub fn zero_percentage(of: Expr) -> Expr {
+    call("zero_percentage", of)
+}
+
+/// All values, also nulls, as a list.
+pub fn as_list(of: Expr) -> Expr {
+    call("as_list", of)
+}
+
+/// The different values, also null, as a list in no particular order.
+pub fn unique_values(of: Expr) -> Expr {
+    call("unique_values", of)
+}
+
+/// The different values but null, with the number of rows of each: a list of `{value, count}`, the most frequent first, and
+/// of equally frequent ones the least. It holds all different values of a group in memory.
+pub fn value_counter(of: Expr) -> Expr {
+    call("value_counter", of)
+}
+
+fn call(name: &str, of: Expr) -> Expr {
+    let function = ALL.iter().find(|function| function.name() == name);
+    #[expect(clippy::expect_used, reason = "the names are those of this file")]
+    let function = Arc::clone(function.expect("an aggregate of ours"));
+    Expr::AggregateFunction(AggregateFunction::new_udf(function, vec![of], false, None, vec![], None))
+}
