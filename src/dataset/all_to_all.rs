@@ -1,10 +1,12 @@
 //! Transformations that move rows between tasks, or bring datasets together.
 
 use datafusion::common::{Result, plan_err};
-use datafusion::logical_expr::JoinType;
+use datafusion::logical_expr::{JoinType, SortExpr};
 
 use super::{Dataset, GroupedDataset};
-use crate::logical::{RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning, ZipNode, extension};
+use crate::logical::{
+    RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning, ZipNode, extension, summary,
+};
 use crate::seed::fresh_seed;
 
 impl Dataset {
@@ -24,6 +26,19 @@ impl Dataset {
         let columns = self.columns_of(columns, "sort")?;
         let order = columns.into_iter().map(|column| column.sort(!descending, false)).collect();
         self.via_dataframe(|frame| frame.sort(order))
+    }
+
+    /// Sorted by expressions, each with its own direction and place of nulls: `col("a").sort(false, true)` is descending with
+    /// nulls first.
+    pub fn sort_by(&self, order: Vec<SortExpr>) -> Result<Self> {
+        self.via_dataframe(|frame| frame.sort(order))
+    }
+
+    /// One row for each column: `column`, `type`, `count` of values, `missing_percentage`, and for numbers
+    /// `zero_percentage`, `mean`, `std` (of a sample: n - 1), `median` (an estimate), with `min` and `max` as texts. Reads
+    /// the rows once.
+    pub fn summary(&self) -> Result<Self> {
+        Ok(self.with_plan(summary(self.plan.clone())?))
     }
 
     /// Groups of rows with equal keys.
@@ -53,6 +68,38 @@ impl Dataset {
             let right_on: Vec<&str> = right_on.iter().map(String::as_str).collect();
             left.join(right, how, &on, &right_on, None)
         })
+    }
+
+    /// As [`Dataset::join`], where columns that both sides have get the suffixes, the left one's and the right one's: with
+    /// `("", "_right")` there are `a` and `a_right`. Fails where names stay equal.
+    pub fn join_with_suffixes(
+        &self,
+        other: &Self,
+        how: JoinType,
+        on: &[&str],
+        right_on: &[&str],
+        suffixes: (&str, &str),
+    ) -> Result<Self> {
+        let (left, right) = (self.columns(), other.columns());
+        let renamed = |ds: &Self, own: &[String], others: &[String], suffix: &str| {
+            let shared: Vec<_> = own.iter().filter(|name| others.contains(name)).collect();
+            let names: Vec<_> = shared.iter().map(|name| (name.as_str(), format!("{name}{suffix}"))).collect();
+            ds.rename_columns(&names.iter().map(|(old, new)| (*old, new.as_str())).collect::<Vec<_>>())
+        };
+        let with_suffix = |names: &[&str], others: &[String], suffix: &str| -> Vec<String> {
+            let shared = |name: &str| others.iter().any(|other| other == name);
+            names.iter().map(|name| if shared(name) { format!("{name}{suffix}") } else { (*name).to_owned() }).collect()
+        };
+        self.columns_of(on, "join")?;
+        other.columns_of(right_on, "join")?;
+        let (on, right_on) = (with_suffix(on, &right, suffixes.0), with_suffix(right_on, &left, suffixes.1));
+        let (one, two) = (renamed(self, &left, &right, suffixes.0)?, renamed(other, &right, &left, suffixes.1)?);
+        if let Some(name) = one.columns().into_iter().find(|name| two.columns().contains(name)) {
+            return plan_err!("both sides of the join have a column '{name}', also with the suffixes");
+        }
+        let on: Vec<&str> = on.iter().map(String::as_str).collect();
+        let right_on: Vec<&str> = right_on.iter().map(String::as_str).collect();
+        one.join(&two, how, &on, &right_on)
     }
 
     /// The distinct values of a column.

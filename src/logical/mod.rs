@@ -16,6 +16,7 @@ mod map_groups;
 mod random_shuffle;
 mod randomize_blocks;
 mod repartition;
+mod summary;
 mod zip;
 
 pub use map::{MapNode, MapOperator};
@@ -23,6 +24,7 @@ pub(crate) use map_groups::map_groups;
 pub use random_shuffle::RandomShuffleNode;
 pub use randomize_blocks::RandomizeBlocksNode;
 pub use repartition::{RepartitionNode, Repartitioning};
+pub(crate) use summary::summary;
 pub use zip::ZipNode;
 
 use std::sync::Arc;

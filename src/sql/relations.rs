@@ -20,7 +20,7 @@ use crate::config::parse_resources;
 use crate::functions::{Compute, ComputeStrategy, Failures, FunctionRegistry, MapOptions};
 use crate::logical::{
     MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning, ZipNode, extension,
-    map_groups,
+    map_groups, summary,
 };
 use crate::runtime::block_on_io;
 use crate::seed::fresh_seed;
@@ -156,6 +156,7 @@ impl BlockyardRelationPlanner {
             "random_shuffle" => Ok(extension(RandomShuffleNode::try_new(table(0)?, seed(), num_blocks)?)),
             "repartition" => Ok(extension(RepartitionNode::try_new(table(0)?, repartitioning(arguments)?)?)),
             "randomize_block_order" => Ok(extension(RandomizeBlocksNode::new(table(0)?, seed()))),
+            "summary" => summary(table(0)?),
             "diverted" => {
                 let name = arguments.text("name").unwrap_or_default();
                 scan("diverted", self.diverted.table(name)?)

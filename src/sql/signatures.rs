@@ -153,6 +153,7 @@ const SIGNATURES: &[Signature] = &[
         ],
     },
     Signature { name: "randomize_block_order", tables: 1, required: 0, arguments: &[("seed", Kind::Count)] },
+    Signature { name: "summary", tables: 1, required: 0, arguments: &[] },
     Signature { name: "diverted", tables: 0, required: 1, arguments: &[("name", Kind::Text)] },
     Signature { name: "zip", tables: 2, required: 0, arguments: &[] },
 ];

@@ -85,6 +85,38 @@ async fn union_zip_sort_unique_and_join() {
 }
 
 #[tokio::test]
+async fn each_key_of_a_sort_has_its_own_direction() {
+    let ds = context().range(6).unwrap().with_column("k", col("id") % lit(2)).unwrap();
+    let sorted = ds.sort_by(vec![col("k").sort(false, true), col("id").sort(true, true)]).unwrap();
+    assert_eq!(ints(&sorted.take_all().await.unwrap(), "id"), [1, 3, 5, 0, 2, 4]);
+}
+
+#[tokio::test]
+async fn a_join_gives_equal_names_their_suffixes() {
+    let context = context();
+    let a = context.range(4).unwrap().with_column("v", col("id") * lit(10)).unwrap();
+    let b = context.range(3).unwrap().with_column("v", col("id") * lit(100)).unwrap();
+    let joined = a.join_with_suffixes(&b, JoinType::Left, &["id"], &["id"], ("", "_right")).unwrap();
+    assert_eq!(joined.columns(), ["id", "v", "id_right", "v_right"]);
+    let rows = lines(&joined.sort(&["id"], false).unwrap().take_all().await.unwrap());
+    assert_eq!(rows, ["0|0|0|0", "1|10|1|100", "2|20|2|200", "3|30|NULL|NULL"]);
+    let error = a.join_with_suffixes(&b, JoinType::Inner, &["id"], &["id"], ("", "")).unwrap_err().to_string();
+    assert!(error.contains("both sides of the join have a column 'id'"), "{error}");
+}
+
+#[tokio::test]
+async fn a_summary_has_a_row_for_each_column() {
+    let ds = context().sql("SELECT id, CASE WHEN id % 2 = 0 THEN 0.0 END AS v, 's' || id AS s FROM range(10)").await;
+    let summary = ds.unwrap().summary().unwrap();
+    assert_eq!(summary.columns()[..3], ["column", "type", "count"]);
+    let rows = lines(&summary.take_all().await.unwrap());
+    assert_eq!(rows.len(), 3);
+    assert!(rows[0].starts_with("id|Int64|10|0.0|10.0|4.5|3.027") && rows[0].ends_with("|0|4.5|9"), "{rows:?}");
+    assert_eq!(rows[1], "v|Float64|5|50.0|100.0|0.0|0.0|0.0|0.0|0.0");
+    assert_eq!(rows[2], "s|Utf8|10|0.0|NULL|NULL|NULL|s0|NULL|s9");
+}
+
+#[tokio::test]
 async fn zip_aligns_rows_whatever_the_blocks() {
     let context = context();
     let a = context.range_in_blocks(10_000, 7).unwrap();

@@ -49,7 +49,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("sql", &["config", "context", "dataset", "error", "functions", "logical", "runtime", "seed", "sources"]),
-    ("logical", &["config", "error", "functions"]),
+    ("logical", &["aggregates", "config", "error", "functions"]),
     ("optimizer", &["config", "error", "functions", "logical", "physical"]),
     ("planner", &["config", "functions", "logical", "physical", "sinks"]),
     ("sources", &["block", "config", "error", "physical", "sinks", "store"]),

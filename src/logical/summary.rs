@@ -1,0 +1,72 @@
+//! Ray's `summary`: what is known of each column. Rust: `summary()`. SQL: `summary(t)`.
+
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::{Result, ScalarValue, plan_err};
+use datafusion::functions::core::expr_fn::{get_field, named_struct};
+use datafusion::functions_aggregate::expr_fn::{approx_median, avg, count, max, min, stddev};
+use datafusion::functions_nested::expr_fn::make_array;
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, cast, col, lit};
+use datafusion::prelude::Column;
+
+use crate::aggregates::{missing_value_percentage, zero_percentage};
+
+/// The statistics, in the order of the columns.
+const STATISTICS: [&str; 8] = ["count", "missing_percentage", "zero_percentage", "mean", "std", "min", "median", "max"];
+
+/// One row for each column of `input`: its name and type, and what is known of its values. Reads the input once.
+pub(crate) fn summary(input: LogicalPlan) -> Result<LogicalPlan> {
+    let (mut aggregates, mut rows) = (Vec::new(), Vec::new());
+    for (place, (qualifier, field)) in input.schema().iter().enumerate() {
+        let column = Expr::Column(Column::from((qualifier, field)));
+        let mut row = vec![lit("column"), lit(field.name().as_str()), lit("type"), lit(field.data_type().to_string())];
+        for statistic in STATISTICS {
+            row.push(lit(statistic));
+            row.push(match aggregate(statistic, column.clone(), field.data_type()) {
+                Some(aggregate) => {
+                    let name = format!("{statistic} {place}");
+                    aggregates.push(aggregate.alias(&name));
+                    let value = Expr::Column(Column::from_name(name));
+                    if is_text(statistic) { cast(value, DataType::Utf8) } else { value }
+                }
+                None if is_text(statistic) => lit(ScalarValue::Utf8(None)),
+                None => lit(ScalarValue::Float64(None)),
+            });
+        }
+        rows.push(named_struct(row));
+    }
+    if rows.is_empty() {
+        return plan_err!("summary needs a column");
+    }
+    let names = ["column", "type"].into_iter().chain(STATISTICS);
+    let columns: Vec<_> = names.map(|name| get_field(col("summary"), name).alias(name)).collect();
+    LogicalPlanBuilder::from(input)
+        .aggregate(Vec::<Expr>::new(), aggregates)?
+        .project([make_array(rows).alias("summary")])?
+        .unnest_column("summary")?
+        .project(columns)?
+        .build()
+}
+
+/// The least and the greatest value are texts, whatever the type; the other statistics are numbers.
+fn is_text(statistic: &str) -> bool {
+    matches!(statistic, "min" | "max")
+}
+
+/// A statistic of a column, if its type has it.
+fn aggregate(statistic: &str, column: Expr, of: &DataType) -> Option<Expr> {
+    let is_number = of.is_numeric();
+    let number = || cast(column.clone(), DataType::Float64);
+    match statistic {
+        "count" => Some(count(column)),
+        "missing_percentage" => Some(missing_value_percentage(column)),
+        "min" | "max" if of.is_nested() || of.is_null() => None,
+        "min" => Some(min(column)),
+        "max" => Some(max(column)),
+        _ if !is_number => None,
+        "zero_percentage" => Some(zero_percentage(column)),
+        "mean" => Some(avg(number())),
+        "std" => Some(stddev(number())),
+        "median" => Some(approx_median(number())),
+        _ => None,
+    }
+}
