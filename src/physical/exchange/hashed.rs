@@ -32,7 +32,7 @@ const LEAST_BLOCK_BYTES: usize = 1 << 20;
 /// The rows of a map side by their keys.
 #[derive(Debug)]
 pub(super) struct Hashed {
-    runs: Runs,
+    runs: Arc<Runs>,
     ranges: Vec<RangeInclusive<u64>>,
     /// What the rows of a block are sorted by; nothing where they stay as they come.
     sort: Vec<Arc<dyn PhysicalExpr>>,
@@ -59,7 +59,7 @@ pub(super) async fn map_side(
             cuts.into_iter().map(|cut| cut.range).collect()
         }
     };
-    Ok(Hashed { runs, ranges, sort: if sort { keys } else { Vec::new() } })
+    Ok(Hashed { runs: Arc::new(runs), ranges, sort: if sort { keys } else { Vec::new() } })
 }
 
 impl Hashed {
@@ -74,21 +74,16 @@ impl Hashed {
             let sorted = on_io_thread(move || self.sorted(task));
             return stream::once(sorted).map_ok(|(batches, reserved)| pieces(batches, reserved)).try_flatten().boxed();
         }
-        stream::iter(0..self.runs.len())
-            .then(move |run| {
-                let this = Arc::clone(&self);
-                on_io_thread(move || this.runs.read(run, &this.ranges[task]))
-            })
-            .map_ok(|batches| stream::iter(batches).map(Ok))
-            .try_flatten()
-            .boxed()
+        self.runs.stream(self.ranges[task].clone())
     }
 
     fn sorted(&self, task: usize) -> Result<(Vec<RecordBatch>, WorkingSet)> {
         let mut reserved = self.runs.store.working_set(&self.runs.owner, 0)?;
         let (mut batches, mut bytes) = (Vec::new(), 0);
-        for run in 0..self.runs.len() {
-            let read = self.runs.read(run, &self.ranges[task])?;
+        let mut next = 0;
+        while next < self.runs.len() {
+            let (read, after) = self.runs.read(next, &self.ranges[task])?;
+            next = after;
             bytes += read.iter().map(sliced_bytes).sum::<usize>();
             if !reserved.try_resize(SORT_COPIES * bytes)? {
                 return resources_err!(

@@ -10,17 +10,18 @@ use std::sync::Arc;
 use datafusion::arrow::array::{AsArray, BooleanArray, RecordBatch, UInt64Array};
 use datafusion::arrow::compute::{concat_batches, filter_record_batch, interleave_record_batch};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
-use datafusion::common::Result;
 use datafusion::common::hash_utils::{RandomState, create_hashes};
+use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PhysicalExpr};
-use futures::TryStreamExt;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
 
 use crate::block::{Block, TaskId, compact_views, copied, mix, row_random, sliced_bytes};
 use crate::physical::memory::query_memory;
 use crate::physical::stage::StageMetrics;
 use crate::physical::tasks::task_stream;
-use crate::runtime::Drivers;
+use crate::runtime::{Drivers, on_io_thread};
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 
 /// A task's rows are routed in runs of about this many bytes.
@@ -189,25 +190,46 @@ impl Runs {
         &self.bins
     }
 
-    /// The rows with codes in `range` of run number `run`, without their codes, in batches of a useful size. Blocks.
-    pub(crate) fn read(&self, run: usize, range: &RangeInclusive<u64>) -> Result<Vec<RecordBatch>> {
-        let run = &self.runs[run];
+    /// The rows with codes in `range` of run number `first` and as many after it as give a batch of a useful size, without their
+    /// codes; and the number of the run that is next. Blocks.
+    pub(crate) fn read(&self, first: usize, range: &RangeInclusive<u64>) -> Result<(Vec<RecordBatch>, usize)> {
         let columns: Vec<usize> = (0..self.schema.fields().len()).collect();
-        let (mut batches, mut group) = (Vec::new(), Group::default());
-        for index in run.pieces.between(*range.start(), *range.end()) {
-            let piece = run.handle.batch_in_memory(index).map_or_else(|| run.handle.get_batch(index), Ok)?;
-            let piece = inside(piece, *range.start(), *range.end())?;
-            if piece.num_rows() > 0 {
-                group.push(piece.project(&columns)?);
-            }
-            if group.rows as usize >= self.batch_rows {
-                batches.push(std::mem::take(&mut group).copied()?);
+        let (mut batches, mut group, mut next) = (Vec::new(), Group::default(), first);
+        while batches.is_empty()
+            && let Some(run) = self.runs.get(next)
+        {
+            next += 1;
+            for index in run.pieces.between(*range.start(), *range.end()) {
+                let piece = run.handle.batch_in_memory(index).map_or_else(|| run.handle.get_batch(index), Ok)?;
+                let piece = inside(piece, *range.start(), *range.end())?;
+                if piece.num_rows() > 0 {
+                    group.push(piece.project(&columns)?);
+                }
+                if group.rows as usize >= self.batch_rows {
+                    batches.push(std::mem::take(&mut group).copied()?);
+                }
             }
         }
         if !group.pieces.is_empty() {
             batches.push(group.copied()?);
         }
-        batches.into_iter().map(|batch| Ok(batch.with_schema(Arc::clone(&self.schema))?)).collect()
+        let batches = batches.into_iter().map(|batch| Ok(batch.with_schema(Arc::clone(&self.schema))?));
+        Ok((batches.collect::<Result<_>>()?, next))
+    }
+
+    /// All rows with codes in `range`, read on IO threads as they are asked for.
+    pub(crate) fn stream(self: &Arc<Self>, range: RangeInclusive<u64>) -> BoxStream<'static, Result<RecordBatch>> {
+        let state = (Arc::clone(self), range, 0);
+        stream::try_unfold(state, |(runs, range, first)| async move {
+            if first >= runs.runs.len() {
+                return Ok(None);
+            }
+            let (reader, wanted) = (Arc::clone(&runs), range.clone());
+            let (batches, next) = on_io_thread(move || reader.read(first, &wanted)).await?;
+            Ok::<_, DataFusionError>(Some((stream::iter(batches.into_iter().map(Ok)), (runs, range, next))))
+        })
+        .try_flatten()
+        .boxed()
     }
 
     /// The codes in `range`, in order, one for each row. Blocks.

@@ -308,15 +308,7 @@ impl PartitionStream for RowsOf {
     }
 
     fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let (runs, range) = (Arc::clone(&self.runs), self.range.clone());
-        let batches = stream::iter(0..runs.len())
-            .then(move |run| {
-                let (runs, range) = (Arc::clone(&runs), range.clone());
-                on_io_thread(move || runs.read(run, &range))
-            })
-            .map_ok(|batches| stream::iter(batches).map(Ok))
-            .try_flatten();
-        stream_of(Arc::clone(&self.schema), batches.boxed())
+        stream_of(Arc::clone(&self.schema), self.runs.stream(self.range.clone()))
     }
 }
 
