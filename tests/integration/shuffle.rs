@@ -157,8 +157,8 @@ async fn a_shuffle_over_many_types_keeps_every_value() {
 async fn dropping_a_stream_frees_what_it_held() {
     use futures::StreamExt;
     let context = context();
-    // More than is made ahead of the consumer.
-    let ds = context.range(2_000_000).unwrap().random_shuffle(Some(1)).unwrap();
+    // More than is made ahead of the consumer, in blocks that are read at once.
+    let ds = context.range(1_000_000).unwrap().random_shuffle_into(Some(1), Some(100)).unwrap();
     let mut stream = ds.stream().await.unwrap();
     stream.next().await.unwrap().unwrap();
     assert!(context.store().budget().blocks() > 0);
