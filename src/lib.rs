@@ -94,11 +94,13 @@ pub use functions::{
     flat_map_rows, from_async, from_closure, map_rows,
 };
 pub use logical::{
-    MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning, ZipNode,
+    MapNode, MapOperator, MixNode, MixOptions, MixStoppingCondition, RandomShuffleNode, RandomizeBlocksNode,
+    RepartitionNode, Repartitioning, ZipNode,
 };
 pub use observability::{ExecutionCallback, ExecutionFailed, ExecutionProgress, ExecutionStarted, ExecutionSucceeded};
 pub use optimizer::{Anchor, RuleRegistry};
 pub use runtime::{BackpressurePolicy, ConcurrencyCap, DownstreamCapacity, OpId, OpView, ResourceBudget, Resources};
+pub use seed::RandomSeed;
 pub use sinks::SaveMode;
 pub use sources::{Datasource, DatasourceTable, FileKind, ReadOptions};
 pub use sql::SqlStatement;

@@ -3,6 +3,6 @@
 pub use datafusion::prelude::{JoinType, col, lit};
 
 pub use crate::{
-    BatchSize, Blockyard, ComputeStrategy, DataContext, Dataset, IterOptions, MapOptions, ReadOptions, SaveMode,
-    SessionStateBuilderExt, WriteOptions,
+    BatchSize, Blockyard, ComputeStrategy, DataContext, Dataset, IterOptions, MapOptions, MixOptions,
+    MixStoppingCondition, RandomSeed, ReadOptions, SaveMode, SessionStateBuilderExt, WriteOptions,
 };

@@ -1,8 +1,58 @@
-//! Seeds for those who do not care.
+//! Random seeds: given, drawn, or different for each execution.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::block::mix;
+
+/// What gives the order of a random operator: the same input and seed give the same order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RandomSeed {
+    seed: u64,
+    each_execution: bool,
+}
+
+impl RandomSeed {
+    /// The same order whenever the dataset is run.
+    pub fn fixed(seed: u64) -> Self {
+        Self { seed, each_execution: false }
+    }
+
+    /// Another order each time that a dataset is run: the first time that of `seed`, the second time that of epoch 1, and so on. The
+    /// same program gives the same orders.
+    pub fn each_execution(seed: u64) -> Self {
+        Self { seed, each_execution: true }
+    }
+
+    /// The seed that a dataset with [`RandomSeed::each_execution`] has when it is run after `epoch` times before. Epoch 0 has the
+    /// seed itself.
+    pub fn epoch(self, epoch: u64) -> Self {
+        let seed = if epoch == 0 { self.seed } else { mix(self.seed ^ mix(epoch)) };
+        Self { seed, each_execution: false }
+    }
+
+    /// Whether every execution has its own.
+    pub(crate) fn is_for_each_execution(self) -> bool {
+        self.each_execution
+    }
+
+    /// The number itself.
+    pub fn value(self) -> u64 {
+        self.seed
+    }
+}
+
+impl From<u64> for RandomSeed {
+    fn from(seed: u64) -> Self {
+        Self::fixed(seed)
+    }
+}
+
+/// Without a seed one is drawn.
+impl From<Option<u64>> for RandomSeed {
+    fn from(seed: Option<u64>) -> Self {
+        Self::fixed(seed.unwrap_or_else(fresh_seed))
+    }
+}
 
 /// A seed that is different each time. It is drawn when a plan is built, so that the plan itself is repeatable.
 pub(crate) fn fresh_seed() -> u64 {

@@ -2,20 +2,23 @@
 //!
 //! Most are a builtin aggregate of some expression, and planned as that: they spill, merge and filter as it does.
 
+mod approx_top_k;
 mod rewritten;
 mod value_counter;
 
 use std::sync::{Arc, LazyLock};
 
 use datafusion::logical_expr::expr::AggregateFunction;
-use datafusion::logical_expr::{AggregateUDF, Expr};
+use datafusion::logical_expr::{AggregateUDF, Expr, lit};
 
+use approx_top_k::ApproxTopK;
 use rewritten::Rewritten;
 use value_counter::ValueCounter;
 
 static ALL: LazyLock<Vec<Arc<AggregateUDF>>> = LazyLock::new(|| {
     let rewritten = Rewritten::all().into_iter().map(AggregateUDF::new_from_impl);
-    rewritten.chain([AggregateUDF::new_from_impl(ValueCounter::new())]).map(Arc::new).collect()
+    let ours = [AggregateUDF::new_from_impl(ValueCounter::new()), AggregateUDF::new_from_impl(ApproxTopK::new())];
+    rewritten.chain(ours).map(Arc::new).collect()
 });
 
 /// All of them, to be registered in a session.
@@ -54,9 +57,25 @@ pub fn value_counter(of: Expr) -> Expr {
     call("value_counter", of)
 }
 
+/// The `k` most frequent values but null, with about the number of rows of each: a list of `{value, count}`, the most frequent
+/// first. A sketch of bounded size: counts are exact while there are at most 24,576 different values; beyond that they may be
+/// too large, by no more than what the frequency of the values that it had to forget adds up to.
+pub fn approx_top_k(of: Expr, k: usize) -> Expr {
+    call_with("approx_top_k", vec![of, lit(k as i64)])
+}
+
+/// The type of [`approx_top_k`] for values of a type.
+pub(crate) fn approx_top_k_type(of: &datafusion::arrow::datatypes::DataType) -> datafusion::arrow::datatypes::DataType {
+    value_counter::list(of)
+}
+
 fn call(name: &str, of: Expr) -> Expr {
+    call_with(name, vec![of])
+}
+
+fn call_with(name: &str, arguments: Vec<Expr>) -> Expr {
     let function = ALL.iter().find(|function| function.name() == name);
     #[expect(clippy::expect_used, reason = "the names are those of this file")]
     let function = Arc::clone(function.expect("an aggregate of ours"));
-    Expr::AggregateFunction(AggregateFunction::new_udf(function, vec![of], false, None, vec![], None))
+    Expr::AggregateFunction(AggregateFunction::new_udf(function, arguments, false, None, vec![], None))
 }

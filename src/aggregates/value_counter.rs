@@ -21,11 +21,13 @@ impl ValueCounter {
     }
 }
 
-fn item(value: &DataType) -> Fields {
+/// What is told of a value.
+pub(super) fn item(value: &DataType) -> Fields {
     Fields::from(vec![Field::new("value", value.clone(), false), Field::new("count", DataType::Int64, false)])
 }
 
-fn list(value: &DataType) -> DataType {
+/// What is told of several.
+pub(super) fn list(value: &DataType) -> DataType {
     DataType::List(Arc::new(Field::new_list_field(DataType::Struct(item(value)), true)))
 }
 

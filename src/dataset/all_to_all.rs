@@ -1,13 +1,14 @@
 //! Transformations that move rows between tasks, or bring datasets together.
 
-use datafusion::common::{Result, plan_err};
-use datafusion::logical_expr::{JoinType, SortExpr};
+use datafusion::common::{Result, ScalarValue, plan_err};
+use datafusion::logical_expr::{JoinType, LogicalPlan, SortExpr};
 
 use super::{Dataset, GroupedDataset};
 use crate::logical::{
-    RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning, ZipNode, extension, summary,
+    MixNode, MixOptions, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning, ZipNode, extension,
+    summary,
 };
-use crate::seed::fresh_seed;
+use crate::seed::RandomSeed;
 
 impl Dataset {
     /// The rows of this dataset and then of another with the same columns.
@@ -15,10 +16,20 @@ impl Dataset {
         self.via_dataframe(|frame| frame.union(other.clone().into_dataframe()))
     }
 
-    /// Row i of this dataset beside row i of another, which must have as many. Columns of the other that this has too get
-    /// a suffix: `a` becomes `a_1`.
-    pub fn zip(&self, other: &Self) -> Result<Self> {
-        Ok(self.with_plan(extension(ZipNode::try_new(self.plan.clone(), other.plan.clone())?)))
+    /// Row i of this dataset beside row i of each of the others, which must have as many. Columns of the others that one before
+    /// has too get a suffix: `a` becomes `a_1`, then `a_2`.
+    pub fn zip(&self, others: &[&Self]) -> Result<Self> {
+        Ok(self.with_plan(extension(ZipNode::try_new(self.plans_with(others))?)))
+    }
+
+    /// Rows of this dataset and of others with the same columns by turns of some rows, each in its order, so that at any time
+    /// their numbers are proportional to the weights. The same datasets give the same rows in the same order.
+    pub fn mix(&self, others: &[&Self], options: MixOptions) -> Result<Self> {
+        Ok(self.with_plan(extension(MixNode::try_new(self.plans_with(others), options)?)))
+    }
+
+    fn plans_with(&self, others: &[&Self]) -> Vec<LogicalPlan> {
+        [self].into_iter().chain(others.iter().copied()).map(|dataset| dataset.plan.clone()).collect()
     }
 
     /// Sorted by columns, ascending or `descending`; nulls are last.
@@ -108,14 +119,13 @@ impl Dataset {
     }
 
     /// A uniform random permutation of all rows: the same for the same seed and input, whatever the threads and the
-    /// memory limit. Without a seed one is drawn now.
-    pub fn random_shuffle(&self, seed: Option<u64>) -> Result<Self> {
+    /// memory limit. Without a seed one is drawn now; with [`RandomSeed::each_execution`] every epoch has its own order.
+    pub fn random_shuffle(&self, seed: impl Into<RandomSeed>) -> Result<Self> {
         self.random_shuffle_into(seed, None)
     }
 
     /// As [`Dataset::random_shuffle`], into `num_blocks` blocks.
-    pub fn random_shuffle_into(&self, seed: Option<u64>, num_blocks: Option<usize>) -> Result<Self> {
-        let seed = seed.unwrap_or_else(fresh_seed);
+    pub fn random_shuffle_into(&self, seed: impl Into<RandomSeed>, num_blocks: Option<usize>) -> Result<Self> {
         Ok(self.with_plan(extension(RandomShuffleNode::try_new(self.plan.clone(), seed, num_blocks)?)))
     }
 
@@ -131,6 +141,14 @@ impl Dataset {
     pub fn repartition_by(&self, keys: &[&str], num_blocks: Option<usize>, sort: bool) -> Result<Self> {
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
         self.repartition_into(Repartitioning::Keys { keys, num_blocks, sort })
+    }
+
+    /// The rows sorted by the columns `keys`, ascending, nulls last, in a block more than there are boundaries: a block begins with
+    /// the first row of which the first key is not less than a boundary. Boundaries ascend. A block of more than
+    /// `target_max_block_size` is cut.
+    pub fn repartition_by_ranges(&self, keys: &[&str], boundaries: Vec<ScalarValue>) -> Result<Self> {
+        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+        self.repartition_into(Repartitioning::Ranges { keys, boundaries })
     }
 
     /// The same rows, in their order, in blocks of `target_num_rows_per_block`, while they come: nothing waits for the last row.
@@ -151,8 +169,17 @@ impl Dataset {
     }
 
     /// The same blocks in random order.
-    pub fn randomize_block_order(&self, seed: Option<u64>) -> Result<Self> {
-        let seed = seed.unwrap_or_else(fresh_seed);
-        Ok(self.with_plan(extension(RandomizeBlocksNode::new(self.plan.clone(), seed))))
+    pub fn randomize_block_order(&self, seed: impl Into<RandomSeed>) -> Result<Self> {
+        self.randomize_blocks(seed.into(), None)
+    }
+
+    /// The same blocks in random order while they come: each is taken from the next `window` ones, so that nothing waits for the
+    /// last block.
+    pub fn randomize_block_order_within(&self, seed: impl Into<RandomSeed>, window: usize) -> Result<Self> {
+        self.randomize_blocks(seed.into(), Some(window))
+    }
+
+    fn randomize_blocks(&self, seed: RandomSeed, window: Option<usize>) -> Result<Self> {
+        Ok(self.with_plan(extension(RandomizeBlocksNode::try_new(self.plan.clone(), seed, window)?)))
     }
 }

@@ -1,12 +1,14 @@
 //! What makes a dataset run, and what tells of it without running.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::datatypes::{Int64Type, SchemaRef};
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::TableProvider;
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, Result, exec_err};
 use datafusion::datasource::source_as_provider;
 use datafusion::execution::session_state::SessionState;
@@ -19,6 +21,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use super::Dataset;
 use crate::config::BlockyardOptions;
 use crate::functions::{Row, rows_of_batch};
+use crate::logical::{RandomShuffleNode, RandomizeBlocksNode, extension, node_of};
 use crate::observability::{Execution, Watch};
 use crate::physical::PlanMemory;
 use crate::physical::{StoredBlock, collect_blocks, gather, planned_blocks, query_context};
@@ -30,13 +33,14 @@ use crate::store::{Admission, NextUse, Owner};
 impl Dataset {
     /// Runs the dataset and streams its rows, in order. Dropping the stream cancels the work.
     pub async fn stream(&self) -> Result<SendableRecordBatchStream> {
-        let mut first = self.stream_once(&self.state).await?;
+        let attempt = self.attempt()?;
+        let mut first = self.stream_once(&attempt).await?;
         let (schema, dataset) = (first.schema(), self.clone());
         let batches = stream::once(async move {
             match first.next().await {
                 Some(Err(e)) if is_full_hash_join(&e) => {
                     drop(first);
-                    dataset.stream_once(&dataset.with_spilling_joins()).await
+                    dataset.stream_once(&dataset.again_with_spilling_joins(attempt)).await
                 }
                 head => {
                     let schema = first.schema();
@@ -48,8 +52,8 @@ impl Dataset {
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, batches.try_flatten())))
     }
 
-    async fn stream_once(&self, state: &SessionState) -> Result<SendableRecordBatchStream> {
-        let Started { plan, context, execution, mut watch, admission } = self.start(state).await?;
+    async fn stream_once(&self, attempt: &Attempt) -> Result<SendableRecordBatchStream> {
+        let Started { plan, context, execution, mut watch, admission } = self.start(attempt).await?;
         let batches = gather(&plan, context, execution.result_owner());
         watch.ended_if_failed(&batches);
         let batches = batches?;
@@ -69,13 +73,38 @@ impl Dataset {
         Ok(in_background(Box::pin(RecordBatchStreamAdapter::new(schema, watched))))
     }
 
-    /// The settings under which no join fails because its build side does not fit.
-    fn with_spilling_joins(&self) -> SessionState {
-        let mut state = self.state.clone();
-        let mut options = BlockyardOptions::from_config(state.config_options());
+    /// The next execution.
+    fn attempt(&self) -> Result<Attempt> {
+        Ok(Attempt { plan: self.plan_of_epoch()?, state: self.state.clone(), before: None })
+    }
+
+    /// The same execution with settings under which no join fails because its build side does not fit.
+    fn again_with_spilling_joins(&self, mut attempt: Attempt) -> Attempt {
+        let mut options = BlockyardOptions::from_config(attempt.state.config_options());
         options.prefer_spilling_joins = true;
-        state.config_mut().options_mut().extensions.insert(options);
-        state
+        attempt.state.config_mut().options_mut().extensions.insert(options);
+        attempt.before = self.last.lock().as_ref().map(Execution::elapsed);
+        attempt
+    }
+
+    /// The plan of the next execution, which is what seeds may depend on.
+    fn plan_of_epoch(&self) -> Result<LogicalPlan> {
+        let epoch = self.epochs.fetch_add(1, Relaxed);
+        if epoch == 0 {
+            return Ok(self.plan.clone());
+        }
+        let seeded = |plan: LogicalPlan| {
+            let shuffle = node_of::<RandomShuffleNode>(&plan).filter(|node| node.seed().is_for_each_execution());
+            if let Some(node) = shuffle {
+                return Ok(Transformed::yes(extension(node.with_seed(node.seed().epoch(epoch)))));
+            }
+            let blocks = node_of::<RandomizeBlocksNode>(&plan).filter(|node| node.seed().is_for_each_execution());
+            Ok(match blocks {
+                Some(node) => Transformed::yes(extension(node.with_seed(node.seed().epoch(epoch)))),
+                None => Transformed::no(plan),
+            })
+        };
+        self.plan.clone().transform_up_with_subqueries(seeded).data()
     }
 
     /// The first `n` rows. Reads no more than that takes.
@@ -179,8 +208,9 @@ impl Dataset {
 
     /// Runs the dataset and keeps its blocks in the store, in memory or spilled, until the last clone of the result drops.
     pub async fn materialize(&self) -> Result<Self> {
-        let stored = match self.collect_once(&self.state).await {
-            Err(e) if is_full_hash_join(&e) => self.collect_once(&self.with_spilling_joins()).await?,
+        let attempt = self.attempt()?;
+        let stored = match self.collect_once(&attempt).await {
+            Err(e) if is_full_hash_join(&e) => self.collect_once(&self.again_with_spilling_joins(attempt)).await?,
             stored => stored?,
         };
         let handles = stored.into_iter().map(|block| block.handle).collect();
@@ -193,8 +223,8 @@ impl Dataset {
         Ok(dataset)
     }
 
-    async fn collect_once(&self, state: &SessionState) -> Result<Vec<StoredBlock>> {
-        let Started { plan, context, execution, mut watch, admission: _admission } = self.start(state).await?;
+    async fn collect_once(&self, attempt: &Attempt) -> Result<Vec<StoredBlock>> {
+        let Started { plan, context, execution, mut watch, admission: _admission } = self.start(attempt).await?;
         let owner = Arc::new(Owner::default());
         owner.describe(execution.query(), || "Materialize".to_owned());
         let collected = collect_blocks(&plan, &context, NextUse::Kept, &owner).await;
@@ -266,10 +296,11 @@ impl Dataset {
     }
 
     /// Plans an execution and remembers it for `stats`.
-    async fn start(&self, state: &SessionState) -> Result<Started> {
-        let plan = state.create_physical_plan(&self.plan).await?;
-        let context = TaskContext::from(state);
-        let execution = Execution::start(Arc::clone(&plan), Arc::clone(self.context.store()), &context);
+    async fn start(&self, attempt: &Attempt) -> Result<Started> {
+        let plan = attempt.state.create_physical_plan(&attempt.plan).await?;
+        let context = TaskContext::from(&attempt.state);
+        let store = Arc::clone(self.context.store());
+        let execution = Execution::start(Arc::clone(&plan), store, &context, attempt.before);
         let mut watch = execution.watch()?;
         let admitted = query_context(context, plan.as_ref(), execution.query()).await;
         watch.ended_if_failed(&admitted);
@@ -277,6 +308,14 @@ impl Dataset {
         *self.last.lock() = Some(execution.clone());
         Ok(Started { plan, context, execution, watch, admission })
     }
+}
+
+/// A plan to be run, and how.
+struct Attempt {
+    plan: LogicalPlan,
+    state: SessionState,
+    /// How long another plan ran that failed.
+    before: Option<Duration>,
 }
 
 /// A plan that is about to run.

@@ -86,6 +86,18 @@ impl GroupedDataset {
         self.each("value_counter", columns, aggregates::value_counter)
     }
 
+    /// Lists of the `k` most frequent values with about their numbers of rows, named `approx_top_k(x)`.
+    pub fn approx_top_k(&self, columns: &[&str], k: usize) -> Result<Dataset> {
+        self.each("approx_top_k", columns, |column| aggregates::approx_top_k(column, k))
+    }
+
+    /// Estimates of the value below which a part `quantile` of the values is, 0 to 1, named `approx_quantile(x)`.
+    pub fn approx_quantile(&self, columns: &[&str], quantile: f64) -> Result<Dataset> {
+        self.each("approx_quantile", columns, |column| {
+            expr_fn::approx_percentile_cont(column.sort(true, true), lit(quantile), None)
+        })
+    }
+
     /// Calls a function with all rows of each group, and gives the rows that it returns. `options` are those of
     /// [`Dataset::map_batches`], but for `batch_size` and `on_error`. Groups come in no particular order; the rows of a group
     /// in that of the dataset. A group has to fit in memory, beside others that are sorted with it.

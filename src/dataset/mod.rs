@@ -15,6 +15,7 @@ pub use write::WriteOptions;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use datafusion::common::{Column, Result};
 use datafusion::dataframe::DataFrame;
@@ -39,11 +40,13 @@ pub struct Dataset {
     materialized: Option<Arc<StoredBlocks>>,
     /// The last execution, for `stats`.
     last: Arc<Mutex<Option<Execution>>>,
+    /// How often it was run.
+    epochs: Arc<AtomicU64>,
 }
 
 impl Dataset {
     pub(crate) fn new(context: DataContext, state: SessionState, plan: LogicalPlan) -> Self {
-        Self { context, state, plan, materialized: None, last: Arc::default() }
+        Self { context, state, plan, materialized: None, last: Arc::default(), epochs: Arc::default() }
     }
 
     /// A dataset with the same settings and another plan.

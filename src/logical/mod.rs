@@ -6,13 +6,15 @@
 //! | RandomShuffle | `random_shuffle` | `random_shuffle(t)` | [`RandomShuffleNode`] | `ExchangeExec` |
 //! | Repartition | `repartition` | `repartition(t, num_blocks => n)` | [`RepartitionNode`] | `ExchangeExec` |
 //! | RandomizeBlocks | `randomize_block_order` | `randomize_block_order(t)` | [`RandomizeBlocksNode`] | `ExchangeExec` |
-//! | Zip | `zip` | `zip(a, b)` | [`ZipNode`] | `ZipExec` |
+//! | Zip | `zip` | `zip(a, b)` | [`ZipNode`] | `CombineExec` |
+//! | Mix | `mix` | `mix(a, b, weights => [2, 1])` | [`MixNode`] | `CombineExec` |
 //!
 //! Read is a table scan, write is DataFusion's COPY, and project, filter, sort, aggregate, join, union and limit are
 //! DataFusion's own.
 
 mod map;
 mod map_groups;
+mod mix;
 mod random_shuffle;
 mod randomize_blocks;
 mod repartition;
@@ -21,6 +23,7 @@ mod zip;
 
 pub use map::{MapNode, MapOperator};
 pub(crate) use map_groups::map_groups;
+pub use mix::{MixNode, MixOptions, MixStoppingCondition};
 pub use random_shuffle::RandomShuffleNode;
 pub use randomize_blocks::RandomizeBlocksNode;
 pub use repartition::{RepartitionNode, Repartitioning};
@@ -42,6 +45,7 @@ pub(crate) fn is_ours(plan: &LogicalPlan) -> bool {
         || node.is::<RepartitionNode>()
         || node.is::<RandomizeBlocksNode>()
         || node.is::<ZipNode>()
+        || node.is::<MixNode>()
 }
 
 /// A plan with one of our nodes at its root.

@@ -6,26 +6,33 @@ use std::fmt;
 use datafusion::common::{DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
+use crate::seed::RandomSeed;
+
 /// A uniform random permutation of all rows, the same for the same seed and input.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub struct RandomShuffleNode {
     input: LogicalPlan,
-    seed: u64,
+    seed: RandomSeed,
     num_blocks: Option<usize>,
 }
 
 impl RandomShuffleNode {
     /// Shuffles `input` into `num_blocks` blocks, or as many as its size asks for.
-    pub fn try_new(input: LogicalPlan, seed: u64, num_blocks: Option<usize>) -> Result<Self> {
+    pub fn try_new(input: LogicalPlan, seed: impl Into<RandomSeed>, num_blocks: Option<usize>) -> Result<Self> {
         if num_blocks == Some(0) {
             return plan_err!("num_blocks must be at least 1, got 0");
         }
-        Ok(Self { input, seed, num_blocks })
+        Ok(Self { input, seed: seed.into(), num_blocks })
     }
 
     /// What gives the order.
-    pub fn seed(&self) -> u64 {
+    pub fn seed(&self) -> RandomSeed {
         self.seed
+    }
+
+    /// The same shuffle with another seed.
+    pub(crate) fn with_seed(&self, seed: RandomSeed) -> Self {
+        Self { seed, ..self.clone() }
     }
 
     /// Number of output blocks.
@@ -57,7 +64,7 @@ impl UserDefinedLogicalNodeCore for RandomShuffleNode {
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RandomShuffle: seed={}", self.seed)?;
+        write!(f, "RandomShuffle: seed={}", self.seed.value())?;
         match self.num_blocks {
             Some(n) => write!(f, ", num_blocks={n}"),
             None => Ok(()),

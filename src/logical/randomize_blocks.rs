@@ -3,25 +3,46 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use datafusion::common::{DFSchemaRef, Result};
+use datafusion::common::{DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
+
+use crate::seed::RandomSeed;
 
 /// The same blocks in random order; no rows move between blocks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub struct RandomizeBlocksNode {
     input: LogicalPlan,
-    seed: u64,
+    seed: RandomSeed,
+    window: Option<usize>,
 }
 
 impl RandomizeBlocksNode {
-    /// Reorders the blocks of `input`.
-    pub fn new(input: LogicalPlan, seed: u64) -> Self {
-        Self { input, seed }
+    /// Reorders the blocks of `input`: all of them, or while they come, where each is taken from a `window` of so many.
+    pub fn try_new(input: LogicalPlan, seed: impl Into<RandomSeed>, window: Option<usize>) -> Result<Self> {
+        if window == Some(0) {
+            return plan_err!("window must be at least 1, got 0");
+        }
+        Ok(Self { input, seed: seed.into(), window })
     }
 
     /// What gives the order.
-    pub fn seed(&self) -> u64 {
+    pub fn seed(&self) -> RandomSeed {
         self.seed
+    }
+
+    /// From how many blocks each is taken, if not from all.
+    pub fn window(&self) -> Option<usize> {
+        self.window
+    }
+
+    /// The same with another seed.
+    pub(crate) fn with_seed(&self, seed: RandomSeed) -> Self {
+        Self { seed, ..self.clone() }
+    }
+
+    /// The same over another input.
+    pub(crate) fn over(&self, input: LogicalPlan) -> Self {
+        Self { input, ..self.clone() }
     }
 
     /// Its input.
@@ -53,7 +74,8 @@ impl UserDefinedLogicalNodeCore for RandomizeBlocksNode {
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RandomizeBlockOrder: seed={}", self.seed)
+        write!(f, "RandomizeBlockOrder: seed={}", self.seed.value())?;
+        self.window.map_or(Ok(()), |window| write!(f, ", window={window}"))
     }
 
     fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {

@@ -1,11 +1,13 @@
 //! Ray's `Repartition`. Rust: `repartition(n, shuffle)`, `repartition_by(keys, n, sort)`, `repartition_rows(n, strict)`,
+//! `repartition_by_ranges(keys, boundaries)`,
 //! `repartition_bytes(n)`. SQL: `repartition(t, num_blocks => 64, shuffle => false)`, `repartition(t, keys => ['a'], sort =>
-//! true)`, `repartition(t, target_num_rows_per_block => 1000, strict => true)`, `repartition(t, target_bytes_per_block => '64MiB')`.
+//! true)`, `repartition(t, keys => ['a'], boundaries => [10, 20])`, `repartition(t, target_num_rows_per_block => 1000, strict => true)`, `repartition(t, target_bytes_per_block => '64MiB')`.
 
+use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::fmt;
 
-use datafusion::common::{DFSchemaRef, Result, plan_err};
+use datafusion::common::{DFSchemaRef, Result, ScalarValue, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
 use crate::error::unknown_name;
@@ -42,6 +44,13 @@ pub enum Repartitioning {
         /// Whether the rows of each block are sorted by the keys, ascending, nulls last.
         sort: bool,
     },
+    /// Sorted by the keys, ascending, nulls last, in a block more than there are boundaries.
+    Ranges {
+        /// Names of columns.
+        keys: Vec<String>,
+        /// Values of the first key at which a block begins, ascending.
+        boundaries: Vec<ScalarValue>,
+    },
 }
 
 /// The same rows in other blocks.
@@ -61,8 +70,9 @@ impl RepartitionNode {
             Repartitioning::Rows { target_num_rows_per_block: 0, .. } => "target_num_rows_per_block",
             Repartitioning::Bytes { target_bytes_per_block: 0 } => "target_bytes_per_block",
             _ => {
-                let node = Self { input, into };
+                let mut node = Self { input, into };
                 node.check_keys()?;
+                node.check_boundaries()?;
                 return Ok(node);
             }
         };
@@ -70,7 +80,7 @@ impl RepartitionNode {
     }
 
     fn check_keys(&self) -> Result<()> {
-        let Repartitioning::Keys { keys, .. } = &self.into else {
+        let (Repartitioning::Keys { keys, .. } | Repartitioning::Ranges { keys, .. }) = &self.into else {
             return Ok(());
         };
         if keys.is_empty() {
@@ -80,6 +90,26 @@ impl RepartitionNode {
         let known: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
         match keys.iter().find(|key| !known.contains(&key.as_str())) {
             Some(key) => Err(unknown_name("column", key, "repartition", &known)),
+            None => Ok(()),
+        }
+    }
+
+    /// Boundaries get the type of the first key.
+    fn check_boundaries(&mut self) -> Result<()> {
+        let first = self.key_indices().first().map(|index| self.input.schema().field(*index).clone());
+        let (Repartitioning::Ranges { boundaries, .. }, Some(key)) = (&mut self.into, first) else {
+            return Ok(());
+        };
+        let name = key.name();
+        for boundary in boundaries.iter_mut() {
+            let value = boundary.cast_to(key.data_type());
+            match value {
+                Ok(value) if !value.is_null() => *boundary = value,
+                _ => return plan_err!("boundary {boundary} is not a value of '{name}', which is {}", key.data_type()),
+            }
+        }
+        match boundaries.windows(2).find(|pair| !matches!(pair[0].partial_cmp(&pair[1]), Some(Ordering::Less))) {
+            Some(pair) => plan_err!("boundaries must ascend, but {} stands before {}", pair[0], pair[1]),
             None => Ok(()),
         }
     }
@@ -94,7 +124,7 @@ impl RepartitionNode {
         let fields = self.input.schema().fields();
         match &self.into {
             Repartitioning::Blocks { .. } | Repartitioning::Rows { .. } | Repartitioning::Bytes { .. } => Vec::new(),
-            Repartitioning::Keys { keys, .. } => {
+            Repartitioning::Keys { keys, .. } | Repartitioning::Ranges { keys, .. } => {
                 keys.iter().filter_map(|key| fields.iter().position(|field| field.name() == key)).collect()
             }
         }
@@ -138,6 +168,10 @@ impl UserDefinedLogicalNodeCore for RepartitionNode {
                 write!(f, "Repartition: keys=[{}]", keys.join(", "))?;
                 num_blocks.map_or(Ok(()), |n| write!(f, ", num_blocks={n}"))?;
                 write!(f, ", sort={sort}")
+            }
+            Repartitioning::Ranges { keys, boundaries } => {
+                let boundaries: Vec<_> = boundaries.iter().map(ToString::to_string).collect();
+                write!(f, "Repartition: keys=[{}], boundaries=[{}]", keys.join(", "), boundaries.join(", "))
             }
         }
     }

@@ -8,10 +8,13 @@ use datafusion::functions_nested::expr_fn::make_array;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, cast, col, lit};
 use datafusion::prelude::Column;
 
-use crate::aggregates::{missing_value_percentage, zero_percentage};
+use crate::aggregates::{approx_top_k, approx_top_k_type, missing_value_percentage, zero_percentage};
 
 /// The statistics, in the order of the columns.
-const STATISTICS: [&str; 8] = ["count", "missing_percentage", "zero_percentage", "mean", "std", "min", "median", "max"];
+const STATISTICS: [&str; 9] =
+    ["count", "missing_percentage", "zero_percentage", "mean", "std", "min", "median", "max", "top_values"];
+/// How many of the most frequent values there are.
+const TOP: usize = 10;
 
 /// One row for each column of `input`: its name and type, and what is known of its values. Reads the input once.
 pub(crate) fn summary(input: LogicalPlan) -> Result<LogicalPlan> {
@@ -29,6 +32,7 @@ pub(crate) fn summary(input: LogicalPlan) -> Result<LogicalPlan> {
                     if is_text(statistic) { cast(value, DataType::Utf8) } else { value }
                 }
                 None if is_text(statistic) => lit(ScalarValue::Utf8(None)),
+                None if statistic == "top_values" => lit(ScalarValue::try_from(approx_top_k_type(&DataType::Utf8))?),
                 None => lit(ScalarValue::Float64(None)),
             });
         }
@@ -47,7 +51,7 @@ pub(crate) fn summary(input: LogicalPlan) -> Result<LogicalPlan> {
         .build()
 }
 
-/// The least and the greatest value are texts, whatever the type; the other statistics are numbers.
+/// The least and the greatest value are texts, whatever the type; the others but the last are numbers.
 fn is_text(statistic: &str) -> bool {
     matches!(statistic, "min" | "max")
 }
@@ -60,6 +64,8 @@ fn aggregate(statistic: &str, column: Expr, of: &DataType) -> Option<Expr> {
         "count" => Some(count(column)),
         "missing_percentage" => Some(missing_value_percentage(column)),
         "min" | "max" if of.is_nested() || of.is_null() => None,
+        "top_values" if of.is_nested() || of.is_null() => None,
+        "top_values" => Some(approx_top_k(cast(column, DataType::Utf8), TOP)),
         "min" => Some(min(column)),
         "max" => Some(max(column)),
         _ if !is_number => None,

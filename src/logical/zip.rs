@@ -1,47 +1,54 @@
-//! Ray's `Zip`. Rust: `zip(other)`. SQL: `zip(a, b)`.
+//! Ray's `Zip`. Rust: `zip(&[&b, &c])`. SQL: `zip(a, b, c)`.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use datafusion::common::{DFSchema, DFSchemaRef, Result};
+use datafusion::common::{DFSchema, DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, UserDefinedLogicalNodeCore};
 use datafusion::prelude::Column;
 
-/// Row i of the left beside row i of the right.
+/// Row i of each input beside each other.
 #[derive(Debug, Clone)]
 pub struct ZipNode {
-    left: LogicalPlan,
-    right: LogicalPlan,
+    inputs: Vec<LogicalPlan>,
     schema: DFSchemaRef,
 }
 
 impl ZipNode {
-    /// Zips two inputs. Columns of the right that the left has too get a suffix: `a` becomes `a_1`.
-    pub fn try_new(left: LogicalPlan, right: LogicalPlan) -> Result<Self> {
-        let mut taken: Vec<String> = left.schema().fields().iter().map(|f| f.name().clone()).collect();
-        let mut renamed = Vec::new();
-        for (qualifier, field) in right.schema().iter() {
-            let mut name = field.name().clone();
-            let mut suffix = 1;
-            while taken.contains(&name) {
-                name = format!("{}_{suffix}", field.name());
-                suffix += 1;
+    /// Zips inputs. Columns that an input before has too get a suffix: `a` becomes `a_1`, then `a_2`.
+    pub fn try_new(inputs: Vec<LogicalPlan>) -> Result<Self> {
+        let mut taken: Vec<String> = Vec::new();
+        let mut distinct = Vec::with_capacity(inputs.len());
+        for input in inputs {
+            let mut columns = Vec::new();
+            for (qualifier, field) in input.schema().iter() {
+                let mut name = field.name().clone();
+                let mut suffix = 1;
+                while taken.contains(&name) {
+                    name = format!("{}_{suffix}", field.name());
+                    suffix += 1;
+                }
+                columns.push(Expr::Column(Column::from((qualifier, field))).alias(&name));
+                taken.push(name);
             }
-            taken.push(name.clone());
-            renamed.push(Expr::Column(Column::from((qualifier, field))).alias(name));
+            // The new names are part of the input, so that they stay when columns of the others are pruned.
+            distinct.push(match distinct.is_empty() {
+                true => input,
+                false => LogicalPlanBuilder::from(input).project(columns)?.build()?,
+            });
         }
-        // The new names are part of the right input, so that they stay when columns of the left are pruned.
-        let right = LogicalPlanBuilder::from(right).project(renamed)?.build()?;
-        Self::of_distinct(left, right)
+        Self::of_distinct(distinct)
     }
 
-    fn of_distinct(left: LogicalPlan, right: LogicalPlan) -> Result<Self> {
-        let fields = |plan: &LogicalPlan| plan.schema().fields().iter().cloned().collect::<Vec<_>>();
-        let fields = [fields(&left), fields(&right)].concat();
+    fn of_distinct(inputs: Vec<LogicalPlan>) -> Result<Self> {
+        if inputs.is_empty() {
+            return plan_err!("zip needs at least one input");
+        }
+        let fields: Vec<_> = inputs.iter().flat_map(|plan| plan.schema().fields().iter().cloned()).collect();
         let schema = DFSchema::from_unqualified_fields(fields.into(), Default::default())?;
-        Ok(Self { left, right, schema: Arc::new(schema) })
+        Ok(Self { inputs, schema: Arc::new(schema) })
     }
 }
 
@@ -51,7 +58,7 @@ impl UserDefinedLogicalNodeCore for ZipNode {
     }
 
     fn inputs(&self) -> Vec<&LogicalPlan> {
-        vec![&self.left, &self.right]
+        self.inputs.iter().collect()
     }
 
     fn schema(&self) -> &DFSchemaRef {
@@ -66,18 +73,22 @@ impl UserDefinedLogicalNodeCore for ZipNode {
         write!(f, "Zip")
     }
 
-    fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
-        let right = inputs.swap_remove(1);
-        Self::of_distinct(inputs.swap_remove(0), right)
+    fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
+        Self::of_distinct(inputs)
     }
 
     fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
-        let width = self.left.schema().fields().len();
-        let (left, right): (Vec<usize>, Vec<usize>) = output_columns.iter().partition(|c| **c < width);
-        Some(vec![left, right.into_iter().map(|c| c - width).collect()])
+        let mut start = 0;
+        let mut of_inputs = Vec::with_capacity(self.inputs.len());
+        for input in &self.inputs {
+            let end = start + input.schema().fields().len();
+            of_inputs.push(output_columns.iter().filter(|c| (start..end).contains(*c)).map(|c| c - start).collect());
+            start = end;
+        }
+        Some(of_inputs)
     }
 
-    // Row i of the output needs row i of both sides and nothing else.
+    // Row i of the output needs row i of every input and nothing else.
     fn supports_limit_pushdown(&self) -> bool {
         true
     }
@@ -86,7 +97,7 @@ impl UserDefinedLogicalNodeCore for ZipNode {
 // The schema follows from the inputs.
 impl PartialEq for ZipNode {
     fn eq(&self, other: &Self) -> bool {
-        self.left == other.left && self.right == other.right
+        self.inputs == other.inputs
     }
 }
 
@@ -94,8 +105,7 @@ impl Eq for ZipNode {}
 
 impl Hash for ZipNode {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.left.hash(state);
-        self.right.hash(state);
+        self.inputs.hash(state);
     }
 }
 

@@ -51,11 +51,17 @@ pub(crate) struct Execution {
     result_owner: Arc<Owner>,
     /// Nanoseconds in which rows were there and nobody took them.
     untaken: Arc<AtomicU64>,
+    before: Option<Duration>,
 }
 
 impl Execution {
-    /// Starts to observe a plan that is about to run.
-    pub(crate) fn start(plan: Arc<dyn ExecutionPlan>, store: Arc<BlockStore>, context: &TaskContext) -> Self {
+    /// Starts to observe a plan that is about to run: the second one, where another ran for `before` and failed.
+    pub(crate) fn start(
+        plan: Arc<dyn ExecutionPlan>,
+        store: Arc<BlockStore>,
+        context: &TaskContext,
+        before: Option<Duration>,
+    ) -> Self {
         if store.num_queries() == 0 {
             store.budget().reset_peak();
         }
@@ -72,6 +78,7 @@ impl Execution {
             store,
             result_owner: Arc::default(),
             untaken: Arc::default(),
+            before,
         }
     }
 
@@ -89,6 +96,11 @@ impl Execution {
             }
         }
         Ok(watch)
+    }
+
+    /// How long another plan for the same ran, which failed since a join did not fit.
+    pub(crate) fn before(&self) -> Option<Duration> {
+        self.before
     }
 
     /// Threads that run it.

@@ -39,6 +39,14 @@ pub(super) fn report(execution: &Execution) -> String {
         ByteSize(execution.spilled_bytes()),
         ByteSize(execution.restored_bytes())
     );
+    if let Some(before) = execution.before() {
+        let _written = writeln!(
+            text,
+            "Planned twice: the hash table of a join did not fit into memory after {}; with blockyard.prefer_spilling_joins it is \
+             not tried",
+            seconds(before)
+        );
+    }
     let sentence = bottleneck(execution.plan().as_ref(), execution.elapsed(), execution.untaken(), execution.threads());
     let _written = writeln!(text, "Bottleneck: {sentence}");
     text

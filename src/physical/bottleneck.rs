@@ -66,6 +66,10 @@ pub(crate) fn bottleneck(plan: &dyn ExecutionPlan, elapsed: Duration, untaken: D
     let mut work = Work::default();
     add(plan, &mut work);
     work.consumer = work.consumer.max(untaken);
+    sentence(&work, elapsed, threads)
+}
+
+fn sentence(work: &Work, elapsed: Duration, threads: usize) -> String {
     let total = elapsed.as_secs_f64().max(1e-9);
     let percent = |time: Duration| format!("{:.0} %", (100.0 * time.as_secs_f64() / total).min(100.0));
     if work.disk.as_secs_f64() / total > MUCH && work.spilled_bytes > 0 {
@@ -185,4 +189,70 @@ fn push(
     let (wall, cpu) = times.fold((Duration::ZERO, Duration::ZERO), |sum, time| (sum.0 + time.0, sum.1 + time.1));
     let is_function = name.contains("Map") && plan.is::<MapExec>();
     work.operators.push(Operator { name, wall, cpu, concurrency, is_read: plan.is::<ReadExec>(), is_function });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn seconds(n: f64) -> Duration {
+        SECOND.mul_f64(n)
+    }
+
+    /// A function that ran for `wall` seconds in all tasks, `cpu` of them on a CPU.
+    fn function(wall: f64, cpu: f64, concurrency: Option<(usize, Duration)>) -> Operator {
+        let name = "MapBatches(f)".to_owned();
+        Operator { name, wall: seconds(wall), cpu: seconds(cpu), concurrency, is_read: false, is_function: true }
+    }
+
+    fn after_a_second(operators: Vec<Operator>) -> String {
+        sentence(&Work { operators, ..Default::default() }, SECOND, 2)
+    }
+
+    #[test]
+    fn names_the_operator_and_what_would_help_it() {
+        assert_eq!(
+            after_a_second(vec![function(1.9, 0.1, Some((2, SECOND)))]),
+            "MapBatches(f): it ran for 100 % of the time, 1.9 of at most 2 tasks at once, mostly waiting; a higher concurrency \
+             would help"
+        );
+        assert_eq!(
+            after_a_second(vec![function(1.9, 1.8, Some((2, SECOND)))]),
+            "MapBatches(f): 100 % of the time of all operators, computing (90 % of 2 threads); a faster function or a larger \
+             batch_size would help"
+        );
+        assert_eq!(
+            after_a_second(vec![function(1.0, 0.1, Some((2, SECOND)))]),
+            "MapBatches(f): 100 % of the time of all operators, mostly waiting for others or for the disk"
+        );
+        assert_eq!(
+            after_a_second(vec![function(1.0, 0.1, None)]),
+            "MapBatches(f): 100 % of the time of all operators, mostly waiting; concurrency on it would let it wait for several \
+             things at once"
+        );
+        let read =
+            |wall| Operator { name: "Read".to_owned(), is_read: true, is_function: false, ..function(wall, 0.0, None) };
+        assert_eq!(
+            after_a_second(vec![read(1.5), function(0.5, 0.5, None)]),
+            "Read: 75 % of the time of all operators, mostly waiting for files; more threads or a higher override_num_blocks would \
+             help"
+        );
+    }
+
+    #[test]
+    fn names_the_disk_before_memory_before_the_consumer() {
+        let mut work = Work { consumer: seconds(0.5), ..Default::default() };
+        let says = |work: &Work| sentence(work, SECOND, 2).split(':').next().map(str::to_owned);
+        assert_eq!(says(&work).as_deref(), Some("the consumer"));
+        work.memory = seconds(0.5);
+        assert_eq!(says(&work).as_deref(), Some("the consumer"), "a quarter of the time of two threads is not much");
+        work.memory = seconds(1.0);
+        assert_eq!(says(&work).as_deref(), Some("memory"));
+        work.disk = seconds(0.5);
+        assert_eq!(says(&work).as_deref(), Some("memory"), "nothing was spilled");
+        work.spilled_bytes = 1;
+        assert_eq!(says(&work).as_deref(), Some("the disk"));
+    }
 }

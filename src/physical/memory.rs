@@ -347,7 +347,7 @@ fn is_join(plan: &dyn ExecutionPlan) -> bool {
         || plan.is::<SortMergeJoinExec>()
         || plan.is::<NestedLoopJoinExec>()
         || plan.is::<CrossJoinExec>()
-        || plan.is::<super::ZipExec>()
+        || plan.downcast_ref::<super::CombineExec>().is_some_and(super::CombineExec::is_zip)
 }
 
 /// Bytes of a row by the types of its columns.

@@ -29,6 +29,7 @@ macro_rules! without_expressions {
 }
 
 mod bottleneck;
+mod combine;
 mod compact;
 mod cpu_meter;
 mod diagnose;
@@ -50,9 +51,9 @@ mod stored;
 mod tasks;
 mod window;
 mod write;
-mod zip;
 
 pub(crate) use bottleneck::bottleneck;
+pub(crate) use combine::{Combination, CombineExec};
 pub(crate) use compact::CompactExec;
 pub(crate) use diagnose::DiagnoseExec;
 pub(crate) use exchange::{BlockSize, ExchangeExec, ExchangeScheme, StoredBlock, can_sort, collect_blocks};
@@ -69,7 +70,6 @@ pub(crate) use stored::block_batches;
 pub(crate) use tasks::{as_task_plan, is_ordered, planned_blocks, uses_ours};
 pub(crate) use window::WindowPartitionsExec;
 pub(crate) use write::WriteExec;
-pub(crate) use zip::ZipExec;
 
 use std::sync::Arc;
 

@@ -15,7 +15,7 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 
 use super::stored::block_batches;
-use super::{ExchangeExec, ExchangeScheme, GatherExec, MapExec, QueueExec, ReadExec, StageMetrics, ZipExec};
+use super::{CombineExec, ExchangeExec, ExchangeScheme, GatherExec, MapExec, QueueExec, ReadExec, StageMetrics};
 use crate::block::{Block, OutputBuffer, TaskId};
 use crate::config::ByteSize;
 use crate::runtime::{OpId, in_background};
@@ -87,7 +87,7 @@ pub(crate) fn as_task_plan(plan: &dyn ExecutionPlan) -> Option<&dyn TaskPlan> {
         Some(p)
     } else if let Some(p) = plan.downcast_ref::<QueueExec>() {
         Some(p)
-    } else if let Some(p) = plan.downcast_ref::<ZipExec>() {
+    } else if let Some(p) = plan.downcast_ref::<CombineExec>() {
         Some(p)
     } else if let Some(p) = plan.downcast_ref::<GatherExec>() {
         Some(p)

@@ -1,12 +1,12 @@
 //! From logical to physical: one small planner per node. The only place that knows both.
 
+mod combine;
 mod map;
 mod query_planner;
 mod random_shuffle;
 mod randomize_blocks;
 mod repartition;
 mod write;
-mod zip;
 
 pub(crate) use query_planner::BlockyardQueryPlanner;
 pub(crate) use write::block_formats;
@@ -37,6 +37,6 @@ fn node_planners() -> Vec<Arc<dyn NodePlanner>> {
         Arc::new(random_shuffle::PlanRandomShuffle),
         Arc::new(repartition::PlanRepartition),
         Arc::new(randomize_blocks::PlanRandomizeBlocks),
-        Arc::new(zip::PlanZip),
+        Arc::new(combine::PlanCombinations),
     ]
 }

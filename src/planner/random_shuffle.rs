@@ -24,7 +24,7 @@ impl NodePlanner for PlanRandomShuffle {
         let Some(shuffle) = node.as_any().downcast_ref::<RandomShuffleNode>() else {
             return Ok(None);
         };
-        let scheme = ExchangeScheme::Random { seed: shuffle.seed(), num_blocks: shuffle.num_blocks() };
+        let scheme = ExchangeScheme::Random { seed: shuffle.seed().value(), num_blocks: shuffle.num_blocks() };
         Ok(Some(Arc::new(ExchangeExec::new(Arc::clone(&inputs[0]), scheme, config.target_partitions()))))
     }
 }

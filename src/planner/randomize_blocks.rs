@@ -24,7 +24,7 @@ impl NodePlanner for PlanRandomizeBlocks {
         let Some(randomize) = node.as_any().downcast_ref::<RandomizeBlocksNode>() else {
             return Ok(None);
         };
-        let scheme = ExchangeScheme::BlockOrder { seed: randomize.seed() };
+        let scheme = ExchangeScheme::BlockOrder { seed: randomize.seed().value(), window: randomize.window() };
         Ok(Some(Arc::new(ExchangeExec::new(Arc::clone(&inputs[0]), scheme, config.target_partitions()))))
     }
 }

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use datafusion::common::Result;
+use datafusion::arrow::compute::SortOptions;
+use datafusion::common::{Result, internal_err, not_impl_err};
 use datafusion::execution::config::SessionConfig;
 use datafusion::logical_expr::UserDefinedLogicalNode;
 use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::NodePlanner;
 use crate::logical::{RepartitionNode, Repartitioning};
-use crate::physical::{BlockSize, ExchangeExec, ExchangeScheme};
+use crate::physical::{BlockSize, ExchangeExec, ExchangeScheme, can_sort};
 
 #[derive(Debug)]
 pub(super) struct PlanRepartition;
@@ -25,6 +27,9 @@ impl NodePlanner for PlanRepartition {
         let Some(repartition) = node.as_any().downcast_ref::<RepartitionNode>() else {
             return Ok(None);
         };
+        let schema = inputs[0].schema();
+        let key = |index: usize| Arc::new(Column::new(schema.field(index).name(), index)) as Arc<dyn PhysicalExpr>;
+        let keys = || repartition.key_indices().into_iter().map(key);
         let scheme = match *repartition.into() {
             Repartitioning::Blocks { num_blocks, shuffle: true } => ExchangeScheme::Spread { num_blocks },
             Repartitioning::Blocks { num_blocks, shuffle: false } => ExchangeScheme::Slices { num_blocks },
@@ -35,13 +40,17 @@ impl NodePlanner for PlanRepartition {
                 ExchangeScheme::Sized(BlockSize::Bytes(target_bytes_per_block))
             }
             Repartitioning::Keys { num_blocks, sort, .. } => {
-                let schema = inputs[0].schema();
-                let key = |index: usize| Arc::new(Column::new(schema.field(index).name(), index)) as _;
-                ExchangeScheme::Hash {
-                    keys: repartition.key_indices().into_iter().map(key).collect(),
-                    num_blocks,
-                    sort,
+                ExchangeScheme::Hash { keys: keys().collect(), num_blocks, sort }
+            }
+            Repartitioning::Ranges { ref boundaries, .. } => {
+                let options = SortOptions { descending: false, nulls_first: false };
+                let Some(order) = LexOrdering::new(keys().map(|key| PhysicalSortExpr::new(key, options))) else {
+                    return internal_err!("ranges without a key");
+                };
+                if !can_sort(&order, &schema) {
+                    return not_impl_err!("rows cannot be sorted by {order}");
                 }
+                ExchangeScheme::Range { order, boundaries: Some(boundaries.clone()) }
             }
         };
         Ok(Some(Arc::new(ExchangeExec::new(Arc::clone(&inputs[0]), scheme, config.target_partitions()))))

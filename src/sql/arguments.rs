@@ -3,7 +3,7 @@
 use datafusion::common::{Result, plan_err};
 use datafusion::sql::sqlparser::ast::{Expr, FunctionArg, FunctionArgExpr, UnaryOperator, Value};
 
-use super::signatures::{Kind, Signature};
+use super::signatures::{Kind, Signature, Tables};
 use crate::config::ByteSize;
 use crate::error::unknown_name;
 use crate::functions::{BatchSize, Concurrency};
@@ -15,6 +15,16 @@ enum Written {
     Text(String),
     Flag(bool),
     List(Vec<Self>),
+}
+
+impl Written {
+    /// A number or a text.
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) | Self::Number(text) => Some(text),
+            Self::Flag(_) | Self::List(_) => None,
+        }
+    }
 }
 
 /// The arguments of one call, checked.
@@ -49,7 +59,7 @@ impl Arguments {
                     .iter()
                     .position(|(known, _)| known.eq_ignore_ascii_case(&name))
                     .ok_or_else(|| unknown_name("argument", &name, signature.name, &signature.names()))?,
-                None if tables.len() < signature.tables => {
+                None if tables.len() < signature.tables.most() => {
                     tables.push(value);
                     continue;
                 }
@@ -59,7 +69,7 @@ impl Arguments {
                 }
             };
             let Some((name, kind)) = signature.arguments.get(index) else {
-                let names = [vec!["table"; signature.tables], signature.names()].concat();
+                let names = [vec!["table"; signature.tables.least()], signature.names()].concat();
                 return plan_err!("{} takes at most {} arguments: {}", signature.name, names.len(), names.join(", "));
             };
             let written = written(&value).filter(|w| fits(w, *kind));
@@ -70,8 +80,10 @@ impl Arguments {
                 return plan_err!("argument '{name}' of {} is given twice", signature.name);
             }
         }
-        if tables.len() < signature.tables {
-            return plan_err!("{} needs {} table argument(s), got {}", signature.name, signature.tables, tables.len());
+        let least = signature.tables.least();
+        if tables.len() < least {
+            let or_more = if signature.tables == Tables::Several { " or more" } else { "" };
+            return plan_err!("{} needs {least}{or_more} table argument(s), got {}", signature.name, tables.len());
         }
         if let Some(missing) = values.iter().take(signature.required).position(Option::is_none) {
             return plan_err!("{} needs the argument '{}'", signature.name, signature.arguments[missing].0);
@@ -96,8 +108,12 @@ impl Arguments {
     }
 
     pub(super) fn number(&self, name: &str) -> Option<f64> {
+        self.get(name).and_then(number)
+    }
+
+    pub(super) fn numbers(&self, name: &str) -> Option<Vec<f64>> {
         match self.get(name)? {
-            Written::Number(text) => text.parse().ok(),
+            Written::List(list) => list.iter().map(number).collect(),
             _ => None,
         }
     }
@@ -111,8 +127,13 @@ impl Arguments {
 
     /// A number or a text as it is written.
     pub(super) fn written_text(&self, name: &str) -> Option<&str> {
+        self.get(name)?.text()
+    }
+
+    /// Numbers and texts as they are written.
+    pub(super) fn written_texts(&self, name: &str) -> Option<Vec<String>> {
         match self.get(name)? {
-            Written::Text(text) | Written::Number(text) => Some(text),
+            Written::List(list) => list.iter().map(|item| item.text().map(str::to_owned)).collect(),
             _ => None,
         }
     }
@@ -177,6 +198,13 @@ fn written(expression: &Expr) -> Option<Written> {
     }
 }
 
+fn number(value: &Written) -> Option<f64> {
+    match value {
+        Written::Number(text) => text.parse().ok(),
+        _ => None,
+    }
+}
+
 fn concurrency(value: &Written) -> Option<Concurrency> {
     let number = |value: &Written| match value {
         Written::Number(text) => text.parse::<usize>().ok(),
@@ -198,6 +226,8 @@ fn fits(value: &Written, kind: Kind) -> bool {
         (Kind::BatchSize, Written::Number(text)) => text.parse::<u64>().is_ok_and(|n| n > 0),
         (Kind::BatchSize, Written::Text(text)) => text == "block",
         (Kind::Number, Written::Number(_)) | (Kind::Text, Written::Text(_)) | (Kind::Flag, Written::Flag(_)) => true,
+        (Kind::Numbers, Written::List(list)) => list.iter().all(|item| number(item).is_some()),
+        (Kind::Values, Written::List(list)) => list.iter().all(|item| item.text().is_some()),
         (Kind::Texts, Written::Text(_)) => true,
         (Kind::Texts, Written::List(list)) => list.iter().all(|item| matches!(item, Written::Text(_))),
         (Kind::NumberOrText, Written::Number(_) | Written::Text(_)) => true,

@@ -61,7 +61,7 @@ impl VisitorMut for Normaliser {
                 FunctionArg::Unnamed(FunctionArgExpr::Expr(expression)) => Some(expression),
                 _ => None,
             });
-            for expression in tables.take(signature.tables) {
+            for expression in tables.take(signature.tables.most()) {
                 if let Some(query) = table_of(expression).and_then(select_all) {
                     *expression = Expr::Subquery(Box::new(query));
                 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::{Result, TableReference, not_impl_err, plan_err};
+use datafusion::common::{Result, ScalarValue, TableReference, not_impl_err, plan_err};
 use datafusion::datasource::provider_as_source;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
@@ -19,11 +19,11 @@ use super::signatures::Signature;
 use crate::config::parse_resources;
 use crate::functions::{Compute, ComputeStrategy, Failures, FunctionRegistry, MapOptions};
 use crate::logical::{
-    MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning, ZipNode, extension,
-    map_groups, summary,
+    MapNode, MapOperator, MixNode, MixOptions, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning,
+    ZipNode, extension, map_groups, summary,
 };
 use crate::runtime::block_on_io;
-use crate::seed::fresh_seed;
+use crate::seed::{RandomSeed, fresh_seed};
 use crate::sources::{Datasource, DatasourceTable, DivertedRows, FileKind, FileTable, Range, ReadOptions};
 
 /// Plans our relations. DataFusion asks it first for every item of FROM.
@@ -91,6 +91,17 @@ fn repartitioning(arguments: &Arguments) -> Result<Repartitioning> {
     let (num_blocks, keys) = (arguments.size("num_blocks"), arguments.texts("keys"));
     let rows = arguments.size("target_num_rows_per_block");
     let bytes = arguments.bytes("target_bytes_per_block")?.map(|bytes| bytes.0);
+    if let Some(boundaries) = arguments.written_texts("boundaries") {
+        let others = [shuffle, sort, strict].iter().any(Option::is_some) || num_blocks.or(rows).or(bytes).is_some();
+        return match keys {
+            Some(keys) if !others => {
+                let boundaries = boundaries.into_iter().map(ScalarValue::from).collect();
+                Ok(Repartitioning::Ranges { keys, boundaries })
+            }
+            Some(_) => plan_err!("repartition takes boundaries with keys and nothing else"),
+            None => plan_err!("repartition needs the keys that boundaries are for"),
+        };
+    }
     match (keys, num_blocks, rows, bytes) {
         (Some(_), ..) if shuffle.is_some() => plan_err!("repartition takes keys or shuffle, not both"),
         (None, ..) if sort.is_some() => plan_err!("repartition sorts by keys, which are not given"),
@@ -137,7 +148,11 @@ impl BlockyardRelationPlanner {
     ) -> Result<LogicalPlan> {
         let mut table = |index: usize| plan_table(&arguments.tables[index], signature.name, context);
         let num_blocks = arguments.size("num_blocks");
-        let seed = || arguments.count("seed").unwrap_or_else(fresh_seed);
+        let (seed, epoch) = (arguments.count("seed"), arguments.count("epoch"));
+        if seed.is_none() && epoch.is_some() {
+            return plan_err!("{} needs a seed for an epoch", signature.name);
+        }
+        let seed = || RandomSeed::from(seed).epoch(epoch.unwrap_or(0));
         match signature.name {
             "map_batches" => {
                 let name = arguments.text("function").unwrap_or_default();
@@ -155,13 +170,26 @@ impl BlockyardRelationPlanner {
             }
             "random_shuffle" => Ok(extension(RandomShuffleNode::try_new(table(0)?, seed(), num_blocks)?)),
             "repartition" => Ok(extension(RepartitionNode::try_new(table(0)?, repartitioning(arguments)?)?)),
-            "randomize_block_order" => Ok(extension(RandomizeBlocksNode::new(table(0)?, seed()))),
+            "randomize_block_order" => {
+                Ok(extension(RandomizeBlocksNode::try_new(table(0)?, seed(), arguments.size("window"))?))
+            }
             "summary" => summary(table(0)?),
             "diverted" => {
                 let name = arguments.text("name").unwrap_or_default();
                 scan("diverted", self.diverted.table(name)?)
             }
-            "zip" => Ok(extension(ZipNode::try_new(table(0)?, table(1)?)?)),
+            "zip" | "mix" => {
+                let tables = (0..arguments.tables.len()).map(table).collect::<Result<Vec<_>>>()?;
+                if signature.name == "zip" {
+                    return Ok(extension(ZipNode::try_new(tables)?));
+                }
+                let stopping = arguments.text("stopping_condition").map(str::parse).transpose()?;
+                let options = MixOptions {
+                    weights: arguments.numbers("weights").unwrap_or_default(),
+                    stopping_condition: stopping.unwrap_or_default(),
+                };
+                Ok(extension(MixNode::try_new(tables, options)?))
+            }
             "range" => source(Arc::new(Range::try_new(arguments.count("n").unwrap_or_default())?), arguments),
             #[cfg(feature = "tpch")]
             "tpch" => {

@@ -7,6 +7,10 @@ pub(super) enum Kind {
     Count,
     /// A number.
     Number,
+    /// A list of numbers.
+    Numbers,
+    /// A list of numbers, strings or both.
+    Values,
     /// A string.
     Text,
     /// `true` or `false`.
@@ -28,6 +32,8 @@ impl Kind {
         match self {
             Self::Count => "a whole number that is not negative",
             Self::Number => "a number",
+            Self::Numbers => "a list of numbers",
+            Self::Values => "a list of numbers or strings",
             Self::Text => "a string",
             Self::Flag => "true or false",
             Self::Texts => "a string or a list of strings",
@@ -39,11 +45,40 @@ impl Kind {
     }
 }
 
+/// How many tables a function takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tables {
+    /// None.
+    No,
+    /// One.
+    One,
+    /// Two or more; its other arguments are given by name.
+    Several,
+}
+
+impl Tables {
+    pub(super) fn least(self) -> usize {
+        match self {
+            Self::No => 0,
+            Self::One => 1,
+            Self::Several => 2,
+        }
+    }
+
+    pub(super) fn most(self) -> usize {
+        match self {
+            Self::No => 0,
+            Self::One => 1,
+            Self::Several => usize::MAX,
+        }
+    }
+}
+
 /// A table function: first its tables, then its arguments, by position or by name.
 #[derive(Debug)]
 pub(super) struct Signature {
     pub(super) name: &'static str,
-    pub(super) tables: usize,
+    pub(super) tables: Tables,
     pub(super) required: usize,
     pub(super) arguments: &'static [(&'static str, Kind)],
 }
@@ -83,20 +118,20 @@ macro_rules! map_arguments {
 const SIGNATURES: &[Signature] = &[
     Signature {
         name: "range",
-        tables: 0,
+        tables: Tables::No,
         required: 1,
         arguments: &[("n", Kind::Count), ("override_num_blocks", Kind::Count)],
     },
     #[cfg(feature = "tpch")]
     Signature {
         name: "tpch",
-        tables: 0,
+        tables: Tables::No,
         required: 2,
         arguments: &[("table", Kind::Text), ("scale", Kind::Number), ("override_num_blocks", Kind::Count)],
     },
     Signature {
         name: "read_parquet",
-        tables: 0,
+        tables: Tables::No,
         required: 1,
         arguments: &[
             ("paths", Kind::Texts),
@@ -107,7 +142,7 @@ const SIGNATURES: &[Signature] = &[
     },
     Signature {
         name: "read_csv",
-        tables: 0,
+        tables: Tables::No,
         required: 1,
         arguments: &[
             ("paths", Kind::Texts),
@@ -121,7 +156,7 @@ const SIGNATURES: &[Signature] = &[
     },
     Signature {
         name: "read_json",
-        tables: 0,
+        tables: Tables::No,
         required: 1,
         arguments: &[
             ("paths", Kind::Texts),
@@ -130,17 +165,17 @@ const SIGNATURES: &[Signature] = &[
             ("include_paths", Kind::Flag),
         ],
     },
-    Signature { name: "map_batches", tables: 1, required: 1, arguments: MAP_ARGUMENTS },
-    Signature { name: "map_groups", tables: 1, required: 2, arguments: MAP_GROUPS_ARGUMENTS },
+    Signature { name: "map_batches", tables: Tables::One, required: 1, arguments: MAP_ARGUMENTS },
+    Signature { name: "map_groups", tables: Tables::One, required: 2, arguments: MAP_GROUPS_ARGUMENTS },
     Signature {
         name: "random_shuffle",
-        tables: 1,
+        tables: Tables::One,
         required: 0,
-        arguments: &[("seed", Kind::Count), ("num_blocks", Kind::Count)],
+        arguments: &[("seed", Kind::Count), ("num_blocks", Kind::Count), ("epoch", Kind::Count)],
     },
     Signature {
         name: "repartition",
-        tables: 1,
+        tables: Tables::One,
         required: 0,
         arguments: &[
             ("num_blocks", Kind::Count),
@@ -150,12 +185,24 @@ const SIGNATURES: &[Signature] = &[
             ("target_num_rows_per_block", Kind::Count),
             ("strict", Kind::Flag),
             ("target_bytes_per_block", Kind::Size),
+            ("boundaries", Kind::Values),
         ],
     },
-    Signature { name: "randomize_block_order", tables: 1, required: 0, arguments: &[("seed", Kind::Count)] },
-    Signature { name: "summary", tables: 1, required: 0, arguments: &[] },
-    Signature { name: "diverted", tables: 0, required: 1, arguments: &[("name", Kind::Text)] },
-    Signature { name: "zip", tables: 2, required: 0, arguments: &[] },
+    Signature {
+        name: "randomize_block_order",
+        tables: Tables::One,
+        required: 0,
+        arguments: &[("seed", Kind::Count), ("window", Kind::Count), ("epoch", Kind::Count)],
+    },
+    Signature { name: "summary", tables: Tables::One, required: 0, arguments: &[] },
+    Signature { name: "diverted", tables: Tables::No, required: 1, arguments: &[("name", Kind::Text)] },
+    Signature { name: "zip", tables: Tables::Several, required: 0, arguments: &[] },
+    Signature {
+        name: "mix",
+        tables: Tables::Several,
+        required: 0,
+        arguments: &[("weights", Kind::Numbers), ("stopping_condition", Kind::Text)],
+    },
 ];
 
 /// Arguments of map operators.
@@ -166,4 +213,4 @@ const MAP_GROUPS_ARGUMENTS: &[(&str, Kind)] = map_arguments!(("keys", Kind::Text
 
 /// What `CREATE FUNCTION` says: the body as `function`, and defaults for calls that do not say otherwise.
 pub(super) static CREATE_FUNCTION: Signature =
-    Signature { name: "CREATE FUNCTION", tables: 0, required: 1, arguments: MAP_ARGUMENTS };
+    Signature { name: "CREATE FUNCTION", tables: Tables::No, required: 1, arguments: MAP_ARGUMENTS };

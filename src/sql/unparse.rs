@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{DFSchemaRef, Result, not_impl_err};
+use datafusion::common::{DFSchemaRef, Result, ScalarValue, not_impl_err};
 use datafusion::datasource::source_as_provider;
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode, UserDefinedLogicalNodeCore};
 use datafusion::sql::sqlparser::ast::Statement;
@@ -15,7 +15,8 @@ use datafusion::sql::unparser::extension_unparser::{
 
 use crate::functions::BatchSize;
 use crate::logical::{
-    MapNode, MapOperator, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning, ZipNode, extension,
+    MapNode, MapOperator, MixNode, MixOptions, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning,
+    ZipNode, extension,
 };
 use crate::sources::{DatasourceTable, FileTable};
 
@@ -157,7 +158,7 @@ fn call_of(node: &dyn UserDefinedLogicalNode, unparser: &Unparser) -> Result<Opt
         format!("{call}({table}, '{name}'{batches}{compute})")
     } else if let Some(shuffle) = node.downcast_ref::<RandomShuffleNode>() {
         let blocks = shuffle.num_blocks().map_or(String::new(), |n| format!(", num_blocks => {n}"));
-        format!("random_shuffle({}, seed => {}{blocks})", table(0)?, shuffle.seed())
+        format!("random_shuffle({}, seed => {}{blocks})", table(0)?, shuffle.seed().value())
     } else if let Some(repartition) = node.downcast_ref::<RepartitionNode>() {
         let arguments = match repartition.into() {
             Repartitioning::Blocks { num_blocks, shuffle } => {
@@ -173,14 +174,27 @@ fn call_of(node: &dyn UserDefinedLogicalNode, unparser: &Unparser) -> Result<Opt
                 let blocks = num_blocks.map_or(String::new(), |n| format!("num_blocks => {n}, "));
                 format!("{blocks}keys => {}, sort => {sort}", quoted_list(keys))
             }
+            Repartitioning::Ranges { keys, boundaries } => {
+                let text = |value: &ScalarValue| value.try_as_str().flatten().map_or(value.to_string(), str::to_owned);
+                let boundaries: Vec<_> = boundaries.iter().map(text).collect();
+                format!("keys => {}, boundaries => {}", quoted_list(keys), quoted_list(&boundaries))
+            }
         };
         format!("repartition({}, {arguments})", table(0)?)
     } else if let Some(randomize) = node.downcast_ref::<RandomizeBlocksNode>() {
-        format!("randomize_block_order({}, seed => {})", table(0)?, randomize.seed())
+        let window = randomize.window().map_or(String::new(), |n| format!(", window => {n}"));
+        format!("randomize_block_order({}, seed => {}{window})", table(0)?, randomize.seed().value())
     } else if let Some(scan) = node.downcast_ref::<ScanCall>() {
         scan.call.clone()
     } else if node.is::<ZipNode>() {
-        format!("zip({}, {})", table(0)?, table(1)?)
+        let tables = (0..inputs.len()).map(table).collect::<Result<Vec<_>>>()?;
+        format!("zip({})", tables.join(", "))
+    } else if let Some(mix) = node.downcast_ref::<MixNode>() {
+        let tables = (0..inputs.len()).map(table).collect::<Result<Vec<_>>>()?;
+        let MixOptions { weights, stopping_condition } = mix.options();
+        let weights: Vec<_> = weights.iter().map(ToString::to_string).collect();
+        let weights = weights.join(", ");
+        format!("mix({}, weights => [{weights}], stopping_condition => '{stopping_condition}')", tables.join(", "))
     } else {
         return Ok(None);
     };

@@ -100,8 +100,8 @@ async fn other_columns_than_declared_are_an_error() {
 #[tokio::test]
 async fn zip_of_unequal_lengths_says_both() {
     let context = context();
-    let error = failure(context.range(10).unwrap().zip(&context.range(7).unwrap())).await;
-    contains(&error, &["zip needs equally many rows on both sides, got 10 and 7"]);
+    let error = failure(context.range(10).unwrap().zip(&[&context.range(7).unwrap()])).await;
+    contains(&error, &["zip needs equally many rows in all inputs, got 10 and 7"]);
 }
 
 #[tokio::test]

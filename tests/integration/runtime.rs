@@ -98,7 +98,7 @@ async fn two_inputs_of_one_join_may_have_stages_of_their_own() {
     let context = context();
     let joined = side(&context).union(&side(&context)).unwrap();
     let zipped = joined.map_batches(Ok, with_concurrency(1)).unwrap();
-    let zipped = zipped.zip(&joined.rename_columns(&[("id", "other")]).unwrap()).unwrap();
+    let zipped = zipped.zip(&[&joined.rename_columns(&[("id", "other")]).unwrap()]).unwrap();
     assert_eq!(timeout(PATIENCE, zipped.count()).await.expect("it stalls").unwrap(), 40_000);
 }
 

@@ -100,16 +100,48 @@ async fn another_seed_is_another_order_and_num_blocks_does_not_matter() {
     assert_eq!(blocks.num_blocks().await.unwrap(), Some(13));
 }
 
-/// Chi-squared test on where each of 6 rows lands over 6,000 seeds, and on the 720 permutations.
 #[tokio::test]
 async fn a_shuffle_is_uniform_over_permutations() {
+    assert_uniform(RandomSeed::fixed).await;
+}
+
+#[tokio::test]
+async fn the_epochs_of_a_seed_are_uniform_over_permutations() {
+    assert_uniform(|epoch| RandomSeed::each_execution(7).epoch(epoch)).await;
+}
+
+#[tokio::test]
+async fn each_execution_has_its_own_order_and_the_same_program_the_same_ones() {
+    let epochs = async || {
+        let ds = context().range(1000).unwrap().random_shuffle(RandomSeed::each_execution(5)).unwrap();
+        let mut orders = Vec::new();
+        for _ in 0..3 {
+            orders.push(ints(&ds.take_all().await.unwrap(), "id"));
+        }
+        orders
+    };
+    let orders = epochs().await;
+    assert_eq!(orders, epochs().await);
+    assert!(orders[0] != orders[1] && orders[1] != orders[2] && orders[0] != orders[2]);
+    let of_epoch = |seed: RandomSeed| context().range(1000).unwrap().random_shuffle(seed).unwrap();
+    for (epoch, order) in orders.iter().enumerate() {
+        let seed = RandomSeed::fixed(5).epoch(epoch as u64);
+        assert_eq!(*order, ints(&of_epoch(seed).take_all().await.unwrap(), "id"));
+    }
+    let blocks = context().range_in_blocks(100, 20).unwrap().randomize_block_order(RandomSeed::each_execution(5));
+    let blocks = blocks.unwrap();
+    assert_ne!(blocks.take_all().await.unwrap(), blocks.take_all().await.unwrap());
+}
+
+/// Chi-squared test on where each of 6 rows lands over 3,600 seeds, and on the 720 permutations.
+async fn assert_uniform(seed_of: impl Fn(u64) -> RandomSeed) {
     let context = context_with(1, |_| {});
     let range = context.range_in_blocks(6, 3).unwrap();
     let trials = 3600;
     let mut seen = std::collections::HashMap::<Vec<i64>, usize>::new();
     let mut places = [[0usize; 6]; 6];
-    for seed in 0..trials {
-        let order = ints(&range.random_shuffle(Some(seed)).unwrap().take_all().await.unwrap(), "id");
+    for trial in 0..trials {
+        let order = ints(&range.random_shuffle(seed_of(trial)).unwrap().take_all().await.unwrap(), "id");
         for (place, row) in order.iter().enumerate() {
             places[*row as usize][place] += 1;
         }
@@ -124,6 +156,15 @@ async fn a_shuffle_is_uniform_over_permutations() {
     let missed = (720 - seen.len()) as f64 * expected;
     // 719 degrees of freedom: mean 719, standard deviation 38; four of them above.
     assert!(hit + missed < 719.0 + 4.0 * 38.0, "permutations are not uniform: chi squared {}", hit + missed);
+}
+
+#[tokio::test]
+async fn ranges_are_as_many_blocks_as_was_said() {
+    let ds = context().range(1000).unwrap().random_shuffle(Some(1)).unwrap();
+    let ranges = ds.repartition_by_ranges(&["id"], vec![100_i64.into(), 250_i64.into(), 5000_i64.into()]).unwrap();
+    let blocks = ranges.materialize().await.unwrap();
+    assert_eq!(blocks.num_blocks().await.unwrap(), Some(4));
+    assert_eq!(ints(&blocks.take_all().await.unwrap(), "id"), (0..1000).collect::<Vec<i64>>());
 }
 
 #[tokio::test]

@@ -49,7 +49,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("sql", &["config", "context", "dataset", "error", "functions", "logical", "runtime", "seed", "sources"]),
-    ("logical", &["aggregates", "config", "error", "functions"]),
+    ("logical", &["aggregates", "config", "error", "functions", "seed"]),
     ("optimizer", &["config", "error", "functions", "logical", "physical"]),
     ("planner", &["config", "functions", "logical", "physical", "sinks"]),
     ("sources", &["block", "config", "error", "physical", "sinks", "store"]),

@@ -37,10 +37,9 @@ impl OptimizerRule for ReorderRandomizeBlocks {
         let Some(randomize) = inputs.first().and_then(|input| node_of::<RandomizeBlocksNode>(input)) else {
             return Ok(Transformed::no(plan));
         };
-        let seed = randomize.seed();
         let below = randomize.input().clone();
         let moved = plan.with_new_exprs(plan.expressions(), vec![below])?;
-        Ok(Transformed::yes(extension(RandomizeBlocksNode::new(moved, seed))))
+        Ok(Transformed::yes(extension(randomize.over(moved))))
     }
 }
 

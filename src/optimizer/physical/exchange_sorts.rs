@@ -40,7 +40,7 @@ impl PhysicalOptimizerRule for ExchangeSorts {
         let threads = config.execution.target_partitions;
         let rewrite = |node: Arc<dyn ExecutionPlan>| match sorted(&node) {
             Some((input, order)) if is_large(input, limit) && can_sort(order, &input.schema()) => {
-                let scheme = ExchangeScheme::Range { order: order.clone() };
+                let scheme = ExchangeScheme::Range { order: order.clone(), boundaries: None };
                 let exchange = Arc::new(ExchangeExec::new(Arc::clone(input), scheme, threads));
                 let known = node.equivalence_properties().clone();
                 Ok(Transformed::yes(Arc::new(GatherExec::sorted(exchange, known)) as _))

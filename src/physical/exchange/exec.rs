@@ -27,6 +27,7 @@ use super::hashed::{self, Hashed};
 use super::random::{self, Shuffled};
 use super::slices::{self, Slice};
 use super::sorted::{self, Sorted};
+use super::window::Window;
 use super::{ExchangeScheme, collect_blocks};
 use crate::block::TaskId;
 use crate::physical::StageMetrics;
@@ -79,15 +80,30 @@ enum Buckets {
     Random(Arc<Shuffled>),
     Hash(Arc<Hashed>),
     Sorted(Arc<Sorted>),
-    /// They are cut when they are asked for.
-    Cut(Arc<AsyncMutex<Cutter>>),
+    /// They are made when they are asked for.
+    Streamed(Arc<AsyncMutex<Streamed>>),
+}
+
+/// Buckets that are there before the input has ended.
+enum Streamed {
+    Cut(Cutter),
+    Window(Window),
+}
+
+impl Streamed {
+    async fn next(&mut self) -> Result<Option<(usize, Vec<Slice>)>> {
+        match self {
+            Self::Cut(cutter) => cutter.next().await,
+            Self::Window(window) => window.next().await,
+        }
+    }
 }
 
 impl ExchangeExec {
     /// An exchange of the rows of `input`, with `partitions` streams.
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>, scheme: ExchangeScheme, partitions: usize) -> Self {
         let emission = match scheme {
-            ExchangeScheme::Sized(_) => EmissionType::Incremental,
+            ExchangeScheme::Sized(_) | ExchangeScheme::BlockOrder { window: Some(_), .. } => EmissionType::Incremental,
             _ => EmissionType::Final,
         };
         let properties = properties(input.schema(), partitions, emission);
@@ -135,7 +151,7 @@ impl ExchangeExec {
 
     /// Whether it gives blocks before its input has ended.
     pub(crate) fn streams(&self) -> bool {
-        self.cuts().is_some()
+        matches!(self.scheme, ExchangeScheme::BlockOrder { window: Some(_), .. }) || self.cuts().is_some()
     }
 
     /// Number of streams.
@@ -185,7 +201,7 @@ impl ExchangeExec {
                     _ => PIECE_BYTES,
                 };
                 let blocks = blocks_in_order(&input, &context, stage.owner(), bytes)?;
-                return Ok(Buckets::Cut(Arc::new(AsyncMutex::new(Cutter::new(blocks, size)))));
+                return Ok(Buckets::Streamed(Arc::new(AsyncMutex::new(Streamed::Cut(Cutter::new(blocks, size))))));
             }
             match scheme {
                 ExchangeScheme::Random { seed, num_blocks } => {
@@ -196,9 +212,14 @@ impl ExchangeExec {
                     let hashed = hashed::map_side(&input, &context, &stage, keys, num_blocks, sort).await?;
                     return Ok(Buckets::Hash(Arc::new(hashed)));
                 }
-                ExchangeScheme::Range { order } => {
-                    let sorted = sorted::map_side(&input, &context, &stage, &order).await?;
+                ExchangeScheme::Range { order, boundaries } => {
+                    let sorted = sorted::map_side(&input, &context, &stage, &order, boundaries.as_deref()).await?;
                     return Ok(Buckets::Sorted(Arc::new(sorted)));
+                }
+                ExchangeScheme::BlockOrder { seed, window: Some(size) } => {
+                    let blocks = blocks_in_order(&input, &context, stage.owner(), block_bytes(&context)?)?;
+                    let window = Streamed::Window(Window::new(blocks, seed, size));
+                    return Ok(Buckets::Streamed(Arc::new(AsyncMutex::new(window))));
                 }
                 _ => {}
             }
@@ -286,7 +307,7 @@ impl ExecutionPlan for ExchangeExec {
     ) -> Result<TreeNodeRecursion> {
         let keys: Vec<_> = match &self.scheme {
             ExchangeScheme::Hash { keys, .. } => keys.iter().collect(),
-            ExchangeScheme::Range { order } => order.iter().map(|key| &key.expr).collect(),
+            ExchangeScheme::Range { order, .. } => order.iter().map(|key| &key.expr).collect(),
             _ => Vec::new(),
         };
         for key in keys {
@@ -332,7 +353,7 @@ impl TaskPlan for ExchangeExec {
             let buckets = execution.buckets.clone().await.map_err(DataFusionError::Shared)?;
             let mut index = execution.next.fetch_add(1, Relaxed);
             let batches = match &buckets {
-                Buckets::Cut(cutter) => match cutter.lock().await.next().await? {
+                Buckets::Streamed(streamed) => match streamed.lock().await.next().await? {
                     Some((number, bucket)) => {
                         index = number;
                         Some(slices::read(bucket))

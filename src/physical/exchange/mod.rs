@@ -19,6 +19,7 @@ mod runs;
 mod scheme;
 mod slices;
 mod sorted;
+mod window;
 
 pub(crate) use collect::{StoredBlock, collect_blocks};
 pub(crate) use cutter::BlockSize;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use datafusion::common::ScalarValue;
 use datafusion::physical_expr::LexOrdering;
 use datafusion::physical_plan::PhysicalExpr;
 
@@ -39,15 +40,19 @@ pub(crate) enum ExchangeScheme {
         /// Whether the rows of a block are sorted by the keys.
         sort: bool,
     },
-    /// All rows in order, into as many blocks as the sizes ask for.
+    /// All rows in order.
     Range {
         /// The order.
         order: LexOrdering,
+        /// Values of the first key at which a block begins; as many blocks as the sizes ask for where it is not said.
+        boundaries: Option<Vec<ScalarValue>>,
     },
     /// The blocks as they are, in random order.
     BlockOrder {
         /// Gives the order.
         seed: u64,
+        /// Each block is taken from so many, while they come; from all otherwise.
+        window: Option<usize>,
     },
 }
 
@@ -100,8 +105,13 @@ impl fmt::Display for ExchangeScheme {
                 num_blocks.map_or(Ok(()), |n| write!(f, ", num_blocks={n}"))?;
                 write!(f, "{})", if *sort { ", sort" } else { "" })
             }
-            Self::Range { order } => write!(f, "range({order})"),
-            Self::BlockOrder { seed } => write!(f, "block_order(seed={seed})"),
+            Self::Range { order, boundaries: None } => write!(f, "range({order})"),
+            Self::Range { order, boundaries: Some(boundaries) } => {
+                let boundaries: Vec<_> = boundaries.iter().map(ToString::to_string).collect();
+                write!(f, "range({order}, boundaries=[{}])", boundaries.join(", "))
+            }
+            Self::BlockOrder { seed, window: None } => write!(f, "block_order(seed={seed})"),
+            Self::BlockOrder { seed, window: Some(n) } => write!(f, "block_order(seed={seed}, window={n})"),
         }
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Slice {
 pub(super) fn buckets(scheme: &ExchangeScheme, blocks: Vec<StoredBlock>) -> Vec<Vec<Slice>> {
     match *scheme {
         ExchangeScheme::Spread { num_blocks } => spread(&blocks, num_blocks),
-        ExchangeScheme::BlockOrder { seed } => block_order(blocks, seed),
+        ExchangeScheme::BlockOrder { seed, .. } => block_order(blocks, seed),
         ExchangeScheme::Slices { num_blocks } => equal_runs(&blocks, num_blocks),
         ExchangeScheme::Random { .. }
         | ExchangeScheme::Hash { .. }

@@ -6,13 +6,14 @@
 //! at once, and gives them in order.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::interleave_record_batch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::row::{Row, RowConverter, Rows, SortField};
-use datafusion::common::Result;
+use datafusion::common::{Result, ScalarValue};
 use datafusion::execution::TaskContext;
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
@@ -54,6 +55,20 @@ impl Order {
         Ok(RowConverter::new(fields)?.convert_columns(&keys)?)
     }
 
+    /// The places before the first row of a key that is not less than a boundary.
+    fn boundaries(&self, values: Option<&[ScalarValue]>) -> Result<Option<Vec<Place>>> {
+        let (Some(values), Some(first)) = (values, self.fields()?.into_iter().next()) else {
+            return Ok(None);
+        };
+        let converter = RowConverter::new(vec![first])?;
+        let place = |value: &ScalarValue| {
+            // Keys of several columns begin with the first.
+            let key = converter.convert_columns(&[value.to_array()?])?.row(0).as_ref().into();
+            Ok(Place { key, run: 0, row: 0 })
+        };
+        values.iter().map(place).collect::<Result<_>>().map(Some)
+    }
+
     fn fields(&self) -> Result<Vec<SortField>> {
         let field =
             |key: &PhysicalSortExpr| Ok(SortField::new_with_options(key.expr.data_type(&self.schema)?, key.options));
@@ -91,6 +106,8 @@ struct Run {
 pub(super) struct Sorted {
     runs: Vec<Run>,
     cuts: Vec<Place>,
+    /// The numbers of the buckets of each output task.
+    tasks: Vec<Range<usize>>,
     order: Order,
     bucket_bytes: usize,
     batch_rows: usize,
@@ -104,6 +121,7 @@ pub(super) async fn map_side(
     context: &Arc<TaskContext>,
     stage: &StageMetrics,
     by: &LexOrdering,
+    boundaries: Option<&[ScalarValue]>,
 ) -> Result<Sorted> {
     let store = BlockStore::of_task(context)?;
     let order = Order { by: by.iter().cloned().collect(), schema: input.schema() };
@@ -150,9 +168,9 @@ pub(super) async fn map_side(
     let total: usize = runs.iter().map(|run| run.handle.metadata().size_bytes).sum();
     // Each thread has one at least, unless there is next to nothing.
     let bucket_bytes = most.min((total / threads).max(LEAST_BUCKET_BYTES));
-    let cuts = cuts(&runs, bucket_bytes);
+    let (cuts, tasks) = tasks(cuts(&runs, bucket_bytes), order.boundaries(boundaries)?);
     let (batch_rows, owner) = (context.session_config().batch_size(), Arc::clone(stage.owner()));
-    Ok(Sorted { runs, cuts, order, bucket_bytes, batch_rows, store, owner })
+    Ok(Sorted { runs, cuts, tasks, order, bucket_bytes, batch_rows, store, owner })
 }
 
 /// Batches in order, as one block whose batches are slices of one.
@@ -242,15 +260,33 @@ fn cuts(runs: &[Run], target: usize) -> Vec<Place> {
     cuts
 }
 
+/// All cuts, and the numbers of the buckets of each output task: one, or those between two boundaries.
+fn tasks(mut cuts: Vec<Place>, boundaries: Option<Vec<Place>>) -> (Vec<Place>, Vec<Range<usize>>) {
+    let Some(boundaries) = boundaries else {
+        let tasks = (0..=cuts.len()).map(|bucket| bucket..bucket + 1).collect();
+        return (cuts, tasks);
+    };
+    cuts.extend(boundaries.iter().cloned());
+    cuts.sort_unstable();
+    cuts.dedup();
+    let starts = boundaries.iter().map(|place| cuts.partition_point(|cut| cut < place) + 1);
+    let edges: Vec<usize> = [0].into_iter().chain(starts).chain([cuts.len() + 1]).collect();
+    (cuts, edges.windows(2).map(|edge| edge[0]..edge[1]).collect())
+}
+
 impl Sorted {
     /// Number of output tasks, at least one.
     pub(super) fn num_tasks(&self) -> usize {
-        self.cuts.len() + 1
+        self.tasks.len()
     }
 
     /// The rows of an output task in order.
     pub(super) fn read(self: Arc<Self>, task: usize) -> BoxStream<'static, Result<RecordBatch>> {
-        stream::once(on_io_thread(move || self.merge(task)))
+        stream::iter(self.tasks[task].clone())
+            .then(move |bucket| {
+                let sorted = Arc::clone(&self);
+                on_io_thread(move || sorted.merge(bucket))
+            })
             .map_ok(|merged| {
                 let starts = (0..merged.places.len()).step_by(merged.batch_rows);
                 stream::iter(starts).map(move |start| merged.batch(start))
@@ -259,9 +295,9 @@ impl Sorted {
             .boxed()
     }
 
-    fn merge(&self, task: usize) -> Result<Merged> {
+    fn merge(&self, bucket: usize) -> Result<Merged> {
         let reserved = self.store.working_set(&self.owner, COPIES * self.bucket_bytes)?;
-        let (from, to) = (task.checked_sub(1).map(|before| &self.cuts[before]), self.cuts.get(task));
+        let (from, to) = (bucket.checked_sub(1).map(|before| &self.cuts[before]), self.cuts.get(bucket));
         let (mut batches, mut keys) = (Vec::new(), Vec::new());
         for number in 0..self.runs.len() {
             if let Some((batch, of_batch)) = self.part(number, from, to)? {

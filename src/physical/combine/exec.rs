@@ -1,0 +1,156 @@
+//! [`CombineExec`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
+use datafusion::physical_plan::execution_plan::EmissionType;
+use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements, PlanProperties, ReplaceChildrenOptions,
+};
+use futures::{StreamExt, stream};
+
+use super::mix::mixed;
+use super::row_reader::RowReader;
+use super::zip::zipped;
+use crate::block::TaskId;
+use crate::physical::StageMetrics;
+use crate::physical::gather::gather;
+use crate::physical::input_order::InputOrder;
+use crate::physical::tasks::{Task, TaskPlan, TaskStream, execute_tasks, properties, stream_of};
+
+/// How rows of several inputs come together.
+#[derive(Debug, Clone)]
+pub(crate) enum Combination {
+    /// Beside each other.
+    Zip,
+    /// By turns.
+    Mix {
+        /// What the numbers of rows are proportional to.
+        weights: Vec<f64>,
+        /// Whether it ends with the first input that has no more rows, and not with the last.
+        until_shortest: bool,
+    },
+}
+
+impl fmt::Display for Combination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zip => Ok(()),
+            Self::Mix { weights, until_shortest } => {
+                let weights: Vec<_> = weights.iter().map(ToString::to_string).collect();
+                let condition = if *until_shortest { "shortest" } else { "longest" };
+                write!(f, "weights=[{}], stopping_condition={condition}", weights.join(", "))
+            }
+        }
+    }
+}
+
+/// Streams several inputs as one partition.
+#[derive(Debug)]
+pub(crate) struct CombineExec {
+    inputs: Vec<Arc<dyn ExecutionPlan>>,
+    how: Combination,
+    input_orders: Vec<InputOrder>,
+    properties: Arc<PlanProperties>,
+    stage: StageMetrics,
+}
+
+impl CombineExec {
+    /// `schema` is that of the rows that come out.
+    pub(crate) fn new(inputs: Vec<Arc<dyn ExecutionPlan>>, how: Combination, schema: SchemaRef) -> Self {
+        let properties = properties(schema, 1, EmissionType::Incremental);
+        let input_orders = inputs.iter().map(|input| InputOrder::of(input.as_ref())).collect();
+        Self { inputs, how, input_orders, properties, stage: StageMetrics::default() }
+    }
+
+    /// Whether a row has the columns of all inputs.
+    pub(crate) fn is_zip(&self) -> bool {
+        matches!(self.how, Combination::Zip)
+    }
+}
+
+impl DisplayAs for CombineExec {
+    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (t, &self.how) {
+            (DisplayFormatType::TreeRender, Combination::Zip) => Ok(()),
+            (DisplayFormatType::TreeRender, mix) => writeln!(f, "{mix}"),
+            (_, Combination::Zip) => write!(f, "ZipExec"),
+            (_, mix) => write!(f, "MixExec: {mix}"),
+        }
+    }
+}
+
+impl ExecutionPlan for CombineExec {
+    fn name(&self) -> &str {
+        if self.is_zip() { "ZipExec" } else { "MixExec" }
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
+        self.input_orders.iter().flat_map(InputOrder::ordering).collect()
+    }
+
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        let of = |order: &InputOrder| order.distribution().into_per_child().swap_remove(0);
+        InputDistributionRequirements::new(self.input_orders.iter().map(of).collect())
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false; self.inputs.len()]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        self.inputs.iter().collect()
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let input_orders = self.input_orders.clone();
+        Ok(Arc::new(Self { input_orders, ..Self::new(children, self.how.clone(), self.schema()) }))
+    }
+
+    without_expressions!();
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        execute_tasks(self, partition, context)
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.stage.metrics())
+    }
+}
+
+impl TaskPlan for CombineExec {
+    fn tasks(&self, _partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
+        let reader = |input| Ok(RowReader::new(gather(input, Arc::clone(&context), self.stage.owner())?));
+        let inputs = self.inputs.iter().map(reader).collect::<Result<Vec<_>>>()?;
+        let schema = self.schema();
+        let batches = match &self.how {
+            Combination::Zip => zipped(inputs, Arc::clone(&schema)),
+            Combination::Mix { weights, until_shortest } => {
+                mixed(inputs, weights, *until_shortest, Arc::clone(&schema))
+            }
+        };
+        let task = Task { id: TaskId::root(0), batches: stream_of(schema, batches) };
+        Ok(stream::iter([Ok(task)]).boxed())
+    }
+
+    fn stage_name(&self) -> String {
+        self.name().trim_end_matches("Exec").to_owned()
+    }
+
+    fn stage(&self) -> &StageMetrics {
+        &self.stage
+    }
+}

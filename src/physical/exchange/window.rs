@@ -1,0 +1,78 @@
+//! Blocks in random order while they come: each is taken from the next few.
+
+use datafusion::common::Result;
+use futures::TryStreamExt;
+use futures::stream::BoxStream;
+
+use super::slices::Slice;
+use crate::block::row_random;
+use crate::store::BlockHandle;
+
+/// The input, and the blocks that wait for their turn.
+pub(super) struct Window {
+    blocks: BoxStream<'static, Result<BlockHandle>>,
+    seed: u64,
+    size: usize,
+    waiting: Vec<BlockHandle>,
+    input_ended: bool,
+    given: usize,
+}
+
+impl Window {
+    /// Takes blocks from `size` that wait; they come in the order of the dataset.
+    pub(super) fn new(blocks: BoxStream<'static, Result<BlockHandle>>, seed: u64, size: usize) -> Self {
+        Self { blocks, seed, size, waiting: Vec::new(), input_ended: false, given: 0 }
+    }
+
+    /// The number of the next output block, and its rows.
+    pub(super) async fn next(&mut self) -> Result<Option<(usize, Vec<Slice>)>> {
+        while self.waiting.len() < self.size && !self.input_ended {
+            match self.blocks.try_next().await? {
+                Some(handle) => self.waiting.push(handle),
+                None => self.input_ended = true,
+            }
+        }
+        if self.waiting.is_empty() {
+            return Ok(None);
+        }
+        let number = self.given;
+        self.given += 1;
+        let chosen = row_random(self.seed, number as u64, 0) % self.waiting.len() as u64;
+        let handle = self.waiting.swap_remove(chosen as usize);
+        Ok(Some((number, vec![Slice { length: handle.metadata().num_rows, offset: 0, handle }])))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::slices::tests::blocks;
+    use super::*;
+    use futures::{StreamExt, stream};
+
+    /// Numbers of rows of the output blocks, where input block i has i.
+    async fn order(seed: u64, size: usize) -> Vec<usize> {
+        let input: Vec<usize> = (1..=50).collect();
+        let handles: Vec<_> = blocks(&input).into_iter().map(|block| Ok(block.handle)).collect();
+        let mut window = Window::new(stream::iter(handles).boxed(), seed, size);
+        let mut out = Vec::new();
+        while let Some((number, slices)) = window.next().await.unwrap() {
+            assert_eq!(number, out.len());
+            out.push(slices[0].length);
+        }
+        out
+    }
+
+    #[tokio::test]
+    async fn blocks_come_at_most_a_window_early_and_all_come() {
+        for size in [1, 2, 7, 100] {
+            let given = order(3, size).await;
+            let mut sorted = given.clone();
+            sorted.sort();
+            assert_eq!(sorted, (1..=50).collect::<Vec<_>>());
+            assert!(given.iter().enumerate().all(|(place, number)| *number <= place + size), "{given:?}");
+        }
+        assert_eq!(order(3, 1).await, (1..=50).collect::<Vec<_>>());
+        assert_eq!(order(3, 7).await, order(3, 7).await);
+        assert_ne!(order(3, 7).await, order(4, 7).await);
+    }
+}

@@ -1,0 +1,35 @@
+//! `ZipNode`, `MixNode` -> `CombineExec`.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::execution::config::SessionConfig;
+use datafusion::logical_expr::UserDefinedLogicalNode;
+use datafusion::physical_plan::ExecutionPlan;
+
+use super::NodePlanner;
+use crate::logical::{MixNode, MixOptions, MixStoppingCondition, ZipNode};
+use crate::physical::{Combination, CombineExec};
+
+#[derive(Debug)]
+pub(super) struct PlanCombinations;
+
+impl NodePlanner for PlanCombinations {
+    fn plan(
+        &self,
+        node: &dyn UserDefinedLogicalNode,
+        inputs: &[Arc<dyn ExecutionPlan>],
+        _config: &SessionConfig,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let how = match (node.as_any().is::<ZipNode>(), node.as_any().downcast_ref::<MixNode>()) {
+            (true, _) => Combination::Zip,
+            (_, Some(mix)) => {
+                let MixOptions { weights, stopping_condition } = mix.options().clone();
+                Combination::Mix { weights, until_shortest: stopping_condition == MixStoppingCondition::Shortest }
+            }
+            _ => return Ok(None),
+        };
+        let schema = Arc::new(node.schema().as_arrow().clone());
+        Ok(Some(Arc::new(CombineExec::new(inputs.to_vec(), how, schema))))
+    }
+}
