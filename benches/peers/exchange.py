@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PAGE = os.path.join(ROOT, "docs", "reference", "benchmarks.md")
-ENGINES = ["blockyard", "duckdb", "polars", "datafusion"]
+ENGINES = ["blockyard", "duckdb", "polars", "datafusion"]  # And "ray", which takes many times as long.
 # What is done, in SQL over the input.
 QUERIES = {
     "copy": "SELECT * FROM {t}",
@@ -134,6 +134,41 @@ def run_datafusion(query, source, target, threads, limit):
     context.sql(sql).collect()
 
 
+def run_ray(query, source, target, threads, limit):
+    import logging
+
+    import ray
+    import ray.data
+
+    ray.init(num_cpus=threads, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+
+    def with_remainder(n):
+        return lambda batch: batch.append_column("g", pa.array(batch["id"].to_numpy() % n))
+
+    t = ray.data.read_parquet(source)
+    if query == "sort by two keys":
+        t = t.sort(["key", "id"])
+    elif query == "random shuffle":
+        t = t.random_shuffle(seed=7)
+    elif query.startswith("group"):
+        n = 100_000 if "100 k" in query else 10_000_000
+        groups = t.map_batches(with_remainder(n), batch_format="pyarrow").groupby("g")
+        t = groups.aggregate(ray.data.aggregate.Count(), ray.data.aggregate.Sum("value"))
+    elif query == "join, small side":
+        small = ray.data.from_arrow(pa.table({"k": np.arange(100_000), "w": np.arange(0, 200_000, 2)}))
+        t = t.map_batches(with_remainder(100_000), batch_format="pyarrow")
+        t = t.join(small, "inner", 16, on=("g",), right_on=("k",)).drop_columns(["g"])
+    elif query == "join, large side":
+        right = ray.data.read_parquet(source, columns=["id", "value"]).rename_columns({"id": "k", "value": "w"})
+        t = t.join(right, "inner", 16, on=("id",), right_on=("k",))
+    elif query == "repartition into 64":
+        t = t.repartition(64)
+    elif query == "repartition by key":
+        t = t.repartition(64, keys=["key"])
+    t.write_parquet(target, compression="snappy")
+
+
 def check(query, target, rows):
     """How many files there are. Fails when rows are missing, or a sorted result is not in order from file to file."""
     files = sorted(glob.glob(f"{target}/**/*.parquet", recursive=True))
@@ -174,7 +209,9 @@ def measure(engine, query, source, target, threads, limit, rows):
     except ValueError as e:
         return {"failed": f"wrong: {e}"}
     cpu = usage.ru_utime + usage.ru_stime
-    return {"seconds": seconds, "cpu": cpu, "mib": usage.ru_maxrss / 1024, "files": files}
+    # Ray's work is done by processes of their own.
+    elsewhere = engine == "ray"
+    return {"seconds": seconds, "cpu": None if elsewhere else cpu, "mib": None if elsewhere else usage.ru_maxrss / 1024, "files": files}
 
 
 def main():
@@ -204,6 +241,7 @@ def main():
                     engine, query, source, f"{scratch}/out", arguments.threads, arguments.limit, arguments.rows
                 )
                 figures = f"failed: {got['failed']} | | |" if "failed" in got else (
+                    f"{got['seconds']:.1f} | - | - | {got['files']}" if got["cpu"] is None else
                     f"{got['seconds']:.1f} | {got['cpu']:.1f} | {got['mib']:,.0f} | {got['files']}"
                 )
                 lines.append(f"| {query} | {engine} | {figures} |")
