@@ -202,6 +202,7 @@ impl Job {
                     let encoding = bytes.min(buffer_bytes) + 2 * bytes / rows.max(1) + columns;
                     let _reserved = store.working_set(&owner, bytes + encoding)?;
                     let batches = block.into_batches();
+                    let writer = writer.for_rows(&batches)?;
                     let mut attempt = 0;
                     let rows = loop {
                         let (schema, batches) = (Arc::clone(&schema), stream::iter(batches.clone()).map(Ok));

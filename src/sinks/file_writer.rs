@@ -21,7 +21,7 @@ use futures::{Stream, TryStreamExt};
 use object_store::buffered::BufWriter;
 use tokio::io::AsyncWriteExt;
 
-use super::Staging;
+use super::{Staging, dictionaries};
 use crate::block::TaskId;
 use crate::error::ErrorContext;
 use crate::runtime::holding_up;
@@ -53,6 +53,14 @@ impl FileWriter {
         } else {
             format.downcast_ref::<JsonFormat>().map(|json| Self::Json(json.options().clone()))
         }
+    }
+
+    /// The writer for a file of these rows.
+    pub(crate) fn for_rows(&self, batches: &[RecordBatch]) -> Result<Self> {
+        Ok(match self {
+            Self::Parquet(options) => Self::Parquet(Box::new(dictionaries::of_rows(options, batches)?)),
+            other => other.clone(),
+        })
     }
 
     /// Name of the format.

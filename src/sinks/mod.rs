@@ -1,5 +1,6 @@
 //! Writing datasets: one file per block, staged and then committed, so that a failure leaves nothing behind.
 
+mod dictionaries;
 mod file_writer;
 mod save_mode;
 mod staging;
