@@ -3,7 +3,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "jemalloc finds its settings by the name of a symbol, and takes any value for a setting"
+    reason = "jemalloc finds its settings by the name of a symbol, and takes any value for a setting, as the kernel does"
 )]
 
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use tikv_jemalloc_ctl::raw;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Pages that nobody uses go back within a twentieth of a second, by the threads that allocate: the thread that jemalloc
-/// has for it comes ten times a second only. Buffers of a mebibyte and more go back at once, and are of huge pages where the
-/// kernel has some. An arena per processor, which all threads on it share: memory that waits in the arena of a thread that is
+/// has for it comes ten times a second only. Buffers of a mebibyte and more go back at once. Pages are huge where the kernel has
+/// some and [`huge_pages`] lets it: a page fault for every 4 KiB takes longer than to fill them. An arena per processor, which all threads on it share: memory that waits in the arena of a thread that is
 /// idle would stay. Threads keep nothing but small buffers for themselves: there can be many that read and write files now
 /// and then.
 #[cfg(target_os = "linux")]
 #[unsafe(export_name = "_rjem_malloc_conf")]
 static SETTINGS: &[u8] = b"percpu_arena:percpu,dirty_decay_ms:50,muzzy_decay_ms:0,oversize_threshold:1048576,\
-    huge_arena_pac_thp:true,tcache_max:4096\0";
+    thp:always,tcache_max:4096\0";
 
 /// As on Linux, with few arenas where a thread cannot tell its processor.
 #[cfg(not(target_os = "linux"))]
@@ -46,8 +46,20 @@ pub(crate) fn allocator() -> Arc<dyn Allocator> {
 #[derive(Debug)]
 struct Jemalloc;
 
+/// Whether pages may be huge from now on. A huge page is in memory as a whole when one byte of it is: when memory is short, a few
+/// buffers would take much more than they have.
+#[cfg(target_os = "linux")]
+fn huge_pages(may_be: bool) {
+    // SAFETY: it takes four numbers and touches no memory.
+    let _set = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, libc::c_ulong::from(!may_be), 0, 0, 0) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn huge_pages(_may_be: bool) {}
+
 impl Allocator for Jemalloc {
     fn memory_is_short(&self, short: bool) {
+        huge_pages(!short);
         // What cannot be set stays as it is: a setting is no reason to fail.
         // SAFETY: jemalloc says that this is of type `unsigned`.
         let Ok(arenas) = (unsafe { raw::read::<u32>(b"arenas.narenas\0") }) else {

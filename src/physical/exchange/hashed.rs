@@ -3,7 +3,7 @@
 //! A row's code is the hash of its keys, and a block is a range of codes: as many ranges as are asked for, or so many that
 //! each has about `target_shuffle_max_block_size` of the bytes that were really written.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use datafusion::arrow::array::{RecordBatch, UInt32Array};
@@ -18,7 +18,7 @@ use futures::{StreamExt, TryStreamExt};
 use super::runs::{Coding, Runs, cuts, equal_parts, equal_ranges};
 use crate::block::sliced_bytes;
 use crate::config::{BlockyardOptions, ByteSize};
-use crate::physical::memory::query_memory;
+use crate::physical::memory::{block_bytes, query_memory};
 use crate::physical::stage::StageMetrics;
 use crate::runtime::on_io_thread;
 use crate::store::WorkingSet;
@@ -33,9 +33,16 @@ const LEAST_BLOCK_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Hashed {
     runs: Arc<Runs>,
-    ranges: Vec<RangeInclusive<u64>>,
+    tasks: Vec<Part>,
     /// What the rows of a block are sorted by; nothing where they stay as they come.
     sort: Vec<Arc<dyn PhysicalExpr>>,
+}
+
+/// What an output task reads.
+#[derive(Debug, Clone)]
+struct Part {
+    codes: RangeInclusive<u64>,
+    runs: Range<usize>,
 }
 
 /// The map side: runs `input`'s tasks and routes their rows.
@@ -59,13 +66,24 @@ pub(super) async fn map_side(
             cuts.into_iter().map(|cut| cut.range).collect()
         }
     };
-    Ok(Hashed { runs: Arc::new(runs), ranges, sort: if sort { keys } else { Vec::new() } })
+    let most_bytes = if sort { usize::MAX } else { block_bytes(context)? };
+    let tasks = ranges.into_iter().flat_map(|codes| parts(&runs, codes, most_bytes)).collect();
+    Ok(Hashed { runs: Arc::new(runs), tasks, sort: if sort { keys } else { Vec::new() } })
+}
+
+/// One task, or several where it would give several blocks: of a key that many rows have all threads write some.
+fn parts(runs: &Runs, codes: RangeInclusive<u64>, most_bytes: usize) -> Vec<Part> {
+    // The bytes are an estimate: a task that hardly gives a second block stays one.
+    let bytes = runs.bytes_in(&codes);
+    let parts = if bytes / 3 <= most_bytes / 2 { 1 } else { bytes.div_ceil(most_bytes).clamp(1, runs.len().max(1)) };
+    let start = |part: usize| part * runs.len() / parts;
+    (0..parts).map(|part| Part { codes: codes.clone(), runs: start(part)..start(part + 1) }).collect()
 }
 
 impl Hashed {
     /// Number of output tasks.
     pub(super) fn num_tasks(&self) -> usize {
-        self.ranges.len()
+        self.tasks.len()
     }
 
     /// The rows of an output task: those with equal keys in the order of the input.
@@ -74,16 +92,17 @@ impl Hashed {
             let sorted = on_io_thread(move || self.sorted(task));
             return stream::once(sorted).map_ok(|(batches, reserved)| pieces(batches, reserved)).try_flatten().boxed();
         }
-        self.runs.stream(self.ranges[task].clone())
+        let Part { codes, runs } = self.tasks[task].clone();
+        self.runs.stream(runs, codes)
     }
 
     fn sorted(&self, task: usize) -> Result<(Vec<RecordBatch>, WorkingSet)> {
         let mut reserved = self.runs.store.working_set(&self.runs.owner, 0)?;
         let (mut batches, mut bytes) = (Vec::new(), 0);
-        let mut next = 0;
-        while next < self.runs.len() {
-            let (read, after) = self.runs.read(next, &self.ranges[task])?;
-            next = after;
+        let Part { codes, mut runs } = self.tasks[task].clone();
+        while !runs.is_empty() {
+            let (read, number) = self.runs.read(runs.clone(), &codes)?;
+            runs.start += number;
             bytes += read.iter().map(sliced_bytes).sum::<usize>();
             if !reserved.try_resize(SORT_COPIES * bytes)? {
                 return resources_err!(

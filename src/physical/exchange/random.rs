@@ -25,6 +25,9 @@ use crate::store::WorkingSet;
 const TASK_ROWS: usize = 8192;
 /// A bucket that is being sorted has about this many arrays at most: each takes some hundred bytes beside its values.
 const MANY_ARRAYS: usize = 1 << 14;
+/// What is sorted at once has at least so many bytes, and at most: rows are copied in random order, which is slow where they are far apart.
+const LEAST_SORTED_BYTES: usize = 1 << 20;
+const MOST_SORTED_BYTES: usize = 64 << 20;
 /// The pieces of a bucket are put together to about this many.
 const GROUPS: usize = 8;
 
@@ -56,7 +59,7 @@ pub(super) async fn map_side(
     let num_tasks = num_blocks.unwrap_or_else(|| by_size.max(by_rows)).max(1);
     // What is sorted at once follows from the limit.
     let partitions = input.output_partitioning().partition_count();
-    let sorted_bytes = (query_memory(context)? / (8 * partitions)).max(1 << 20);
+    let sorted_bytes = (query_memory(context)? / (8 * partitions)).clamp(LEAST_SORTED_BYTES, MOST_SORTED_BYTES);
     // A power of two as well: where the number of tasks is one, no piece then belongs to two buckets.
     let buckets_per_task = (bytes / num_tasks).div_ceil(sorted_bytes).next_power_of_two();
     Ok(Shuffled { runs, num_tasks, buckets_per_task, sorted_bytes })
@@ -101,7 +104,7 @@ impl Shuffled {
         let mut places: Vec<(u64, u32, u32)> = Vec::new();
         for run in &self.runs.runs {
             for index in run.pieces.between(low, high) {
-                let piece = inside(run.piece(index)?, low, high)?;
+                let piece = inside(self.runs.piece(run, index)?, low, high)?;
                 let keys = piece.column(columns.len()).as_primitive::<UInt64Type>().values();
                 let number = pieces.len() as u32;
                 places.extend(keys.iter().zip(group.rows..).map(|(key, row)| (*key, number, row)));
@@ -155,8 +158,17 @@ mod tests {
         for num_buckets in [1, 2, 3, 7, 64, 1000] {
             let schema = Arc::new(Schema::empty());
             let (store, owner) = (store(0), Arc::default());
-            let runs =
-                Runs { runs: Vec::new(), schema, bytes: 0, rows: 0, bins: Vec::new(), batch_rows: 1, store, owner };
+            let runs = Runs {
+                runs: Vec::new(),
+                schema,
+                bytes: 0,
+                rows: 0,
+                plenty: true,
+                bins: Vec::new(),
+                batch_rows: 1,
+                store,
+                owner,
+            };
             let runs = Shuffled { runs, num_tasks: num_buckets, buckets_per_task: 1, sorted_bytes: 0 };
             let mut next = 0u128;
             for bucket in 0..num_buckets {

@@ -4,7 +4,7 @@
 //! some mebibytes, and each run into pieces by the leading bits of the code. A bucket is a range of codes, and reads the pieces
 //! that overlap it: how many buckets there are is decided when all bytes are known.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use datafusion::arrow::array::{AsArray, BooleanArray, RecordBatch, UInt64Array};
@@ -35,6 +35,9 @@ const MAX_PIECE_BITS: u32 = 10;
 /// The codes of a run with at most this many rows stay in memory: its rows are large, and its pieces belong to few of the
 /// buckets that they overlap.
 const KNOWN_KEYS: usize = 4096;
+
+/// Runs that are less than this part of the memory may stay in it.
+const PLENTY_PART: usize = 4;
 
 /// What is in one piece of every run is cut into at most so many parts, each of which reads the whole piece.
 const MOST_PARTS: usize = 1 << 8;
@@ -120,6 +123,8 @@ pub(crate) struct Runs {
     /// Bytes of all rows, with their codes.
     pub(super) bytes: usize,
     pub(super) rows: usize,
+    /// Whether there is so much memory that slices of runs may keep all of them in it.
+    pub(super) plenty: bool,
     /// Bytes by the leading bits of the codes.
     pub(super) bins: Vec<usize>,
     /// Rows of an output batch.
@@ -173,8 +178,10 @@ impl Runs {
             bins.iter_mut().zip(bins_of_driver).for_each(|(bin, more)| *bin += more);
         }
         runs.sort_by(|a, b| a.task.cmp(&b.task));
+        let bytes = runs.iter().map(|r| r.handle.metadata().size_bytes).sum();
         Ok(Self {
-            bytes: runs.iter().map(|r| r.handle.metadata().size_bytes).sum(),
+            bytes,
+            plenty: bytes <= query_memory(context)? / PLENTY_PART,
             rows: runs.iter().map(|r| r.pieces.rows).sum(),
             runs,
             bins,
@@ -190,15 +197,16 @@ impl Runs {
         &self.bins
     }
 
-    /// The rows with codes in `range` of run number `first` and as many after it as give a batch of a useful size, without their
-    /// codes; and the number of the run that is next. Blocks.
-    pub(crate) fn read(&self, first: usize, range: &RangeInclusive<u64>) -> Result<(Vec<RecordBatch>, usize)> {
+    /// The rows with codes in `range` of the first of `runs` and as many of the next as give a batch of a useful size, without their
+    /// codes; and how many were read. Blocks.
+    pub(crate) fn read(&self, runs: Range<usize>, range: &RangeInclusive<u64>) -> Result<(Vec<RecordBatch>, usize)> {
         let columns: Vec<usize> = (0..self.schema.fields().len()).collect();
-        let (mut batches, mut group, mut next) = (Vec::new(), Group::default(), first);
-        while batches.is_empty()
-            && let Some(run) = self.runs.get(next)
-        {
-            next += 1;
+        let (mut batches, mut group, mut read) = (Vec::new(), Group::default(), 0);
+        for run in &self.runs[runs] {
+            if !batches.is_empty() {
+                break;
+            }
+            read += 1;
             for index in run.pieces.between(*range.start(), *range.end()) {
                 let piece = run.handle.batch_in_memory(index).map_or_else(|| run.handle.get_batch(index), Ok)?;
                 let piece = inside(piece, *range.start(), *range.end())?;
@@ -214,19 +222,24 @@ impl Runs {
             batches.push(group.copied()?);
         }
         let batches = batches.into_iter().map(|batch| Ok(batch.with_schema(Arc::clone(&self.schema))?));
-        Ok((batches.collect::<Result<_>>()?, next))
+        Ok((batches.collect::<Result<_>>()?, read))
     }
 
-    /// All rows with codes in `range`, read on IO threads as they are asked for.
-    pub(crate) fn stream(self: &Arc<Self>, range: RangeInclusive<u64>) -> BoxStream<'static, Result<RecordBatch>> {
-        let state = (Arc::clone(self), range, 0);
-        stream::try_unfold(state, |(runs, range, first)| async move {
-            if first >= runs.runs.len() {
+    /// All rows with codes in `range` of `runs`, read on IO threads as they are asked for.
+    pub(crate) fn stream(
+        self: &Arc<Self>,
+        runs: Range<usize>,
+        range: RangeInclusive<u64>,
+    ) -> BoxStream<'static, Result<RecordBatch>> {
+        let state = (Arc::clone(self), range, runs);
+        stream::try_unfold(state, |(all, range, left)| async move {
+            if left.is_empty() {
                 return Ok(None);
             }
-            let (reader, wanted) = (Arc::clone(&runs), range.clone());
-            let (batches, next) = on_io_thread(move || reader.read(first, &wanted)).await?;
-            Ok::<_, DataFusionError>(Some((stream::iter(batches.into_iter().map(Ok)), (runs, range, next))))
+            let (reader, wanted, from) = (Arc::clone(&all), range.clone(), left.clone());
+            let (batches, read) = on_io_thread(move || reader.read(from, &wanted)).await?;
+            let left = left.start + read..left.end;
+            Ok::<_, DataFusionError>(Some((stream::iter(batches.into_iter().map(Ok)), (all, range, left))))
         })
         .try_flatten()
         .boxed()
@@ -237,13 +250,29 @@ impl Runs {
         let mut codes = Vec::new();
         for run in &self.runs {
             for index in run.pieces.between(*range.start(), *range.end()) {
-                let piece = run.piece(index)?;
+                let piece = self.piece(run, index)?;
                 let of_piece = piece.column(piece.num_columns() - 1).as_primitive::<UInt64Type>();
                 codes.extend(of_piece.values().iter().filter(|code| range.contains(code)));
             }
         }
         codes.sort_unstable();
         Ok(codes)
+    }
+
+    /// A piece of a run, with its codes in the last column.
+    pub(super) fn piece(&self, run: &Run, index: usize) -> Result<RecordBatch> {
+        match run.handle.batch_in_memory(index) {
+            Some(piece) if self.plenty => Ok(piece),
+            // A slice would keep the whole run from leaving memory.
+            Some(piece) => copied(&piece),
+            None => run.handle.get_batch(index),
+        }
+    }
+
+    /// About how many bytes the rows with codes in `range` have.
+    pub(super) fn bytes_in(&self, range: &RangeInclusive<u64>) -> usize {
+        let starts = |bin: &usize| range.contains(equal_range(*bin, self.bins.len()).start());
+        (0..self.bins.len()).filter(starts).map(|bin| self.bins[bin]).sum()
     }
 
     /// Columns of the rows, without the code.
@@ -264,17 +293,6 @@ impl Runs {
     /// How many runs there are.
     pub(crate) fn len(&self) -> usize {
         self.runs.len()
-    }
-}
-
-impl Run {
-    /// A piece, with its codes in the last column, in memory of its own.
-    pub(super) fn piece(&self, index: usize) -> Result<RecordBatch> {
-        match self.handle.batch_in_memory(index) {
-            // A slice would keep the whole run from leaving memory.
-            Some(piece) => copied(&piece),
-            None => self.handle.get_batch(index),
-        }
     }
 }
 

@@ -308,7 +308,7 @@ impl PartitionStream for RowsOf {
     }
 
     fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
-        stream_of(Arc::clone(&self.schema), self.runs.stream(self.range.clone()))
+        stream_of(Arc::clone(&self.schema), self.runs.stream(0..self.runs.len(), self.range.clone()))
     }
 }
 
