@@ -185,7 +185,7 @@ async fn arguments_of_table_functions_are_checked() {
             vec!["unknown table 'lineitems' of tpch", "Did you mean 'lineitem'?"],
         ),
         ("SELECT * FROM range(n => 3, n => 4)", vec!["'n' of range is given twice"]),
-        ("SELECT * FROM zip(range(3))", vec!["zip needs 2 table argument(s), got 1"]),
+        ("SELECT * FROM zip(range(3))", vec!["zip needs 2 or more table argument(s), got 1"]),
         ("SELECT * FROM range(3) TABLESAMPLE SYSTEM (10)", vec!["SYSTEM", "BERNOULLI"]),
         ("SELECT * FROM range(3) TABLESAMPLE BERNOULLI (101)", vec!["from 0 to 100"]),
         ("SELECT * FROM range(3) DISTRIBUTE BY id", vec!["DISTRIBUTE BY", "repartition"]),
