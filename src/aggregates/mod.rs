@@ -64,7 +64,7 @@ pub fn approx_top_k(of: Expr, k: usize) -> Expr {
     call_with("approx_top_k", vec![of, lit(k as i64)])
 }
 
-/// The type of [`approx_top_k`] for values of a type.
+/// The type of [`approx_top_k()`] for values of a type.
 pub(crate) fn approx_top_k_type(of: &datafusion::arrow::datatypes::DataType) -> datafusion::arrow::datatypes::DataType {
     value_counter::list(of)
 }

@@ -6,6 +6,7 @@
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 
 use datafusion::common::{DFSchemaRef, Result, ScalarValue, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
@@ -96,7 +97,7 @@ impl RepartitionNode {
 
     /// Boundaries get the type of the first key.
     fn check_boundaries(&mut self) -> Result<()> {
-        let first = self.key_indices().first().map(|index| self.input.schema().field(*index).clone());
+        let first = self.key_indices().first().map(|index| Arc::clone(self.input.schema().field(*index)));
         let (Repartitioning::Ranges { boundaries, .. }, Some(key)) = (&mut self.into, first) else {
             return Ok(());
         };
