@@ -2,10 +2,11 @@
 
     python -m venv target/peers && target/peers/bin/pip install -r benches/peers/requirements.txt
     cargo build --release
-    target/peers/bin/python benches/peers/exchange.py [--rows 20000000] [--threads 2] [--limit 1GiB] [--engines ..] [--update-docs]
+    target/peers/bin/python benches/peers/exchange.py [--rows 20000000] [--threads 2] [--limit 1GiB] [--rounds 2] [--engines ..] [--update-docs]
 
 Rows have an id, a key with a Zipf distribution, a timestamp, a double, and 100 random bytes. Every run is a process of its
-own; times are of the whole process, memory is its peak resident set as the kernel counts it. All write with Snappy. The
+own; times are of the whole process, memory is its peak resident set as the kernel counts it. Of several rounds, in which engines
+alternate, the fastest counts: a virtual machine may have to get its memory back from the host first. All write with Snappy. The
 rows that are written are counted, and a sorted result must be in order from file to file.
 """
 
@@ -219,6 +220,7 @@ def main():
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--limit", default="")
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--engines", nargs="*", default=ENGINES)
     parser.add_argument("--queries", nargs="*", default=list(QUERIES))
     parser.add_argument("--source", help="a directory with the input, made if it is not there")
@@ -236,10 +238,16 @@ def main():
     lines = ["| operation | engine | seconds | CPU s | peak MiB | files |", "|---|---|---:|---:|---:|---|"]
     try:
         for query in arguments.queries:
-            for engine in arguments.engines:
+            best = {}
+            for engine in arguments.engines * arguments.rounds:
+                if "failed" in best.get(engine, {}):
+                    continue
                 got = measure(
                     engine, query, source, f"{scratch}/out", arguments.threads, arguments.limit, arguments.rows
                 )
+                faster = engine not in best or got.get("seconds", 0) < best[engine]["seconds"]
+                best[engine] = got if faster else best[engine]
+            for engine, got in best.items():
                 figures = f"failed: {got['failed']} | | |" if "failed" in got else (
                     f"{got['seconds']:.1f} | - | - | {got['files']}" if got["cpu"] is None else
                     f"{got['seconds']:.1f} | {got['cpu']:.1f} | {got['mib']:,.0f} | {got['files']}"
@@ -251,8 +259,9 @@ def main():
     import duckdb, polars, datafusion  # noqa: E401 - for their versions
 
     limit = f"a limit of {arguments.limit} where the engine takes one" if arguments.limit else "no limit"
+    rounds = f"the fastest of {arguments.rounds} rounds" if arguments.rounds > 1 else "one round"
     about = (
-        f"{arguments.rows:,} rows in 20 Parquet files, {arguments.threads} threads, {limit}. DuckDB {duckdb.__version__}, "
+        f"{arguments.rows:,} rows in 20 Parquet files, {arguments.threads} threads, {limit}, {rounds}. DuckDB {duckdb.__version__}, "
         f"Polars {polars.__version__}, DataFusion {datafusion.__version__}."
     )
     if arguments.update_docs:
