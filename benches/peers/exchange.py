@@ -256,16 +256,18 @@ def main():
                 print(lines[-1], flush=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    import duckdb, polars, datafusion  # noqa: E401 - for their versions
+    from importlib.metadata import version
 
     limit = f"a limit of {arguments.limit} where the engine takes one" if arguments.limit else "no limit"
     rounds = f"the fastest of {arguments.rounds} rounds" if arguments.rounds > 1 else "one round"
     about = (
-        f"{arguments.rows:,} rows in 20 Parquet files, {arguments.threads} threads, {limit}, {rounds}. DuckDB {duckdb.__version__}, "
-        f"Polars {polars.__version__}, DataFusion {datafusion.__version__}."
+        f"{arguments.rows:,} rows in 20 Parquet files, {arguments.threads} threads, {limit}, {rounds}. "
+        + ", ".join(f"{name} {version(name)}" for name in arguments.engines if name != "blockyard")
+        + "."
     )
     if arguments.update_docs:
-        mark = f"<!-- exchange {arguments.limit or 'unlimited'} -->\n"
+        beside = " ray" if "ray" in arguments.engines else ""
+        mark = f"<!-- exchange {arguments.limit or 'unlimited'}{beside} -->\n"
         with open(PAGE) as page:
             before, rest = page.read().split(mark, 1)
             after = rest.split("<!-- end -->\n", 1)[1]
