@@ -3,6 +3,7 @@
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Result, ScalarValue, plan_err};
 use datafusion::functions::core::expr_fn::{get_field, named_struct};
+use datafusion::functions::encoding::expr_fn::encode;
 use datafusion::functions_aggregate::expr_fn::{approx_median, avg, count, max, min, stddev};
 use datafusion::functions_nested::expr_fn::make_array;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, cast, col, lit};
@@ -29,7 +30,7 @@ pub(crate) fn summary(input: LogicalPlan) -> Result<LogicalPlan> {
                     let name = format!("{statistic} {place}");
                     aggregates.push(aggregate.alias(&name));
                     let value = Expr::Column(Column::from_name(name));
-                    if is_text(statistic) { cast(value, DataType::Utf8) } else { value }
+                    if is_text(statistic) { text(value, field.data_type()) } else { value }
                 }
                 None if is_text(statistic) => lit(ScalarValue::Utf8(None)),
                 None if statistic == "top_values" => lit(ScalarValue::try_from(approx_top_k_type(&DataType::Utf8))?),
@@ -56,6 +57,15 @@ fn is_text(statistic: &str) -> bool {
     matches!(statistic, "min" | "max")
 }
 
+/// Values of a type as texts: bytes, which need not be UTF-8, in hexadecimal digits.
+fn text(value: Expr, of: &DataType) -> Expr {
+    match of {
+        DataType::FixedSizeBinary(_) => encode(cast(value, DataType::Binary), lit("hex")),
+        of if of.is_binary() => encode(value, lit("hex")),
+        _ => cast(value, DataType::Utf8),
+    }
+}
+
 /// A statistic of a column, if its type has it.
 fn aggregate(statistic: &str, column: Expr, of: &DataType) -> Option<Expr> {
     let is_number = of.is_numeric();
@@ -65,7 +75,7 @@ fn aggregate(statistic: &str, column: Expr, of: &DataType) -> Option<Expr> {
         "missing_percentage" => Some(missing_value_percentage(column)),
         "min" | "max" if of.is_nested() || of.is_null() => None,
         "top_values" if of.is_nested() || of.is_null() => None,
-        "top_values" => Some(approx_top_k(cast(column, DataType::Utf8), TOP)),
+        "top_values" => Some(approx_top_k(text(column, of), TOP)),
         "min" => Some(min(column)),
         "max" => Some(max(column)),
         _ if !is_number => None,
