@@ -67,6 +67,9 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         let roots: Vec<PathBuf> = directories(&options.spill_directory);
         let directories = SpillDirectories::open(&roots, options.spill_quota.bound() as u64)?;
         let budget = Arc::new(Budget::new(limit).with_allocator(allocator));
+        if let Some(watch) = Budget::watch(&budget) {
+            in_thread("blockyard-memory", watch)?;
+        }
         let store = Arc::new(BlockStore::new(budget, Arc::new(directories), options.spill_compression));
         in_thread("blockyard-spill", BlockStore::write_behind(&store))?;
         let pool = Arc::new(SharedMemoryPool::new(Arc::clone(&store)));

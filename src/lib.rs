@@ -105,7 +105,7 @@ pub use sinks::SaveMode;
 pub use sources::{Datasource, DatasourceTable, FileKind, ReadOptions};
 pub use sql::SqlStatement;
 pub use store::{
-    Allocator, BlockHandle, BlockInfo, BlockStore, Budget, Holder, NextUse, Owner, PinnedBlock, SharedMemoryPool,
+    Allocator, BlockHandle, BlockInfo, BlockStore, Budget, Holder, Keep, NextUse, Owner, PinnedBlock, SharedMemoryPool,
     SpillDirectories, SpillFileInfo,
 };
 

@@ -127,7 +127,7 @@ options! {
         /// The most bytes that spilled blocks and operators may take on disk together. 0 or `infinite` means no quota.
         pub spill_quota: ByteSize, default = ByteSize(0)
 
-        /// Compression of spilled blocks: none, lz4 or zstd.
+        /// Compression of spilled blocks of which a sample shrinks by a fourth at least: none, lz4 or zstd.
         pub spill_compression: SpillCompression, default = SpillCompression::Lz4
 
         /// Plan every join that can spill as one that does, not only those that are not expected to fit in memory.

@@ -311,6 +311,7 @@ impl BlockStore {
             .map_err(|e| e.context(format!("spilling a block of {} rows{}", block.num_rows(), of(owner))))?;
         owner.note_spilled(spilled.file_bytes(), started);
         self.totals.note_spilled(spilled.file_bytes(), started);
+        self.budget.moved();
         Ok(spilled)
     }
 

@@ -31,7 +31,7 @@ pub struct Budget {
     by_use: [AtomicUsize; 3],
     peak: AtomicUsize,
     moves: AtomicUsize,
-    pressure: Option<Pressure>,
+    pressure: Option<Arc<Pressure>>,
 }
 
 impl Budget {
@@ -50,15 +50,21 @@ impl Budget {
 
     /// The same budget, which tells the allocator whether memory is short.
     pub(crate) fn with_allocator(mut self, allocator: Option<Arc<dyn Allocator>>) -> Self {
-        self.pressure = allocator.map(Pressure::new);
-        self.moved();
+        self.pressure = allocator.map(|allocator| Arc::new(Pressure::new(allocator)));
         self
     }
 
-    fn moved(&self) {
+    /// Watches memory for the allocator, if there is one, as long as the budget is there. To be run on a thread of its own.
+    pub(crate) fn watch(budget: &Arc<Self>) -> Option<impl FnOnce() + Send + 'static> {
+        let (pressure, budget) = (Arc::clone(budget.pressure.as_ref()?), Arc::downgrade(budget));
+        Some(move || pressure.watch(&budget))
+    }
+
+    /// Something moves: bytes were taken, given back, written or read.
+    pub(super) fn moved(&self) {
         self.moves.fetch_add(1, Relaxed);
         if let Some(pressure) = &self.pressure {
-            pressure.free(|| self.limit().saturating_sub(self.used()));
+            pressure.moved();
         }
     }
 
@@ -98,7 +104,7 @@ impl Budget {
         self.peak.load(Relaxed)
     }
 
-    /// How often bytes were taken or given back: where it stays the same, nothing moves.
+    /// How often bytes were taken, given back, written or read: where it stays the same, nothing moves.
     pub(super) fn moves(&self) -> usize {
         self.moves.load(Relaxed)
     }
@@ -159,6 +165,14 @@ impl Budget {
 
     fn of(&self, what: Use) -> &AtomicUsize {
         &self.by_use[what as usize]
+    }
+}
+
+impl Drop for Budget {
+    fn drop(&mut self) {
+        if let Some(pressure) = &self.pressure {
+            pressure.end();
+        }
     }
 }
 

@@ -57,7 +57,7 @@ pub use budget::Budget;
 pub use owner::Owner;
 pub use pool::{Holder, SharedMemoryPool};
 pub(crate) use pool::{LEAST_MERGE_FACTOR, LEAST_MERGE_PART, QueryNeeds, QueryPool};
-pub use pressure::Allocator;
+pub use pressure::{Allocator, Keep};
 pub use spill::{SpillDirectories, SpillFileInfo};
 pub use stored::{BlockHandle, BlockInfo, NextUse, PinnedBlock};
 

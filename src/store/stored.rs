@@ -205,6 +205,7 @@ impl Stored {
     fn note_restored(&self, bytes: usize, since: Instant) {
         self.owner.note_restored(bytes, since);
         self.store.totals().note_restored(bytes, since);
+        self.store.budget().moved();
     }
 
     fn doing(&self) -> String {

@@ -16,6 +16,12 @@ use super::{SpillFiles, TempFile};
 use crate::block::{Block, compact_views};
 use crate::config::SpillCompression;
 
+/// Rows of the sample that tells whether to compress a block.
+const SAMPLE_ROWS: usize = 1024;
+/// A block is compressed when that leaves less than this part of its bytes.
+const WORTH: (usize, usize) = (3, 4);
+/// What the place of a message in the file is a multiple of, so that its buffers are where their types need them.
+const ALIGNMENT: usize = 64;
 /// The marker that ends a stream.
 const END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 
@@ -39,12 +45,13 @@ struct Extent {
 impl SpilledBlock {
     /// Writes a block. Fails when the disk or its quota is full.
     pub(in crate::store) fn write(block: &Block, files: &SpillFiles, compression: SpillCompression) -> Result<Self> {
-        let options = IpcWriteOptions::default().try_with_compression(match compression {
-            SpillCompression::None => None,
-            SpillCompression::Lz4 => Some(CompressionType::LZ4_FRAME),
-            SpillCompression::Zstd => Some(CompressionType::ZSTD),
-        })?;
         let schema = block.schema();
+        let options = options(compression)?;
+        let options = if compression != SpillCompression::None && shrinks(block, &options)? {
+            options
+        } else {
+            IpcWriteOptions::default()
+        };
         // A dictionary is sent once in a stream, so a batch could not be read without the ones before it.
         let standalone = schema.flattened_fields().iter().any(|f| matches!(f.data_type(), DataType::Dictionary(..)));
         let new_encoder = || StreamEncoder::try_new_with_options(schema, options.clone());
@@ -103,7 +110,6 @@ impl SpilledBlock {
                 place()
             );
         }
-        let bytes = Buffer::from_vec(bytes);
         let decoded = match &self.schema {
             Some(schema) => decode_message(schema, &bytes),
             None => decode_stream(bytes),
@@ -138,8 +144,31 @@ fn decode_stream(mut bytes: Buffer) -> std::result::Result<Option<RecordBatch>, 
     }
 }
 
+fn options(compression: SpillCompression) -> Result<IpcWriteOptions> {
+    Ok(IpcWriteOptions::default().try_with_compression(match compression {
+        SpillCompression::None => None,
+        SpillCompression::Lz4 => Some(CompressionType::LZ4_FRAME),
+        SpillCompression::Zstd => Some(CompressionType::ZSTD),
+    })?)
+}
+
+/// Whether it saves enough to compress a block, by a sample of its largest batch.
+fn shrinks(block: &Block, compressed: &IpcWriteOptions) -> Result<bool> {
+    let Some(batch) = block.batches().iter().max_by_key(|batch| batch.num_rows()) else {
+        return Ok(false);
+    };
+    let rows = batch.num_rows().min(SAMPLE_ROWS);
+    let sample = compact_views(&batch.slice((batch.num_rows() - rows) / 2, rows))?;
+    let bytes = |options: &IpcWriteOptions| -> Result<usize> {
+        let mut encoder = StreamEncoder::try_new_with_options(block.schema(), options.clone())?;
+        Ok(encoder.encode(&sample)?.iter().map(Buffer::len).sum())
+    };
+    Ok(bytes(compressed)? < bytes(&IpcWriteOptions::default())? / WORTH.1 * WORTH.0)
+}
+
 /// Writes buffers; returns where they are.
 fn write_out(appender: &mut Appender, buffers: Vec<Buffer>) -> Result<Extent> {
+    appender.align(ALIGNMENT)?;
     let offset = appender.offset();
     let mut hasher = crc32fast::Hasher::new();
     for buffer in buffers {

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use datafusion::arrow::buffer::Buffer;
 use datafusion::common::{DataFusionError, Result, config_datafusion_err, exec_err};
 use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
-use super::disk::{Disk, DiskFile, LocalDisk};
+use super::disk::{Appends, Disk, DiskFile, LocalDisk};
 use crate::config::ByteSize;
 
 /// How the directories of processes are called.
@@ -55,7 +56,7 @@ impl SpillDirectories {
     /// Makes a directory in each of `roots`, or in the temporary directory of the system, and removes what dead processes
     /// left there. Fails when one cannot be used.
     pub fn open(roots: &[PathBuf], quota: u64) -> Result<Self> {
-        Self::on_disk(roots, quota, Arc::new(LocalDisk))
+        Self::on_disk(roots, quota, Arc::new(LocalDisk::default()))
     }
 
     pub(in crate::store) fn on_disk(roots: &[PathBuf], quota: u64, disk: Arc<dyn Disk>) -> Result<Self> {
@@ -113,7 +114,7 @@ impl SpillDirectories {
     }
 
     /// An empty file in the next directory. `what` says in errors and tables what it holds.
-    pub(in crate::store) fn create(self: &Arc<Self>, what: &str) -> Result<Arc<TempFile>> {
+    pub(in crate::store) fn create(self: &Arc<Self>, what: &str, appends: Appends) -> Result<Arc<TempFile>> {
         let closed = self.closed.read();
         if *closed {
             return exec_err!("the session has ended, and its spill directories are gone");
@@ -121,7 +122,8 @@ impl SpillDirectories {
         let number = self.next.fetch_add(1, Relaxed);
         let own = &self.own[number % self.own.len()];
         let path = own.path.join(format!("{number:08}.arrow"));
-        let open = self.disk.create(&path).map_err(|e| io_error(&e, &format!("cannot create {}", path.display())))?;
+        let open =
+            self.disk.create(&path, appends).map_err(|e| io_error(&e, &format!("cannot create {}", path.display())))?;
         let file = Arc::new(TempFile {
             path,
             what: what.to_owned(),
@@ -198,7 +200,7 @@ impl TempFile {
     }
 
     /// Reads `length` bytes from `offset` on.
-    pub(super) fn read(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+    pub(super) fn read(&self, offset: u64, length: usize) -> io::Result<Buffer> {
         self.open.read_at(offset, length)
     }
 
@@ -288,7 +290,7 @@ mod tests {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let roots = [one.path().to_owned(), two.path().to_owned()];
         let directories = Arc::new(SpillDirectories::open(&roots, u64::MAX).unwrap());
-        let files: Vec<_> = (0..4).map(|_| directories.create("test").unwrap()).collect();
+        let files: Vec<_> = (0..4).map(|_| directories.create("test", Appends::Any).unwrap()).collect();
         let in_first = files.iter().filter(|f| f.path().starts_with(one.path())).count();
         assert_eq!(in_first, 2);
         files[0].append(&[b"12345"]).unwrap();
@@ -315,7 +317,7 @@ mod tests {
         File::open(&unfinished).unwrap().set_modified(long_ago).unwrap();
         fs::create_dir(&begun).unwrap();
         let alive = Arc::new(SpillDirectories::open(&[root.path().to_owned()], u64::MAX).unwrap());
-        let file = alive.create("test").unwrap();
+        let file = alive.create("test", Appends::Any).unwrap();
         assert!(!dead.exists() && !unfinished.exists());
         assert!(begun.exists(), "a neighbour may be at it");
         let second = SpillDirectories::open(&[root.path().to_owned()], u64::MAX).unwrap();
@@ -328,7 +330,7 @@ mod tests {
     fn the_quota_is_an_error_that_says_how_much_is_used() {
         let root = tempfile::tempdir().unwrap();
         let directories = Arc::new(SpillDirectories::open(&[root.path().to_owned()], 10).unwrap());
-        let file = directories.create("test").unwrap();
+        let file = directories.create("test", Appends::Any).unwrap();
         file.append(&[b"12345678"]).unwrap();
         let error = file.append(&[b"123"]).unwrap_err().to_string();
         assert!(error.contains("quota of 10B is used up (8B in 1 files)"), "{error}");

@@ -4,11 +4,28 @@ use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, IoSlice, Read, Result, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use datafusion::arrow::buffer::Buffer;
+
+#[cfg(unix)]
+use super::direct::DirectFile;
+use super::pace::{Pace, Way};
+
+/// How what is appended to a file comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store) enum Appends {
+    /// In parts of any size.
+    Any,
+    /// Gathered to mebibytes.
+    Large,
+}
 
 /// Creates files.
 pub(in crate::store) trait Disk: Debug + Send + Sync {
     /// A new file, for writing and reading.
-    fn create(&self, path: &Path) -> Result<Box<dyn DiskFile>>;
+    fn create(&self, path: &Path, appends: Appends) -> Result<Box<dyn DiskFile>>;
 }
 
 /// An open file, written at its end and read anywhere.
@@ -17,28 +34,73 @@ pub(in crate::store) trait DiskFile: Debug + Send + Sync {
     fn append(&self, parts: &[&[u8]]) -> Result<()>;
 
     /// The `length` bytes from `offset` on.
-    fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>>;
+    fn read_at(&self, offset: u64, length: usize) -> Result<Buffer>;
 }
 
-/// The operating system's.
-#[derive(Debug)]
-pub(in crate::store) struct LocalDisk;
+/// The operating system's. Of large appends it learns whether they are faster through the page cache or past it.
+#[derive(Debug, Default)]
+pub(in crate::store) struct LocalDisk {
+    pace: Arc<Pace>,
+}
 
 impl Disk for LocalDisk {
-    fn create(&self, path: &Path) -> Result<Box<dyn DiskFile>> {
-        let append = OpenOptions::new().create_new(true).append(true).open(path)?;
-        Ok(Box::new(LocalFile { path: path.to_owned(), append }))
+    fn create(&self, path: &Path, appends: Appends) -> Result<Box<dyn DiskFile>> {
+        if appends == Appends::Any {
+            return Ok(Box::new(BufferedFile::create(path)?));
+        }
+        let timed = |way, file| Box::new(TimedFile { way, file, pace: Arc::clone(&self.pace) });
+        #[cfg(unix)]
+        if self.pace.next() == Way::Direct {
+            match DirectFile::create(path) {
+                Ok(file) => return Ok(timed(Way::Direct, Box::new(file))),
+                Err(e) if e.kind() == ErrorKind::InvalidInput => {
+                    self.pace.direct_is_impossible();
+                    // It may have been created before that was found out.
+                    let _gone = std::fs::remove_file(path);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(timed(Way::Buffered, Box::new(BufferedFile::create(path)?)))
+    }
+}
+
+/// A file of whose writes the pace is taken.
+#[derive(Debug)]
+struct TimedFile {
+    way: Way,
+    file: Box<dyn DiskFile>,
+    pace: Arc<Pace>,
+}
+
+impl DiskFile for TimedFile {
+    fn append(&self, parts: &[&[u8]]) -> Result<()> {
+        let begin = Instant::now();
+        self.file.append(parts)?;
+        self.pace.wrote(self.way, parts.iter().map(|part| part.len()).sum(), begin.elapsed());
+        Ok(())
+    }
+
+    fn read_at(&self, offset: u64, length: usize) -> Result<Buffer> {
+        self.file.read_at(offset, length)
     }
 }
 
 /// A file that is written through one handle and read through others, which have places of their own.
 #[derive(Debug)]
-struct LocalFile {
+struct BufferedFile {
     path: PathBuf,
     append: File,
 }
 
-impl DiskFile for LocalFile {
+impl BufferedFile {
+    fn create(path: &Path) -> Result<Self> {
+        let append = OpenOptions::new().create_new(true).append(true).open(path)?;
+        Ok(Self { path: path.to_owned(), append })
+    }
+}
+
+impl DiskFile for BufferedFile {
     fn append(&self, parts: &[&[u8]]) -> Result<()> {
         let mut slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
         let mut left = slices.as_mut_slice();
@@ -55,15 +117,20 @@ impl DiskFile for LocalFile {
         Ok(())
     }
 
-    fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>> {
-        let mut file = File::open(&self.path)?;
-        file.seek(SeekFrom::Start(offset))?;
-        // Filled without being zeroed first.
-        let mut bytes = Vec::with_capacity(length);
-        match file.take(length as u64).read_to_end(&mut bytes)? {
-            read if read == length => Ok(bytes),
-            read => Err(Error::new(ErrorKind::UnexpectedEof, format!("it ends after {read} of {length} bytes"))),
-        }
+    fn read_at(&self, offset: u64, length: usize) -> Result<Buffer> {
+        read_buffered(&self.path, offset, length)
+    }
+}
+
+/// The `length` bytes of a file from `offset` on, through the page cache.
+pub(super) fn read_buffered(path: &Path, offset: u64, length: usize) -> Result<Buffer> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(offset))?;
+    // Filled without being zeroed first.
+    let mut bytes = Vec::with_capacity(length);
+    match file.take(length as u64).read_to_end(&mut bytes)? {
+        read if read == length => Ok(Buffer::from_vec(bytes)),
+        read => Err(Error::new(ErrorKind::UnexpectedEof, format!("it ends after {read} of {length} bytes"))),
     }
 }
 
@@ -72,7 +139,6 @@ pub(in crate::store) mod faulty {
     //! A disk that fails on command.
 
     use super::*;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
     /// What goes wrong from now on.
@@ -98,11 +164,11 @@ pub(in crate::store) mod faulty {
     }
 
     impl Disk for FaultyDisk {
-        fn create(&self, path: &Path) -> Result<Box<dyn DiskFile>> {
+        fn create(&self, path: &Path, appends: Appends) -> Result<Box<dyn DiskFile>> {
             if self.0.create_fails.load(SeqCst) {
                 return Err(Error::new(ErrorKind::PermissionDenied, "the directory is read-only"));
             }
-            Ok(Box::new(FaultyFile { faults: Arc::clone(&self.0), file: LocalDisk.create(path)? }))
+            Ok(Box::new(FaultyFile { faults: Arc::clone(&self.0), file: LocalDisk::default().create(path, appends)? }))
         }
     }
 
@@ -121,15 +187,15 @@ pub(in crate::store) mod faulty {
             self.file.append(&[&bytes])
         }
 
-        fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>> {
+        fn read_at(&self, offset: u64, length: usize) -> Result<Buffer> {
             if self.faults.read_fails.load(SeqCst) {
                 return Err(Error::other("input/output error"));
             }
-            let mut bytes = self.file.read_at(offset, length)?;
+            let mut bytes = self.file.read_at(offset, length)?.to_vec();
             if self.faults.read_flips_a_bit.load(SeqCst) && !bytes.is_empty() {
                 bytes[length / 2] ^= 1;
             }
-            Ok(bytes)
+            Ok(Buffer::from_vec(bytes))
         }
     }
 }

@@ -6,6 +6,7 @@ use datafusion::arrow::buffer::Buffer;
 use datafusion::common::Result;
 use parking_lot::Mutex;
 
+use super::disk::Appends;
 use super::{SpillDirectories, TempFile};
 
 /// A file takes no more blocks when it has this many bytes: large enough to be written in one go, small enough that its
@@ -35,7 +36,7 @@ impl SpillFiles {
     pub(super) fn append<T>(&self, write: impl FnOnce(&mut Appender) -> Result<T>) -> Result<(Arc<TempFile>, T)> {
         let file = match self.take_idle() {
             Some(file) => file,
-            None => self.directories.create("blocks")?,
+            None => self.directories.create("blocks", Appends::Large)?,
         };
         let mut appender =
             Appender { offset: file.bytes(), file: Arc::clone(&file), gathered: Vec::new(), gathered_bytes: 0 };
@@ -71,6 +72,14 @@ impl Appender {
     /// Where the next byte goes.
     pub(super) fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Makes the place of the next byte a multiple of `alignment`.
+    pub(super) fn align(&mut self, alignment: usize) -> Result<()> {
+        match self.offset as usize % alignment {
+            0 => Ok(()),
+            over => self.append(Buffer::from_vec(vec![0_u8; alignment - over])),
+        }
     }
 
     /// Appends a buffer, which is written now or with those that follow. None of its bytes is copied here.

@@ -12,6 +12,7 @@ use futures::{Stream, TryStreamExt, stream};
 use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 
+use super::disk::Appends;
 use super::{SpillDirectories, TempFile};
 
 /// Bytes that are read at once, about.
@@ -22,7 +23,7 @@ pub(in crate::store) struct OperatorFiles(pub(in crate::store) Arc<SpillDirector
 
 impl TempFileFactory for OperatorFiles {
     fn create_temp_file(&self, description: &str) -> Result<Arc<dyn SpillFile>> {
-        Ok(Arc::new(OperatorFile::new(self.0.create(description)?)))
+        Ok(Arc::new(OperatorFile::new(self.0.create(description, Appends::Any)?)))
     }
 }
 
@@ -156,7 +157,7 @@ mod tests {
 
     fn written(root: &Path, appended: &[&[u8]]) -> OperatorFile {
         let directories = Arc::new(SpillDirectories::open(&[root.to_owned()], u64::MAX).unwrap());
-        let file = OperatorFile::new(directories.create("a sort").unwrap());
+        let file = OperatorFile::new(directories.create("a sort", Appends::Any).unwrap());
         let mut writer = file.open_writer().unwrap();
         for bytes in appended {
             writer.write_all(bytes).unwrap();
