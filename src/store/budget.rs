@@ -18,8 +18,8 @@ pub(super) enum Use {
     Tasks,
 }
 
-/// Of a limit above `SMALL_LIMIT`, one in so many parts of what is above stays free of blocks: pages that an allocator has
-/// not given back yet grow with what passes through memory, and are as much as this for gigabytes.
+/// Of a limit above `SMALL_LIMIT`, one in so many parts of what is above stays free of blocks, and of memory that an allocator
+/// keeps: what is not counted grows with what passes through memory, and is as much as this for gigabytes.
 const ALLOCATOR_PART: usize = 16;
 const SMALL_LIMIT: usize = 256 << 20;
 
@@ -125,7 +125,7 @@ impl Budget {
     }
 
     /// What all bytes in use may be after some were taken for `what`.
-    fn limit_of(&self, what: Use) -> usize {
+    pub(super) fn limit_of(&self, what: Use) -> usize {
         let limit = self.limit();
         match what {
             Use::Blocks => limit - limit.saturating_sub(SMALL_LIMIT) / ALLOCATOR_PART,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Budget;
+use super::budget::Use;
 
 /// There is no longer plenty of memory when fewer bytes than this are free: more than an allocator keeps, and than is taken
 /// before it hears of it.
@@ -88,7 +89,7 @@ impl Pressure {
         let mut told = self.told.lock();
         while !told.ended {
             let Some(budget) = budget.upgrade() else { return };
-            self.look(&mut told, budget.limit(), budget.used());
+            self.look(&mut told, budget.limit_of(Use::Blocks), budget.used());
             let now = budget.moves();
             still = if now == moves { still + 1 } else { 0 };
             moves = now;
