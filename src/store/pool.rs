@@ -27,6 +27,8 @@ const TRIFLE_PART: usize = 16;
 /// What repartitions may have together, as a part of the memory of operators: they hold batches for partitions that are
 /// busy. Beyond that they spill.
 const QUEUE_PART: usize = 4;
+/// What partial aggregates may have together, as such a part. Beyond that they pass on what they have.
+const PARTIAL_PART: usize = 4;
 /// What a merge takes for each byte of the rows when its keys are as large as they.
 pub(crate) const LEAST_MERGE_FACTOR: usize = 2;
 /// How the consumers of a sort are called, that of its merge with another word behind.
@@ -71,8 +73,9 @@ struct Holds {
     not_sharing: usize,
     /// How many merge runs of a sort.
     merging: usize,
-    /// Bytes of repartitions.
+    /// Bytes of repartitions, and of partial aggregates.
     queued: usize,
+    partial: usize,
     /// What the sorter has whose batches the consumer merges, and the most that it had.
     sorter: usize,
     sorter_peak: usize,
@@ -173,6 +176,7 @@ impl SharedMemoryPool {
                     Kind::Grouping => holds.consumer > 0 && wanted > holds.fair(most) / 4 * 3,
                     Kind::Merge => wanted > holds.fair_merge(most) && !must,
                     Kind::Queue => holds.queued + additional > most / QUEUE_PART,
+                    Kind::Partial => holds.partial + additional > most / PARTIAL_PART,
                     Kind::Build | Kind::Unspillable => false,
                 };
                 let over_limit = holds.bytes + room > most && !must;
@@ -240,6 +244,8 @@ enum Kind {
     Sorter,
     /// An aggregate, which does so too, and at its end merges what it has spilled into its groups.
     Grouping,
+    /// An aggregate before a repartition, which passes on what it has. Those behind it need the memory more: they would spill.
+    Partial,
     /// The merge of a sort's runs, which takes as many at once as it gets memory for.
     Merge,
     /// A repartition, which writes what it cannot keep batch by batch.
@@ -259,6 +265,8 @@ impl Kind {
             Self::Build
         } else if let Some(suffix) = name.strip_prefix(SORTER) {
             if suffix.starts_with("Merge") { Self::Merge } else { Self::Sorter }
+        } else if consumer.can_spill() && name.contains("Partial") {
+            Self::Partial
         } else if consumer.can_spill() && name.contains("Aggregate") {
             Self::Grouping
         } else if consumer.can_spill() || name.starts_with("SMJStream") {
@@ -329,6 +337,7 @@ impl Consumers {
             not_sharing: 0,
             merging: 0,
             queued: 0,
+            partial: 0,
             sorter: 0,
             sorter_peak: 0,
             merge_factor: asking.map_or(LEAST_MERGE_FACTOR, |asking| asking.merge_factor),
@@ -349,6 +358,10 @@ impl Consumers {
                 }
                 Kind::Queue => {
                     holds.queued += holder.bytes;
+                    holds.not_sharing += holder.bytes;
+                }
+                Kind::Partial => {
+                    holds.partial += holder.bytes;
                     holds.not_sharing += holder.bytes;
                 }
                 Kind::Build | Kind::Unspillable => holds.not_sharing += holder.bytes,
@@ -523,6 +536,23 @@ mod tests {
         }
         drop(reservation);
         assert_eq!((store.budget().execution(), store.budget().blocks()), (0, 0));
+    }
+
+    #[test]
+    fn partial_aggregates_leave_memory_to_those_behind_them() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(SharedMemoryPool::new(store(64 << 20)));
+        let register = |name: &str| MemoryConsumer::new(name).with_can_spill(true).register(&pool);
+        let [partial, other] =
+            ["PartialHashAggregateStream[0]", "PartialHashAggregateStream[1]"].map(|name| register(name));
+        let last = ["FinalHashAggregateStream[0]", "FinalHashAggregateStream[1]"].map(|name| register(name));
+        partial.try_grow(10 << 20).unwrap();
+        other.try_grow(3 << 20).unwrap();
+        other.try_grow(2 << 20).unwrap_err();
+        // What is left of seven eighths, by two, and of that three quarters.
+        for last in &last {
+            last.try_grow(16 << 20).unwrap();
+            last.try_grow(1 << 20).unwrap_err();
+        }
     }
 
     #[test]
