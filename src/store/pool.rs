@@ -163,8 +163,13 @@ impl SharedMemoryPool {
                     }
                     _ => false,
                 };
-                // Its batches are joined into one when all are there, with its table: for a moment they exist twice.
-                let copy = if holds.kind == Kind::Build { reservation.size() } else { 0 };
+                let copy = match holds.kind {
+                    // Its batches are joined into one when all are there, with its table: for a moment they exist twice.
+                    Kind::Build => reservation.size(),
+                    // It sorts a copy of its groups when it spills.
+                    Kind::Grouping if !must => reservation.size(),
+                    _ => 0,
+                };
                 room = additional + copy;
                 let over_share = match holds.kind {
                     // One that holds nothing has nothing to spill: a refusal would be its end.
@@ -173,7 +178,7 @@ impl SharedMemoryPool {
                     // The merge of what was spilled comes first, and leaves room for the groups, which then cannot spill: a
                     // refusal would be their end, so they may have more than their share of what is free.
                     Kind::Grouping if reservation.size() < holds.consumer => wanted > holds.fair(most) / 2 * 3 && !must,
-                    Kind::Grouping => holds.consumer > 0 && wanted > holds.fair(most) / 4 * 3,
+                    Kind::Grouping => holds.consumer > 0 && wanted > holds.fair(most) / 8 * 3,
                     Kind::Merge => wanted > holds.fair_merge(most) && !must,
                     Kind::Queue => holds.queued + additional > most / QUEUE_PART,
                     Kind::Partial => holds.partial + additional > most / PARTIAL_PART,
@@ -548,9 +553,9 @@ mod tests {
         partial.try_grow(10 << 20).unwrap();
         other.try_grow(3 << 20).unwrap();
         other.try_grow(2 << 20).unwrap_err();
-        // What is left of seven eighths, by two, and of that three quarters.
+        // What is left of seven eighths, by two, and of that three eighths: the rest is for copies that they sort.
         for last in &last {
-            last.try_grow(16 << 20).unwrap();
+            last.try_grow(8 << 20).unwrap();
             last.try_grow(1 << 20).unwrap_err();
         }
     }
