@@ -547,9 +547,8 @@ mod tests {
     fn partial_aggregates_leave_memory_to_those_behind_them() {
         let pool: Arc<dyn MemoryPool> = Arc::new(SharedMemoryPool::new(store(64 << 20)));
         let register = |name: &str| MemoryConsumer::new(name).with_can_spill(true).register(&pool);
-        let [partial, other] =
-            ["PartialHashAggregateStream[0]", "PartialHashAggregateStream[1]"].map(|name| register(name));
-        let last = ["FinalHashAggregateStream[0]", "FinalHashAggregateStream[1]"].map(|name| register(name));
+        let [partial, other] = ["PartialHashAggregateStream[0]", "PartialHashAggregateStream[1]"].map(&register);
+        let last = ["FinalHashAggregateStream[0]", "FinalHashAggregateStream[1]"].map(register);
         partial.try_grow(10 << 20).unwrap();
         other.try_grow(3 << 20).unwrap();
         other.try_grow(2 << 20).unwrap_err();
