@@ -115,6 +115,12 @@ impl SharedMemoryPool {
         MOST_TRIFLE.min(self.budget().limit() / TRIFLE_PART)
     }
 
+    /// Whether `wanted` bytes are too little to fail for although tasks have all memory: they give it back when they end.
+    fn a_trifle_is_left(&self, wanted: usize) -> bool {
+        let limit = self.budget().limit();
+        wanted <= self.trifle() && self.budget().execution() + wanted <= Self::operators_limit(limit)
+    }
+
     /// The most that operators may have together.
     fn operators_limit(limit: usize) -> usize {
         limit / 8 * 7
@@ -154,14 +160,17 @@ impl SharedMemoryPool {
                 let trifle = wanted <= self.trifle();
                 must = match holds.kind {
                     // A sort cannot begin without a batch and what its merge sets aside.
-                    Kind::Sorter | Kind::Merge if trifle => true,
-                    Kind::Merge => holds.takes_over(wanted),
+                    Kind::Sorter => trifle,
+                    Kind::Merge => trifle || holds.takes_over(wanted),
                     // Groups into which what was spilled is merged, by another reservation of the same aggregate.
                     Kind::Grouping => {
                         let groups = reservation.size() + additional;
-                        2 * reservation.size() < holds.consumer && groups <= holds.fair(most) / 4
+                        let merging = 2 * reservation.size() < holds.consumer && groups <= holds.fair(most) / 4;
+                        merging || (reservation.size() == 0 && self.a_trifle_is_left(wanted))
                     }
-                    _ => false,
+                    Kind::Sharing => reservation.size() == 0 && self.a_trifle_is_left(wanted),
+                    Kind::Build | Kind::Unspillable => self.a_trifle_is_left(wanted),
+                    Kind::Queue | Kind::Partial => false,
                 };
                 let copy = match holds.kind {
                     // Its batches are joined into one when all are there, with its table: for a moment they exist twice.
@@ -599,6 +608,23 @@ mod tests {
         reservation.try_grow(1).unwrap_err();
         // What is next to nothing comes out of the eighth.
         MemoryConsumer::new("count").register(&pool).try_grow(1000).unwrap();
+    }
+
+    #[test]
+    fn what_tasks_have_leaves_a_trifle_to_operators() {
+        let store = store(8 << 20);
+        let owner = Arc::new(Owner::default());
+        let tasks = store.working_set(&owner, 9 << 20).unwrap();
+        let pool: Arc<dyn MemoryPool> = Arc::new(SharedMemoryPool::new(Arc::clone(&store)));
+        let count = MemoryConsumer::new("AggregateStream[0]").register(&pool);
+        let groups = MemoryConsumer::new("FinalHashAggregateStream[0]").with_can_spill(true).register(&pool);
+        count.try_grow(1000).unwrap();
+        groups.try_grow(1000).unwrap();
+        // This one can spill what it has.
+        groups.try_grow(1000).unwrap_err();
+        count.try_grow(600 << 10).unwrap_err();
+        drop(tasks);
+        count.try_grow(600 << 10).unwrap();
     }
 
     #[test]
