@@ -48,6 +48,9 @@ mod store;
 /// What is stored, queued, counted and written as one thing.
 mod block;
 
+/// Writing to local disks, through the page cache or past it.
+mod disk;
+
 /// What map operators call.
 mod functions;
 

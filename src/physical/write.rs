@@ -173,8 +173,11 @@ impl Job {
         let batches = gather(&self.input, Arc::clone(&self.context), &Arc::default())?;
         let id = TaskId::root(0);
         let buffer_bytes = MOST_ROW_GROUP_BYTES.min(block_bytes(&self.context)?);
-        let _reserved = BlockStore::of_task(&self.context)?.working_set(&self.owner(), buffer_bytes)?;
-        let rows = self.writer.write(staging, &id, self.input.schema(), buffer_bytes, batches).await?;
+        let bytes = buffer_bytes + FileWriter::file_bytes(buffer_bytes);
+        let _reserved = BlockStore::of_task(&self.context)?.working_set(&self.owner(), bytes)?;
+        let written = self.writer.write(staging, &id, self.input.schema(), buffer_bytes, batches).await?;
+        let rows = written.rows;
+        written.finish()?;
         Ok(vec![(id, rows)])
     }
 
@@ -194,17 +197,20 @@ impl Job {
             let (retries, log) = (retries.clone(), Arc::clone(&log));
             drivers.push(async move {
                 let mut written = Vec::new();
+                // A file that the disk still takes while the next one is encoded.
+                let mut unfinished = None;
                 while let Some((id, block)) = blocks.try_next().await? {
                     let schema = Arc::clone(block.schema());
                     let (bytes, rows) = (block.metadata().size_bytes, block.metadata().num_rows);
-                    // The block, its columns as they are encoded, and a row in a page and compressed.
+                    // The block, its columns as they are encoded, a row in a page and compressed, and what is on its way.
                     let columns = schema.flattened_fields().len() * COLUMN_WRITER_BYTES;
-                    let encoding = bytes.min(buffer_bytes) + 2 * bytes / rows.max(1) + columns;
-                    let _reserved = store.working_set(&owner, bytes + encoding)?;
+                    let on_its_way = bytes.min(FileWriter::file_bytes(buffer_bytes));
+                    let encoding = bytes.min(buffer_bytes) + 2 * bytes / rows.max(1) + columns + on_its_way;
+                    let mut reserved = store.working_set(&owner, bytes + encoding)?;
                     let batches = block.into_batches();
                     let writer = writer.for_rows(&batches)?;
                     let mut attempt = 0;
-                    let rows = loop {
+                    let file = loop {
                         let (schema, batches) = (Arc::clone(&schema), stream::iter(batches.clone()).map(Ok));
                         match writer.write(&staging, &id, schema, buffer_bytes, batches).await {
                             Err(e) if retries.again(&e, attempt) => {
@@ -215,7 +221,15 @@ impl Job {
                             result => break result.while_doing(|| format!("writing block {id}"))?,
                         }
                     };
-                    written.push((id, rows));
+                    drop(batches);
+                    reserved.resize(on_its_way)?;
+                    written.push((id, file.rows));
+                    if let Some((before, _reserved)) = unfinished.replace((file, reserved)) {
+                        before.finish()?;
+                    }
+                }
+                if let Some((last, _reserved)) = unfinished {
+                    last.finish()?;
                 }
                 Ok(written)
             });

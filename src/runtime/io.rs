@@ -38,8 +38,15 @@ pub(crate) fn block_on_io<T: Send + 'static>(future: impl Future<Output = Result
 
 /// Runs blocking IO on a thread for that, without holding up the session's threads. Dropping the future does not stop it.
 pub(crate) async fn on_io_thread<T: Send + 'static>(io: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let joined = SpawnedTask::spawn_blocking(io).join().await;
-    joined.unwrap_or_else(|e| Err(exec_datafusion_err!("an IO thread ended: {e}")))
+    begun_on_io_thread(io).await
+}
+
+/// The same, begun at once instead of when the future is waited for.
+pub(crate) fn begun_on_io_thread<T: Send + 'static>(
+    io: impl FnOnce() -> Result<T> + Send + 'static,
+) -> impl Future<Output = Result<T>> + Send + 'static {
+    let begun = SpawnedTask::spawn_blocking(io);
+    async move { begun.join().await.unwrap_or_else(|e| Err(exec_datafusion_err!("an IO thread ended: {e}"))) }
 }
 
 /// Runs a future on a thread of its own, which it may hold up as it likes. The threads of [`on_io_thread`] are not for that:

@@ -1,6 +1,5 @@
 //! Writes the batches of a block to one file.
 
-use std::fs::{File, create_dir_all};
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
@@ -21,6 +20,7 @@ use futures::{Stream, TryStreamExt};
 use object_store::buffered::BufWriter;
 use tokio::io::AsyncWriteExt;
 
+use super::local_file::LocalFile;
 use super::{Staging, dictionaries};
 use crate::block::TaskId;
 use crate::error::ErrorContext;
@@ -29,8 +29,6 @@ use crate::runtime::holding_up;
 /// Bytes of an upload when there is plenty of memory, and at least.
 const UPLOAD_BYTES: usize = 10 << 20;
 const LEAST_UPLOAD_BYTES: usize = 1 << 20;
-/// Bytes that go into a local file at once, at least.
-const LOCAL_BUFFER_BYTES: usize = 64 << 10;
 /// Uploads of one file at once.
 const CONCURRENT_UPLOADS: usize = 2;
 
@@ -63,6 +61,11 @@ impl FileWriter {
         })
     }
 
+    /// Bytes that are on their way into a file at most, beside `buffer_bytes` that are encoded.
+    pub(crate) fn file_bytes(buffer_bytes: usize) -> usize {
+        LocalFile::memory_bytes(buffer_bytes)
+    }
+
     /// Name of the format.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -72,7 +75,8 @@ impl FileWriter {
         }
     }
 
-    /// Writes all batches to a new file, buffering not much more than `buffer_bytes`; returns the number of rows.
+    /// Writes all batches to a new file, buffering not much more than `buffer_bytes`. What is on its way into the file at the end takes
+    /// up to [`FileWriter::file_bytes`].
     pub(crate) async fn write(
         &self,
         staging: &Staging,
@@ -80,14 +84,17 @@ impl FileWriter {
         schema: SchemaRef,
         buffer_bytes: usize,
         batches: impl Stream<Item = Result<RecordBatch>> + Send,
-    ) -> Result<usize> {
+    ) -> Result<Written> {
         let capacity = UPLOAD_BYTES.min(buffer_bytes / 4).max(LEAST_UPLOAD_BYTES);
         let (store, path) = (Arc::clone(staging.store()), staging.path_of(id));
         let file = BufWriter::with_capacity(store, path, capacity).with_max_concurrency(CONCURRENT_UPLOADS);
         match (self, staging.file_of(id)) {
-            (Self::Parquet(options), Some(file)) => write_local_parquet(options, &file, schema, buffer_bytes, batches)
-                .await
-                .while_doing(|| format!("writing '{}'", file.display())),
+            (Self::Parquet(options), Some(path)) => {
+                let file = || LocalFile::create(&path, Arc::clone(staging.pace()), buffer_bytes);
+                write_local_parquet(options, file, schema, buffer_bytes, batches)
+                    .await
+                    .while_doing(|| format!("writing '{}'", path.display()))
+            }
             (Self::Parquet(options), None) => write_parquet(options, file, schema, buffer_bytes, batches).await,
             (Self::Csv(options), _) => {
                 let options = CsvWriterOptions::try_from(options)?;
@@ -119,20 +126,34 @@ fn writer_properties(options: &TableParquetOptions, schema: &SchemaRef) -> Resul
     Ok(WriterPropertiesBuilder::try_from(&options)?.build())
 }
 
+/// A file that is encoded. A local one may not be written yet.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// Number of rows.
+    pub(crate) rows: usize,
+    local: Option<LocalFile>,
+}
+
+impl Written {
+    /// Waits until all of it is written.
+    pub(crate) fn finish(self) -> Result<()> {
+        let Some(file) = self.local else { return Ok(()) };
+        let path = file.path().to_owned();
+        let written = holding_up(|| file.finish()).map_err(DataFusionError::from);
+        written.while_doing(|| format!("writing '{}'", path.display()))
+    }
+}
+
 /// Pages go from the encoders into the file: an upload would copy them three times more.
 async fn write_local_parquet(
     options: &TableParquetOptions,
-    path: &std::path::Path,
+    file: impl FnOnce() -> std::io::Result<LocalFile>,
     schema: SchemaRef,
     buffer_bytes: usize,
     batches: impl Stream<Item = Result<RecordBatch>> + Send,
-) -> Result<usize> {
-    if let Some(directory) = path.parent() {
-        create_dir_all(directory)?;
-    }
-    let file = std::io::BufWriter::with_capacity(LOCAL_BUFFER_BYTES, File::create(path)?);
+) -> Result<Written> {
     let properties = writer_properties(options, &schema)?;
-    let mut writer = ArrowWriter::try_new(file, schema, Some(properties))?;
+    let mut writer = ArrowWriter::try_new(file()?, schema, Some(properties))?;
     let mut rows = 0;
     let mut batches = std::pin::pin!(batches);
     while let Some(batch) = batches.try_next().await? {
@@ -143,8 +164,7 @@ async fn write_local_parquet(
             holding_up(|| writer.flush())?;
         }
     }
-    holding_up(|| writer.into_inner()?.into_inner().map_err(|e| DataFusionError::from(e.into_error())))?;
-    Ok(rows)
+    Ok(Written { rows, local: Some(holding_up(|| writer.into_inner())?) })
 }
 
 async fn write_parquet(
@@ -153,7 +173,7 @@ async fn write_parquet(
     schema: SchemaRef,
     buffer_bytes: usize,
     batches: impl Stream<Item = Result<RecordBatch>> + Send,
-) -> Result<usize> {
+) -> Result<Written> {
     let properties = writer_properties(options, &schema)?;
     let mut writer = AsyncArrowWriter::try_new(file, schema, Some(properties))?;
     let mut rows = 0;
@@ -167,7 +187,7 @@ async fn write_parquet(
         }
     }
     writer.close().await?;
-    Ok(rows)
+    Ok(Written { rows, local: None })
 }
 
 async fn write_text(
@@ -176,7 +196,7 @@ async fn write_text(
     schema: SchemaRef,
     batches: impl Stream<Item = Result<RecordBatch>> + Send,
     encode: impl Fn(&RecordBatch, bool) -> Result<Vec<u8>>,
-) -> Result<usize> {
+) -> Result<Written> {
     let mut writer = FileCompressionType::from(compression).convert_async_writer(file)?;
     let mut rows = 0;
     let mut first = true;
@@ -191,5 +211,5 @@ async fn write_text(
         writer.write_all(&encode(&RecordBatch::new_empty(schema), true)?).await.map_err(DataFusionError::IoError)?;
     }
     writer.shutdown().await.map_err(DataFusionError::IoError)?;
-    Ok(rows)
+    Ok(Written { rows, local: None })
 }

@@ -2,6 +2,7 @@
 
 mod dictionaries;
 mod file_writer;
+mod local_file;
 mod save_mode;
 mod staging;
 

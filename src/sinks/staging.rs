@@ -15,6 +15,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::SaveMode;
 use crate::block::TaskId;
+use crate::disk::Pace;
 
 /// Where a write goes.
 #[derive(Debug, Clone)]
@@ -43,6 +44,7 @@ pub(crate) struct Staging {
     existing: Vec<Path>,
     /// Whether the directory was there before.
     was_there: bool,
+    pace: Arc<Pace>,
 }
 
 impl Staging {
@@ -80,7 +82,7 @@ impl Staging {
         let staged = directory.clone().join(format!(".blockyard-{write}"));
         let set_aside = directory.clone().join(format!(".blockyard-{write}-old"));
         let was_there = target.url.scheme() != "file" || PathBuf::from(format!("/{directory}")).exists();
-        Ok(Some(Self { store, target, directory, staged, set_aside, existing, was_there }))
+        Ok(Some(Self { store, target, directory, staged, set_aside, existing, was_there, pace: Arc::default() }))
     }
 
     /// Where the block `id` is to be written.
@@ -91,6 +93,11 @@ impl Staging {
     /// The same as a file, on local disks.
     pub(crate) fn file_of(&self, id: &TaskId) -> Option<PathBuf> {
         (self.target.url.scheme() == "file").then(|| PathBuf::from(format!("/{}", self.path_of(id))))
+    }
+
+    /// How fast local files are written.
+    pub(crate) fn pace(&self) -> &Arc<Pace> {
+        &self.pace
     }
 
     /// Where the blocks are written to.

@@ -18,9 +18,11 @@ pub(super) enum Use {
     Tasks,
 }
 
-/// Of a limit above `SMALL_LIMIT`, one in so many parts of what is above stays free of blocks, and of memory that an allocator
-/// keeps: what is not counted grows with what passes through memory, and is as much as this for gigabytes.
+/// Of a limit above `SMALL_LIMIT`, one in so many parts of what is above stays free of memory that an allocator keeps: what is not
+/// counted grows with what passes through memory, and is as much as this for gigabytes.
 const ALLOCATOR_PART: usize = 16;
+/// The same for blocks: they fill all that they may, and an allocator that can keep nothing makes everything slow.
+const BLOCKS_PART: usize = 5;
 const SMALL_LIMIT: usize = 256 << 20;
 
 /// Bytes in use, by what they are used for, and their limit. All methods are lock-free.
@@ -128,9 +130,15 @@ impl Budget {
     pub(super) fn limit_of(&self, what: Use) -> usize {
         let limit = self.limit();
         match what {
-            Use::Blocks => limit - limit.saturating_sub(SMALL_LIMIT) / ALLOCATOR_PART,
+            Use::Blocks => limit - limit.saturating_sub(SMALL_LIMIT) / BLOCKS_PART,
             Use::Operators | Use::Tasks => limit,
         }
+    }
+
+    /// What the process may have before its allocator keeps nothing.
+    pub(super) fn allocator_limit(&self) -> usize {
+        let limit = self.limit();
+        limit - limit.saturating_sub(SMALL_LIMIT) / ALLOCATOR_PART
     }
 
     /// Takes `bytes` unless that goes over the limit. Returns whether it did.

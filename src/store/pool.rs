@@ -115,10 +115,12 @@ impl SharedMemoryPool {
         MOST_TRIFLE.min(self.budget().limit() / TRIFLE_PART)
     }
 
-    /// Whether `wanted` bytes are too little to fail for although tasks have all memory: they give it back when they end.
+    /// Whether `wanted` bytes are too little to fail for, where only tasks are in their way: they give back what they have
+    /// when they end.
     fn a_trifle_is_left(&self, wanted: usize) -> bool {
-        let limit = self.budget().limit();
-        wanted <= self.trifle() && self.budget().execution() + wanted <= Self::operators_limit(limit)
+        let budget = self.budget();
+        let of_operators = budget.execution() + wanted <= Self::operators_limit(budget.limit());
+        wanted <= self.trifle() && of_operators && budget.excess(wanted) <= budget.tasks()
     }
 
     /// The most that operators may have together.
@@ -168,9 +170,9 @@ impl SharedMemoryPool {
                         let merging = 2 * reservation.size() < holds.consumer && groups <= holds.fair(most) / 4;
                         merging || (reservation.size() == 0 && self.a_trifle_is_left(wanted))
                     }
-                    Kind::Sharing => reservation.size() == 0 && self.a_trifle_is_left(wanted),
+                    Kind::Sharing | Kind::Partial => reservation.size() == 0 && self.a_trifle_is_left(wanted),
                     Kind::Build | Kind::Unspillable => self.a_trifle_is_left(wanted),
-                    Kind::Queue | Kind::Partial => false,
+                    Kind::Queue => false,
                 };
                 let copy = match holds.kind {
                     // Its batches are joined into one when all are there, with its table: for a moment they exist twice.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Budget;
-use super::budget::Use;
 
 /// There is no longer plenty of memory when fewer bytes than this are free: more than an allocator keeps, and than is taken
 /// before it hears of it.
@@ -29,7 +28,7 @@ pub enum Keep {
     Nothing,
     /// What is freed, for up to a second: the process is smaller than its limit. It hears when it is not.
     Freed,
-    /// The same, and pages may be huge: memory is plenty.
+    /// The same, and pages may be huge where the kernel makes them so: memory is plenty.
     FreedAndHuge,
 }
 
@@ -89,7 +88,7 @@ impl Pressure {
         let mut told = self.told.lock();
         while !told.ended {
             let Some(budget) = budget.upgrade() else { return };
-            self.look(&mut told, budget.limit_of(Use::Blocks), budget.used());
+            self.look(&mut told, budget.allocator_limit(), budget.used());
             let now = budget.moves();
             still = if now == moves { still + 1 } else { 0 };
             moves = now;

@@ -151,20 +151,20 @@ impl Stored {
         block
     }
 
-    /// A batch if the block is in memory, or else the copy on disk.
-    fn batch_or_copy(&self, index: usize) -> Result<RecordBatch> {
+    /// The batches at `indices` if the block is in memory, or else the first of them from disk, with those that lie behind it.
+    fn batches_or_copies(&self, indices: &[usize]) -> Result<Vec<RecordBatch>> {
         let copy = {
             let residence = self.residence.lock();
             match (residence.in_memory(), residence.copy()) {
-                (Some(held), _) => return Ok(held.block.batches()[index].clone()),
+                (Some(held), _) => return Ok(indices.iter().map(|i| held.block.batches()[*i].clone()).collect()),
                 (None, Some(copy)) => Arc::clone(copy),
                 (None, None) => return internal_err!("a block is neither in memory nor on disk"),
             }
         };
         let started = Instant::now();
-        let batch = copy.read_batch(index).map_err(|e| e.context(self.doing()))?;
-        self.note_restored(copy.batch_bytes(index), started);
-        Ok(batch)
+        let batches = copy.read_first(indices).map_err(|e| e.context(self.doing()))?;
+        self.note_restored(copy.batch_bytes(&indices[..batches.len()]), started);
+        Ok(batches)
     }
 
     /// Reads a spilled block back into memory, if there is room, so that it can be pinned.
@@ -281,14 +281,42 @@ impl BlockHandle {
         self.0.residence.lock().in_memory().map(|held| held.block.batches()[index].clone())
     }
 
-    /// One batch of the block; of a spilled block only this batch is read back, and the block stays where it is.
-    pub fn get_batch(&self, index: usize) -> Result<RecordBatch> {
-        self.0.batch_or_copy(index)
+    /// Whether the block is in memory.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.0.residence.lock().in_memory().is_some()
     }
 
-    /// All batches, one after the other as with [`BlockHandle::get_batch`].
+    /// One batch of the block; of a spilled block only this batch is read back, and the block stays where it is.
+    pub fn get_batch(&self, index: usize) -> Result<RecordBatch> {
+        let mut batches = self.0.batches_or_copies(&[index])?;
+        batches.pop().map_or_else(|| internal_err!("a block has no batch {index}"), Ok)
+    }
+
+    /// The batches at `indices`, each as with [`BlockHandle::get_batch`]. Of a spilled block those that lie behind each other are read
+    /// together, some at a time.
+    pub fn batches(&self, indices: impl IntoIterator<Item = usize>) -> impl Iterator<Item = Result<RecordBatch>> {
+        let (indices, mut next, handle) = (indices.into_iter().collect::<Vec<_>>(), 0, self.clone());
+        let mut read = Vec::new().into_iter();
+        std::iter::from_fn(move || {
+            if read.len() == 0 && next < indices.len() {
+                match handle.0.batches_or_copies(&indices[next..]) {
+                    Ok(batches) => {
+                        next += batches.len();
+                        read = batches.into_iter();
+                    }
+                    Err(e) => {
+                        next = indices.len();
+                        return Some(Err(e));
+                    }
+                }
+            }
+            read.next().map(Ok)
+        })
+    }
+
+    /// All batches, as with [`BlockHandle::batches`].
     pub fn get(&self) -> Result<Block> {
-        let batches = (0..self.batch_rows().len()).map(|i| self.get_batch(i)).collect::<Result<Vec<_>>>()?;
+        let batches = self.batches(0..self.batch_rows().len()).collect::<Result<Vec<_>>>()?;
         Ok(Block::new(Arc::clone(self.schema()), batches))
     }
 

@@ -10,7 +10,7 @@ use datafusion::arrow::array::{
     ArrayRef, AsArray, DictionaryArray, Int64Array, RecordBatch, StringArray, StringViewArray,
 };
 use datafusion::arrow::datatypes::{Int32Type, Int64Type};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
 use proptest::prelude::*;
 
 use super::spill::faulty::{Faults, FaultyDisk};
@@ -311,12 +311,11 @@ fn is_numbered(block: &Block, seed: i64) -> bool {
 }
 
 /// Runs the actions of one thread; every block that it reads must be the one that it put.
-fn act(store: &Arc<BlockStore>, pool: &Arc<dyn MemoryPool>, thread: usize, actions: Vec<Action>) {
+fn act(store: &Arc<BlockStore>, reservation: &MemoryReservation, thread: usize, actions: Vec<Action>) {
     let owner = Arc::new(Owner::default());
     let mut held: Vec<(i64, usize, BlockHandle)> = Vec::new();
     let mut pins: Vec<(i64, PinnedBlock)> = Vec::new();
     let mut reserved = Vec::new();
-    let reservation = MemoryConsumer::new("operator").with_can_spill(true).register(pool);
     for (number, action) in actions.into_iter().enumerate() {
         let pick = |i: usize| (!held.is_empty()).then(|| i % held.len());
         match action {
@@ -364,7 +363,7 @@ fn act(store: &Arc<BlockStore>, pool: &Arc<dyn MemoryPool>, thread: usize, actio
                 let _answer = reservation.try_grow(bytes);
             }
             Action::Shrink(bytes) => {
-                reservation.shrink(bytes.min(reservation.size()));
+                reservation.shrink(bytes.min(reservation.size() - 1));
             }
             Action::Reserve(bytes) => {
                 let mut set = store.working_set(&owner, 0).unwrap();
@@ -397,10 +396,14 @@ proptest! {
             .into_iter()
             .enumerate()
             .map(|(thread, actions)| {
-                let (store, pool) = (Arc::clone(&store), Arc::clone(&pool));
-                std::thread::spawn(move || act(&store, &pool, thread, actions))
+                let store = Arc::clone(&store);
+                // One that holds nothing gets a trifle even when tasks have everything.
+                let reservation = MemoryConsumer::new("operator").with_can_spill(true).register(&pool);
+                reservation.grow(1);
+                move || act(&store, &reservation, thread, actions)
             })
             .collect();
+        let threads: Vec<_> = threads.into_iter().map(std::thread::spawn).collect();
         for thread in threads {
             thread.join().unwrap();
         }

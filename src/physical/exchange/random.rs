@@ -103,8 +103,8 @@ impl Shuffled {
         let (mut pieces, mut group) = (Vec::new(), Group::default());
         let mut places: Vec<(u64, u32, u32)> = Vec::new();
         for run in &self.runs.runs {
-            for index in run.pieces.between(low, high) {
-                let piece = inside(self.runs.piece(run, index)?, low, high)?;
+            for piece in self.runs.pieces(run, low, high) {
+                let piece = inside(piece?, low, high)?;
                 let keys = piece.column(columns.len()).as_primitive::<UInt64Type>().values();
                 let number = pieces.len() as u32;
                 places.extend(keys.iter().zip(group.rows..).map(|(key, row)| (*key, number, row)));

@@ -21,7 +21,7 @@ use crate::block::{Block, TaskId, compact_views, copied, mix, row_random, sliced
 use crate::physical::memory::query_memory;
 use crate::physical::stage::StageMetrics;
 use crate::physical::tasks::task_stream;
-use crate::runtime::{Drivers, on_io_thread};
+use crate::runtime::{Drivers, begun_on_io_thread};
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 
 /// A task's rows are routed in runs of about this many bytes.
@@ -207,9 +207,8 @@ impl Runs {
                 break;
             }
             read += 1;
-            for index in run.pieces.between(*range.start(), *range.end()) {
-                let piece = run.handle.batch_in_memory(index).map_or_else(|| run.handle.get_batch(index), Ok)?;
-                let piece = inside(piece, *range.start(), *range.end())?;
+            for piece in run.handle.batches(run.pieces.between(*range.start(), *range.end())) {
+                let piece = inside(piece?, *range.start(), *range.end())?;
                 if piece.num_rows() > 0 {
                     group.push(piece.project(&columns)?);
                 }
@@ -231,15 +230,24 @@ impl Runs {
         runs: Range<usize>,
         range: RangeInclusive<u64>,
     ) -> BoxStream<'static, Result<RecordBatch>> {
-        let state = (Arc::clone(self), range, runs);
-        stream::try_unfold(state, |(all, range, left)| async move {
-            if left.is_empty() {
-                return Ok(None);
-            }
-            let (reader, wanted, from) = (Arc::clone(&all), range.clone(), left.clone());
-            let (batches, read) = on_io_thread(move || reader.read(from, &wanted)).await?;
-            let left = left.start + read..left.end;
-            Ok::<_, DataFusionError>(Some((stream::iter(batches.into_iter().map(Ok)), (all, range, left))))
+        let all = Arc::clone(self);
+        let read = move |left: Range<usize>| {
+            let (all, range) = (Arc::clone(&all), range.clone());
+            begun_on_io_thread(move || {
+                let (batches, read) = all.read(left.clone(), &range)?;
+                Ok((batches, left.start + read..left.end))
+            })
+        };
+        // While what was read is used, the next is read.
+        stream::try_unfold((None, runs, read), |(reading, left, read)| async move {
+            let reading = match reading {
+                Some(reading) => reading,
+                None if left.is_empty() => return Ok(None),
+                None => read(left),
+            };
+            let (batches, left): (_, Range<usize>) = reading.await?;
+            let next = (!left.is_empty()).then(|| read(left));
+            Ok::<_, DataFusionError>(Some((stream::iter(batches.into_iter().map(Ok)), (next, 0..0, read))))
         })
         .try_flatten()
         .boxed()
@@ -249,8 +257,8 @@ impl Runs {
     pub(crate) fn codes(&self, range: &RangeInclusive<u64>) -> Result<Vec<u64>> {
         let mut codes = Vec::new();
         for run in &self.runs {
-            for index in run.pieces.between(*range.start(), *range.end()) {
-                let piece = self.piece(run, index)?;
+            for piece in run.handle.batches(run.pieces.between(*range.start(), *range.end())) {
+                let piece = piece?;
                 let of_piece = piece.column(piece.num_columns() - 1).as_primitive::<UInt64Type>();
                 codes.extend(of_piece.values().iter().filter(|code| range.contains(code)));
             }
@@ -259,14 +267,12 @@ impl Runs {
         Ok(codes)
     }
 
-    /// A piece of a run, with its codes in the last column.
-    pub(super) fn piece(&self, run: &Run, index: usize) -> Result<RecordBatch> {
-        match run.handle.batch_in_memory(index) {
-            Some(piece) if self.plenty => Ok(piece),
-            // A slice would keep the whole run from leaving memory.
-            Some(piece) => copied(&piece),
-            None => run.handle.get_batch(index),
-        }
+    /// The pieces of a run in which codes between `low` and `high` may be, with the codes in the last column.
+    pub(super) fn pieces(&self, run: &Run, low: u64, high: u64) -> impl Iterator<Item = Result<RecordBatch>> {
+        // A slice would keep the whole run from leaving memory.
+        let copies = !self.plenty && run.handle.is_in_memory();
+        let pieces = run.handle.batches(run.pieces.between(low, high));
+        pieces.map(move |piece| if copies { copied(&piece?) } else { piece })
     }
 
     /// About how many bytes the rows with codes in `range` have.

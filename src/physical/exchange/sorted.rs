@@ -321,8 +321,8 @@ impl Sorted {
         let first = from.map_or(0, piece_of);
         let last = to.map_or(run.firsts.len().saturating_sub(1), piece_of);
         let mut group = Group::default();
-        for index in first..=last {
-            group.push(run.handle.batch_in_memory(index).map_or_else(|| run.handle.get_batch(index), Ok)?);
+        for piece in run.handle.batches(first..=last) {
+            group.push(piece?);
         }
         if group.pieces.is_empty() {
             return Ok(None);

@@ -22,6 +22,8 @@ const SAMPLE_ROWS: usize = 1024;
 const WORTH: (usize, usize) = (3, 4);
 /// What the place of a message in the file is a multiple of, so that its buffers are where their types need them.
 const ALIGNMENT: usize = 64;
+/// Batches beside each other are read together up to this many bytes.
+const READ_BYTES: usize = 1 << 20;
 /// The marker that ends a stream.
 const END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 
@@ -82,9 +84,9 @@ impl SpilledBlock {
         self.batches.iter().map(|extent| extent.length).sum()
     }
 
-    /// Bytes of the batch at `index` in the file.
-    pub(in crate::store) fn batch_bytes(&self, index: usize) -> usize {
-        self.batches[index].length
+    /// Bytes of the batches at `indices` in the file.
+    pub(in crate::store) fn batch_bytes(&self, indices: &[usize]) -> usize {
+        indices.iter().map(|index| self.batches[*index].length).sum()
     }
 
     /// Where the block is.
@@ -94,14 +96,39 @@ impl SpilledBlock {
 
     /// Reads everything back.
     pub(in crate::store) fn read(&self, schema: &SchemaRef) -> Result<Block> {
-        let batches = (0..self.batches.len()).map(|i| self.read_batch(i)).collect::<Result<Vec<_>>>()?;
+        let indices: Vec<_> = (0..self.batches.len()).collect();
+        let mut batches = Vec::with_capacity(indices.len());
+        while batches.len() < indices.len() {
+            batches.extend(self.read_first(&indices[batches.len()..])?);
+        }
         Ok(Block::new(Arc::clone(schema), batches))
     }
 
-    /// Reads the batch at `index` back. Uncompressed columns stay where they were read to.
-    pub(in crate::store) fn read_batch(&self, index: usize) -> Result<RecordBatch> {
-        let Extent { offset, length, checksum } = self.batches[index];
-        let bytes = self.file.read(offset, length).map_err(|e| self.file.error(&e, "read"))?;
+    /// Reads the batch at the first of `indices` back, with those of the next that lie behind it. Uncompressed columns stay where
+    /// they were read to.
+    pub(in crate::store) fn read_first(&self, indices: &[usize]) -> Result<Vec<RecordBatch>> {
+        let Some(Extent { offset, length, .. }) = indices.first().map(|index| self.batches[*index]) else {
+            return Ok(Vec::new());
+        };
+        let (mut end, mut number) = (offset + length as u64, 1);
+        for extent in indices[1..].iter().map(|index| self.batches[*index]) {
+            let extent_end = extent.offset + extent.length as u64;
+            let beside = extent.offset >= end && extent.offset - end < ALIGNMENT as u64;
+            if !beside || extent_end - offset > READ_BYTES as u64 {
+                break;
+            }
+            (end, number) = (extent_end, number + 1);
+        }
+        let bytes = self.file.read(offset, (end - offset) as usize).map_err(|e| self.file.error(&e, "read"))?;
+        let of_batch = |index: &usize| {
+            let extent = self.batches[*index];
+            self.decode(*index, bytes.slice_with_length((extent.offset - offset) as usize, extent.length))
+        };
+        indices[..number].iter().map(of_batch).collect()
+    }
+
+    fn decode(&self, index: usize, bytes: Buffer) -> Result<RecordBatch> {
+        let Extent { offset, checksum, .. } = self.batches[index];
         let place = || format!("spill file {} at byte {offset}", self.path().display());
         let found = crc32fast::hash(&bytes);
         if found != checksum {

@@ -1,23 +1,19 @@
 //! Files that the operating system keeps no copy of. What is spilled is read once, and there is more of it than memory: copies in
 //! the page cache only take time, and room from those that help.
 //!
-//! A direct write takes whole pages, from an address, and to a place, that is a multiple of theirs. So a file ends with
-//! a page that is written again when more follows.
+//! Direct writes take whole pages, so a file ends with a page that is written again when more follows.
 
-use std::fs::{File, OpenOptions};
-#[cfg(not(target_os = "linux"))]
-use std::io::ErrorKind;
+use std::fs::OpenOptions;
 use std::io::Result;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use datafusion::arrow::buffer::Buffer;
 use parking_lot::Mutex;
 
 use super::disk::{DiskFile, read_buffered};
+use crate::disk::{PAGE, Pages, open_direct};
 
-/// What addresses, places and lengths are multiples of: no device has larger sectors.
-const PAGE: usize = 4096;
 /// Bytes that are written at once.
 const WRITE_BYTES: usize = 1 << 20;
 /// A read of fewer bytes than this takes longer to reach the disk than to be copied from the page cache, which reads ahead.
@@ -41,7 +37,7 @@ impl DirectFile {
     /// A new file. Fails with `InvalidInput` where the file system has no direct access.
     pub(super) fn create(path: &Path) -> Result<Self> {
         // It is opened anew for each write and read, of mebibytes: there can be more files than a process may hold open.
-        let file = open(OpenOptions::new().create_new(true).write(true), path)?;
+        let file = open_direct(OpenOptions::new().create_new(true).write(true), path)?;
         // What comes first takes the place of this. It tells whether the device takes pages of this size.
         let mut pages = Pages::with_capacity(PAGE);
         pages.extend(&[0]);
@@ -54,7 +50,7 @@ impl DirectFile {
 impl DiskFile for DirectFile {
     fn append(&self, parts: &[&[u8]]) -> Result<()> {
         let mut end = self.end.lock();
-        let file = open(OpenOptions::new().write(true), &self.path)?;
+        let file = open_direct(OpenOptions::new().write(true), &self.path)?;
         let mut pages = Pages::with_capacity(WRITE_BYTES);
         let mut offset = end.offset;
         pages.extend(&end.page);
@@ -80,7 +76,7 @@ impl DiskFile for DirectFile {
         if length < LEAST_READ {
             return read_buffered(&self.path, offset, length);
         }
-        let file = open(OpenOptions::new().read(true), &self.path)?;
+        let file = open_direct(OpenOptions::new().read(true), &self.path)?;
         let before = (offset % PAGE as u64) as usize;
         let pages = (before + length).next_multiple_of(PAGE);
         let mut bytes = vec![0; pages + PAGE];
@@ -88,59 +84,6 @@ impl DiskFile for DirectFile {
         file.read_exact_at(&mut bytes[start..start + pages], offset - before as u64)?;
         Ok(Buffer::from_vec(bytes).slice_with_length(start + before, length))
     }
-}
-
-/// Bytes at an address that is a multiple of [`PAGE`].
-struct Pages {
-    bytes: Vec<u8>,
-    start: usize,
-    capacity: usize,
-}
-
-impl Pages {
-    fn with_capacity(capacity: usize) -> Self {
-        let mut bytes: Vec<u8> = Vec::with_capacity(capacity + PAGE);
-        let start = bytes.as_ptr().align_offset(PAGE);
-        bytes.resize(start, 0);
-        Self { bytes, start, capacity }
-    }
-
-    /// Appends what there is room for. Returns the rest.
-    fn extend<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
-        let (now, later) = bytes.split_at(bytes.len().min(self.capacity - self.length()));
-        self.bytes.extend_from_slice(now);
-        later
-    }
-
-    fn fill_page(&mut self) {
-        self.bytes.resize(self.start + self.length().next_multiple_of(PAGE), 0);
-    }
-
-    fn clear(&mut self) {
-        self.bytes.truncate(self.start);
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[self.start..]
-    }
-
-    fn length(&self) -> usize {
-        self.bytes.len() - self.start
-    }
-
-    fn is_full(&self) -> bool {
-        self.length() == self.capacity
-    }
-}
-
-#[cfg(target_os = "linux")]
-fn open(options: &mut OpenOptions, path: &Path) -> Result<File> {
-    options.custom_flags(libc::O_DIRECT).open(path)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn open(_: &mut OpenOptions, _: &Path) -> Result<File> {
-    Err(ErrorKind::InvalidInput.into())
 }
 
 #[cfg(all(test, target_os = "linux"))]

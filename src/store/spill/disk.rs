@@ -11,7 +11,7 @@ use datafusion::arrow::buffer::Buffer;
 
 #[cfg(unix)]
 use super::direct::DirectFile;
-use super::pace::{Pace, Way};
+use crate::disk::{Pace, Way};
 
 /// How what is appended to a file comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,7 @@
 //!
 //! Blocks are Arrow IPC streams, each at a multiple of 64 bytes in files that grow to about 100 MB, each batch with a checksum.
 //! The index is in memory: a spill file outlives neither its blocks nor its process. They are written past the page cache where
-//! that is faster. Files of operators have checksums of the
-//! parts that were written, beside them in memory.
+//! that is faster. Files of operators have checksums of the parts that were written, beside them in memory.
 
 mod block;
 #[cfg(unix)]
@@ -15,7 +14,6 @@ mod directories;
 mod disk;
 mod files;
 mod operator_files;
-mod pace;
 
 pub(super) use block::SpilledBlock;
 pub(super) use directories::TempFile;

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// One file in so many is written the way that was slower, to see whether it still is.
-const TRY_AGAIN: usize = 16;
+/// One write in so many goes the way that was slower, to see whether it still is, for each time that it took as long as the other.
+const TRY_AGAIN: f64 = 16.0;
+/// But not fewer than one in so many.
+const SELDOM: f64 = 256.0;
 /// How much the last write counts.
 const WEIGHT: f64 = 0.2;
 
-/// How a file is written.
+/// How bytes are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// Past the page cache.
     Direct,
     /// Through it.
@@ -23,11 +25,12 @@ pub(super) enum Way {
 
 /// How long each way took.
 #[derive(Debug, Default)]
-pub(super) struct Pace(Mutex<Paces>);
+pub(crate) struct Pace(Mutex<Paces>);
 
 #[derive(Debug, Default)]
 struct Paces {
-    files: usize,
+    /// Writes since the slower way was taken.
+    writes: usize,
     /// Seconds for each byte, where it is known.
     direct: Option<f64>,
     buffered: Option<f64>,
@@ -35,22 +38,26 @@ struct Paces {
 }
 
 impl Pace {
-    /// How to write the next file.
-    pub(super) fn next(&self) -> Way {
+    /// How to write next: a file, or a stretch of one.
+    pub(crate) fn next(&self) -> Way {
         let mut paces = self.0.lock();
-        paces.files += 1;
-        let (faster, slower) = match (paces.direct, paces.buffered) {
+        let (faster, slower, times) = match (paces.direct, paces.buffered) {
             _ if paces.no_direct => return Way::Buffered,
             (None, _) => return Way::Direct,
             (Some(_), None) => return Way::Buffered,
-            (Some(direct), Some(buffered)) if direct <= buffered => (Way::Direct, Way::Buffered),
-            _ => (Way::Buffered, Way::Direct),
+            (Some(direct), Some(buffered)) if direct <= buffered => (Way::Direct, Way::Buffered, buffered / direct),
+            (Some(direct), Some(buffered)) => (Way::Buffered, Way::Direct, direct / buffered),
         };
-        if paces.files.is_multiple_of(TRY_AGAIN) { slower } else { faster }
+        paces.writes += 1;
+        if (paces.writes as f64) < (TRY_AGAIN * times).min(SELDOM) {
+            return faster;
+        }
+        paces.writes = 0;
+        slower
     }
 
     /// So many bytes were written in that time.
-    pub(super) fn wrote(&self, way: Way, bytes: usize, took: Duration) {
+    pub(crate) fn wrote(&self, way: Way, bytes: usize, took: Duration) {
         let mut paces = self.0.lock();
         let pace = match way {
             Way::Direct => &mut paces.direct,
@@ -61,7 +68,7 @@ impl Pace {
     }
 
     /// The file system has no direct access.
-    pub(super) fn direct_is_impossible(&self) {
+    pub(crate) fn direct_is_impossible(&self) {
         self.0.lock().no_direct = true;
     }
 }
@@ -80,12 +87,12 @@ mod tests {
             way
         };
         assert_eq!([write(1, 2), write(1, 2)], [Way::Direct, Way::Buffered]);
-        let ways: Vec<_> = (0..TRY_AGAIN).map(|_| write(1, 2)).collect();
-        assert_eq!(ways.iter().filter(|way| **way == Way::Buffered).count(), 1, "{ways:?}");
+        let ways: Vec<_> = (0..64).map(|_| write(1, 2)).collect();
+        assert_eq!(ways.iter().filter(|way| **way == Way::Buffered).count(), 2, "{ways:?}");
         // The disk gets slow, and the page cache takes what is written.
-        let ways: Vec<_> = (0..3 * TRY_AGAIN).map(|_| write(9, 2)).collect();
-        assert_eq!(ways.iter().rev().take(TRY_AGAIN).filter(|way| **way == Way::Direct).count(), 1, "{ways:?}");
+        let ways: Vec<_> = (0..600).map(|_| write(1000, 1)).collect();
+        assert_eq!(ways.iter().rev().take(256).filter(|way| **way == Way::Direct).count(), 1, "{ways:?}");
         pace.direct_is_impossible();
-        assert!((0..2 * TRY_AGAIN).all(|_| pace.next() == Way::Buffered));
+        assert!((0..64).all(|_| pace.next() == Way::Buffered));
     }
 }
