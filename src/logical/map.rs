@@ -20,7 +20,7 @@ pub enum MapOperator {
     /// A function over batches of a size.
     Batches(FunctionRef, BatchSize),
     /// A function of whole groups: the rows with equal values in columns of these names, which are neighbours.
-    Groups(FunctionRef, Vec<String>),
+    Groups(FunctionRef, Vec<String>, Option<usize>),
     /// A function that turns each row into one row.
     Rows(FunctionRef),
     /// A function that turns each row into any number of rows.
@@ -52,7 +52,7 @@ impl MapOperator {
     /// The function that is called, if it is one.
     pub fn function(&self) -> Option<&FunctionRef> {
         match self {
-            Self::Batches(f, _) | Self::Groups(f, _) | Self::Rows(f) | Self::FlatMap(f) | Self::Filter(f) => Some(f),
+            Self::Batches(f, _) | Self::Groups(f, ..) | Self::Rows(f) | Self::FlatMap(f) | Self::Filter(f) => Some(f),
             Self::Sample { .. } => None,
         }
     }
@@ -85,7 +85,7 @@ impl MapNode {
         if matches!(operator, MapOperator::Batches(_, BatchSize::Rows(0))) {
             return plan_err!("batch_size must be at least 1, got 0");
         }
-        if let MapOperator::Groups(_, keys) = &operator {
+        if let MapOperator::Groups(_, keys, _) = &operator {
             let known: Vec<&str> = input.schema().fields().iter().map(|field| field.name().as_str()).collect();
             if let Some(key) = keys.iter().find(|key| !known.contains(&key.as_str())) {
                 return Err(unknown_name("column", key, "map_groups", &known));
@@ -169,8 +169,11 @@ impl UserDefinedLogicalNodeCore for MapNode {
                     BatchSize::WholeBlock => write!(f, ", batch_size=block")?,
                 }
             }
-            MapOperator::Groups(function, keys) => {
+            MapOperator::Groups(function, keys, most_rows) => {
                 write!(f, "MapGroups: {}, keys=[{}]", function.name(), keys.join(", "))?;
+                if let Some(rows) = most_rows {
+                    write!(f, ", batch_size={rows}")?;
+                }
             }
             MapOperator::Sample { fraction, seed } => write!(f, "RandomSample: fraction={fraction}, seed={seed}")?,
             operator => {

@@ -128,7 +128,10 @@ fn call_of(node: &dyn UserDefinedLogicalNode, unparser: &Unparser) -> Result<Opt
                 };
                 ("map_batches", function, size)
             }
-            MapOperator::Groups(function, keys) => ("map_groups", function, format!(", keys => {}", quoted_list(keys))),
+            MapOperator::Groups(function, keys, most_rows) => {
+                let size = most_rows.map_or_else(String::new, |rows| format!(", batch_size => {rows}"));
+                ("map_groups", function, format!(", keys => {}{size}", quoted_list(keys)))
+            }
             other => {
                 return not_impl_err!(
                     "SQL for {}: only map_batches and map_groups with a registered function have a form",

@@ -299,6 +299,36 @@ async fn groups_come_whole_and_once_to_their_function() {
 }
 
 #[tokio::test]
+async fn a_group_larger_than_memory_is_an_error_or_comes_in_pieces() {
+    let context = context_with(2, |o| o.memory_limit = mib(16));
+    let sql = "SELECT id, CASE WHEN id % 10 = 0 THEN id % 100 ELSE 0 END AS k, repeat(md5(CAST(id AS VARCHAR)), 8) AS s
+               FROM range(200000)";
+    let groups = context.sql(sql).await.unwrap().group_by(&["k"]).unwrap();
+    let key_and_rows = |batch: RecordBatch| {
+        let keys = batch["k"].as_primitive::<Int64Type>();
+        assert!(keys.values().iter().all(|key| *key == keys.value(0)));
+        let key: Int64Array = keys.iter().take(1).collect();
+        let rows: Int64Array = key.iter().map(|_| Some(keys.len() as i64)).collect();
+        Ok(RecordBatch::try_from_iter_with_nullable([
+            ("k", Arc::new(key) as _, true),
+            ("n", Arc::new(rows) as _, true),
+        ])?)
+    };
+    let whole = groups.map_groups(key_and_rows, MapOptions::default()).unwrap().take_all().await;
+    let error = whole.unwrap_err().to_string();
+    assert!(error.contains("do not fit in memory") && error.contains("sorted by their keys"), "{error}");
+
+    let options = MapOptions { batch_size: 5000.into(), ..Default::default() };
+    let pieces = groups.map_groups(key_and_rows, options).unwrap().take_all().await.unwrap();
+    let (keys, rows) = (ints(&pieces, "k"), ints(&pieces, "n"));
+    assert!(rows.iter().all(|rows| (1..=5000).contains(rows)), "{rows:?}");
+    let mut sums = std::collections::BTreeMap::new();
+    keys.iter().zip(&rows).for_each(|(key, rows)| *sums.entry(*key).or_insert(0) += rows);
+    let expected = (0..100).step_by(10).map(|key| (key, if key == 0 { 182_000 } else { 2000 }));
+    assert_eq!(sums, expected.collect());
+}
+
+#[tokio::test]
 async fn repartition_by_keys_makes_as_many_blocks_as_said_and_keeps_keys_together() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap();

@@ -55,7 +55,7 @@ pub(super) async fn map_side(
     sort: bool,
 ) -> Result<Hashed> {
     let options = BlockyardOptions::from_task(context);
-    let runs = Runs::collect(input, context, stage, Coding::Hash { keys: keys.clone() }).await?;
+    let runs = Runs::collect(input, context, stage, Coding::Hash { keys: keys.clone() }, num_blocks).await?;
     let threads = context.session_config().target_partitions();
     let most = (query_memory(context)? / (BLOCK_PART * threads)).max(LEAST_BLOCK_BYTES);
     let ranges = match num_blocks {

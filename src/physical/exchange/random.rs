@@ -50,7 +50,7 @@ pub(super) async fn map_side(
     num_blocks: Option<usize>,
 ) -> Result<Shuffled> {
     let options = BlockyardOptions::from_task(context);
-    let runs = Runs::collect(input, context, stage, Coding::Random { seed }).await?;
+    let runs = Runs::collect(input, context, stage, Coding::Random { seed }, None).await?;
     let (bytes, rows) = (runs.bytes, runs.rows);
     // Output tasks follow from the data alone: their ids give the randomness above. Powers of two keep the small
     // differences that the limit makes to the bytes (offsets of more or fewer pieces) from changing their number.

@@ -36,6 +36,8 @@ const MAX_PIECE_BITS: u32 = 10;
 /// buckets that they overlap.
 const KNOWN_KEYS: usize = 4096;
 
+/// A slice of a run with so many rows is a batch of its own, where runs may stay in memory.
+const LEAST_SLICE_ROWS: usize = 1024;
 /// Runs that are less than this part of the memory may stay in it.
 const PLENTY_PART: usize = 4;
 
@@ -134,14 +136,16 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
-    /// Runs the tasks of `input` and routes their rows.
+    /// Runs the tasks of `input` and routes their rows, for `num_buckets` ranges of codes of equal width where that is known.
     pub(crate) async fn collect(
         input: &Arc<dyn ExecutionPlan>,
         context: &Arc<TaskContext>,
         stage: &StageMetrics,
         coding: Coding,
+        num_buckets: Option<usize>,
     ) -> Result<Self> {
         let store = BlockStore::of_task(context)?;
+        let most_bits = num_buckets.map_or(MAX_PIECE_BITS, most_piece_bits);
         let partitions = input.output_partitioning().partition_count();
         let run_bytes = RUN_BYTES.min(query_memory(context)? / (8 * partitions)).max(1);
         let mut drivers = Vec::new();
@@ -152,7 +156,7 @@ impl Runs {
                 let (mut runs, mut bins) = (Vec::new(), vec![0; 1 << MAX_PIECE_BITS]);
                 while let Some(task) = tasks.try_next().await? {
                     let mut task = stage.measure(task);
-                    let mut router = Router::new(&schema, coding.clone(), task.id.hash());
+                    let mut router = Router::new(&schema, coding.clone(), most_bits, task.id.hash());
                     let _reserved = store.working_set(stage.owner(), 2 * run_bytes)?;
                     loop {
                         let batch = task.batches.try_next().await?;
@@ -208,16 +212,22 @@ impl Runs {
             }
             read += 1;
             for piece in run.handle.batches(run.pieces.between(*range.start(), *range.end())) {
-                let piece = inside(piece?, *range.start(), *range.end())?;
-                if piece.num_rows() > 0 {
-                    group.push(piece.project(&columns)?);
+                let piece = inside(piece?, *range.start(), *range.end())?.project(&columns)?;
+                // A slice keeps its run in memory, where that is no harm.
+                if self.plenty && piece.num_rows() >= LEAST_SLICE_ROWS {
+                    if group.rows > 0 {
+                        batches.push(std::mem::take(&mut group).copied()?);
+                    }
+                    batches.push(piece);
+                } else if piece.num_rows() > 0 {
+                    group.push(piece);
                 }
                 if group.rows as usize >= self.batch_rows {
                     batches.push(std::mem::take(&mut group).copied()?);
                 }
             }
         }
-        if !group.pieces.is_empty() {
+        if group.rows > 0 {
             batches.push(group.copied()?);
         }
         let batches = batches.into_iter().map(|batch| Ok(batch.with_schema(Arc::clone(&self.schema))?));
@@ -385,6 +395,8 @@ pub(crate) fn exact_parts(cut: &Cut, codes: &[u64], target: usize) -> Vec<Cut> {
 struct Router {
     with_key: SchemaRef,
     coding: Coding,
+    /// A run has at most 2 to this many pieces.
+    most_bits: u32,
     task: u64,
     next_row: u64,
     batches: Vec<RecordBatch>,
@@ -393,10 +405,10 @@ struct Router {
 }
 
 impl Router {
-    fn new(schema: &SchemaRef, coding: Coding, task: u64) -> Self {
+    fn new(schema: &SchemaRef, coding: Coding, most_bits: u32, task: u64) -> Self {
         let key = Arc::new(Field::new("__blockyard_key", DataType::UInt64, false));
         let with_key = Arc::new(Schema::new(schema.fields().iter().cloned().chain([key]).collect::<Vec<_>>()));
-        Self { with_key, coding, task, next_row: 0, batches: Vec::new(), rows: 0, bytes: 0 }
+        Self { with_key, coding, most_bits, task, next_row: 0, batches: Vec::new(), rows: 0, bytes: 0 }
     }
 
     fn push(&mut self, batch: RecordBatch, bytes: usize) {
@@ -409,7 +421,7 @@ impl Router {
     /// more memory than their bytes.
     fn route(&mut self, bins: &mut [usize]) -> Result<(Pieces, Block)> {
         let piece_bytes = PIECE_BYTES.max(PIECE_COLUMN_BYTES * self.with_key.flattened_fields().len());
-        let bits = (self.bytes / piece_bytes).clamp(1, self.rows.max(1)).ilog2().min(MAX_PIECE_BITS);
+        let bits = (self.bytes / piece_bytes).clamp(1, self.rows.max(1)).ilog2().min(self.most_bits);
         let row_bytes = (self.bytes / self.rows.max(1) + size_of::<u64>()).max(1);
         let mut starts = vec![0; (1 << bits) + 1];
         let mut piece_of_row = Vec::with_capacity(self.rows);
@@ -440,6 +452,11 @@ impl Router {
         self.bytes = 0;
         Ok((Pieces { bits, rows, keys: known }, Block::new(Arc::clone(&self.with_key), pieces)))
     }
+}
+
+/// The bits that tell `num_buckets` equal ranges apart, if they do: then a bucket is one piece of a run.
+fn most_piece_bits(num_buckets: usize) -> u32 {
+    if num_buckets.is_power_of_two() { num_buckets.ilog2().min(MAX_PIECE_BITS) } else { MAX_PIECE_BITS }
 }
 
 fn piece_of(key: u64, bits: u32) -> usize {

@@ -231,7 +231,7 @@ impl Prepare {
             JoinSide::Right => (self.join.right(), &self.sides[1], right_keys),
             JoinSide::Left | JoinSide::None => (self.join.left(), &self.sides[0], left_keys),
         };
-        Ok(Arc::new(Runs::collect(input, &self.context, stage, Coding::Hash { keys }).await?))
+        Ok(Arc::new(Runs::collect(input, &self.context, stage, Coding::Hash { keys }, None).await?))
     }
 }
 

@@ -22,13 +22,15 @@ pub(super) enum Batcher {
         rows: usize,
     },
     WholeBlocks(OutputBuffer),
-    /// Each group of neighbouring rows with equal keys.
+    /// Each group of neighbouring rows with equal keys, or pieces of it.
     Groups {
         keys: Arc<[usize]>,
+        most_rows: usize,
         schema: SchemaRef,
         incoming: VecDeque<RecordBatch>,
-        /// The group that has begun.
+        /// The group or piece that has begun, and its rows.
         open: Vec<RecordBatch>,
+        rows: usize,
     },
 }
 
@@ -42,9 +44,10 @@ impl Batcher {
         }
     }
 
-    /// Whole groups of rows with equal values in the columns `keys`. Rows of a group are neighbours.
-    pub(super) fn groups(keys: Arc<[usize]>, schema: SchemaRef) -> Self {
-        Self::Groups { keys, schema, incoming: VecDeque::new(), open: Vec::new() }
+    /// Groups of rows with equal values in the columns `keys`, those of more than `most_rows` in pieces. Rows of a group are
+    /// neighbours.
+    pub(super) fn groups(keys: Arc<[usize]>, most_rows: usize, schema: SchemaRef) -> Self {
+        Self::Groups { keys, most_rows, schema, incoming: VecDeque::new(), open: Vec::new(), rows: 0 }
     }
 
     pub(super) fn push(&mut self, batch: RecordBatch) {
@@ -84,7 +87,7 @@ impl Batcher {
                 }
                 Ok(Some(join(schema, pieces)?))
             }
-            Self::Groups { keys, schema, incoming, open } => {
+            Self::Groups { keys, most_rows, schema, incoming, open, rows } => {
                 while let Some(batch) = incoming.pop_front() {
                     if batch.num_rows() == 0 {
                         continue;
@@ -93,14 +96,20 @@ impl Batcher {
                         Some(last) => rows_as_last(keys, last, &batch)?,
                         None => first_group(keys, &batch)?,
                     };
-                    if same > 0 {
-                        open.push(batch.slice(0, same));
+                    let taken = same.min(*most_rows - *rows);
+                    if taken > 0 {
+                        open.push(batch.slice(0, taken));
+                        *rows += taken;
                     }
-                    if same < batch.num_rows() {
-                        incoming.push_front(batch.slice(same, batch.num_rows() - same));
+                    if taken < batch.num_rows() {
+                        incoming.push_front(batch.slice(taken, batch.num_rows() - taken));
+                    }
+                    if taken < batch.num_rows() || *rows == *most_rows {
+                        *rows = 0;
                         return Ok(Some(join(schema, std::mem::take(open))?));
                     }
                 }
+                *rows = if ended { 0 } else { *rows };
                 match ended && !open.is_empty() {
                     true => Ok(Some(join(schema, std::mem::take(open))?)),
                     false => Ok(None),
@@ -183,13 +192,17 @@ mod tests {
             batch(&[nan, None]),
             batch(&[None]),
         ];
-        let mut batcher = Batcher::groups(Arc::new([0]), input[0].schema());
-        let mut sizes = Vec::new();
-        for batch in input {
-            batcher.push(batch);
-            sizes.extend(std::iter::from_fn(|| batcher.next(false).unwrap()).map(|b| b.num_rows()));
+        for (most_rows, expected) in
+            [(usize::MAX, &[2, 3, 1, 2, 2][..]), (2, &[2, 2, 1, 1, 2, 2]), (1, &[1; 10]), (3, &[2, 3, 1, 2, 2])]
+        {
+            let mut batcher = Batcher::groups(Arc::new([0]), most_rows, input[0].schema());
+            let mut sizes = Vec::new();
+            for batch in &input {
+                batcher.push(batch.clone());
+                sizes.extend(std::iter::from_fn(|| batcher.next(false).unwrap()).map(|b| b.num_rows()));
+            }
+            sizes.extend(std::iter::from_fn(|| batcher.next(true).unwrap()).map(|b| b.num_rows()));
+            assert_eq!(sizes, expected, "{most_rows}");
         }
-        sizes.extend(std::iter::from_fn(|| batcher.next(true).unwrap()).map(|b| b.num_rows()));
-        assert_eq!(sizes, [2, 3, 1, 2, 2]);
     }
 }

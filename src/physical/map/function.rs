@@ -33,8 +33,8 @@ pub(crate) struct FunctionStep {
     input_schema: SchemaRef,
     /// Calls of an async function at once, in each task.
     max_concurrency: usize,
-    /// Columns of whose values each call gets all rows, instead of a batch of some size.
-    groups: Option<Arc<[usize]>>,
+    /// Columns of whose values each call gets the rows, instead of a batch of some size, and how many at most.
+    groups: Option<(Arc<[usize]>, usize)>,
 }
 
 /// What is called, and what is put up with.
@@ -69,9 +69,9 @@ impl FunctionStep {
         self
     }
 
-    /// The same for whole groups of neighbouring rows with equal values in the columns `keys`.
-    pub(crate) fn with_groups(mut self, keys: Vec<usize>) -> Self {
-        self.groups = Some(keys.into());
+    /// The same for groups of neighbouring rows with equal values in the columns `keys`, those of more than `most_rows` in pieces.
+    pub(crate) fn with_groups(mut self, keys: Vec<usize>, most_rows: usize) -> Self {
+        self.groups = Some((keys.into(), most_rows));
         self
     }
 
@@ -116,7 +116,7 @@ impl MapStep for FunctionStep {
         let retries = Retries::of_maps(&options);
         let schema = Arc::clone(&self.input_schema);
         let batcher = match &self.groups {
-            Some(keys) => Batcher::groups(Arc::clone(keys), schema),
+            Some((keys, most_rows)) => Batcher::groups(Arc::clone(keys), *most_rows, schema),
             None => Batcher::new(self.batch_size, self.target_block_bytes, schema),
         };
         let caller = Caller { call: Arc::clone(&self.call), retries, task: task.clone(), diverted };
