@@ -10,7 +10,7 @@ use super::Block;
 use super::metadata::sliced_bytes;
 
 /// A block this many times larger than the target is cut.
-const MAX_SAFE_BLOCK_SIZE_FACTOR: f64 = 1.5;
+pub(crate) const MAX_SAFE_BLOCK_SIZE_FACTOR: f64 = 1.5;
 
 /// Buffers the batches of one task.
 #[derive(Debug)]

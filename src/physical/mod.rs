@@ -28,6 +28,7 @@ macro_rules! without_expressions {
     };
 }
 
+mod block_files;
 mod bottleneck;
 mod combine;
 mod compact;

@@ -120,6 +120,18 @@ pub(crate) fn task_stream(
     tasks_of(plan, partition, context, |plan, partition, context| plan.tasks(partition, context))
 }
 
+/// The same, with their time and output recorded in their stages.
+pub(crate) fn measured_task_stream(
+    plan: &Arc<dyn ExecutionPlan>,
+    partition: usize,
+    context: Arc<TaskContext>,
+) -> Result<TaskStream> {
+    if let Some(plan) = as_task_plan(plan.as_ref()) {
+        owner_of(plan, &context);
+    }
+    tasks_of(plan, partition, context, measured_tasks)
+}
+
 fn tasks_of(
     plan: &Arc<dyn ExecutionPlan>,
     partition: usize,
@@ -209,7 +221,7 @@ pub(crate) fn block_stream(
     let schema = plan.schema();
     let store = BlockStore::of_task(&context)?;
     let owner = as_task_plan(plan.as_ref()).map_or_else(Arc::default, |plan| owner_of(plan, &context));
-    let tasks = tasks_of(plan, partition, context, measured_tasks)?;
+    let tasks = measured_task_stream(plan, partition, context)?;
     let blocks = tasks.map_ok(move |task| {
         let buffered =
             store.working_set(&owner, 0).map(|set| blocks_of_task(task, Arc::clone(&schema), target_bytes, set));

@@ -16,11 +16,12 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, TryStreamExt, stream};
 
+use super::block_files::BlockFiles;
 use super::failures::{FailureLog, Retries, pause};
 use super::gather::{gather, ungathered};
 use super::input_order::InputOrder;
 use super::memory::block_bytes;
-use super::tasks::{block_stream, properties, stream_of};
+use super::tasks::{block_stream, measured_task_stream, properties, stream_of};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
@@ -28,8 +29,9 @@ use crate::runtime::Drivers;
 use crate::sinks::{FileWriter, Staging, Target};
 use crate::store::{BlockStore, Owner, QueryPool};
 
-/// A row group is not larger than this.
-const MOST_ROW_GROUP_BYTES: usize = 128 << 20;
+/// A row group is not larger than this. It is written when all of it is encoded: several in a file keep the disk busy meanwhile, and
+/// the dictionaries of their columns in the caches of the processor.
+const MOST_ROW_GROUP_BYTES: usize = 32 << 20;
 
 /// What the writer of a column takes beside the values: its dictionary and the buffers of a page.
 const COLUMN_WRITER_BYTES: usize = 32 << 10;
@@ -146,6 +148,7 @@ impl Job {
         let staging = Arc::new(staging);
         let written = match self.target.single_file {
             true => self.write_one(&staging).await,
+            false if BlockFiles::are_possible(&self.writer, &staging) => self.write_as_they_come(&staging).await,
             false => self.write_blocks(&staging).await,
         };
         let written = match written {
@@ -181,6 +184,25 @@ impl Job {
         Ok(vec![(id, rows)])
     }
 
+    async fn write_as_they_come(&self, staging: &Arc<Staging>) -> Result<Vec<(TaskId, usize)>> {
+        let target_bytes = block_bytes(&self.context)?;
+        let (store, owner) = (BlockStore::of_task(&self.context)?, self.owner());
+        let mut drivers = Vec::new();
+        let input = ungathered(&self.input);
+        for partition in 0..input.output_partitioning().partition_count() {
+            let files = BlockFiles {
+                writer: self.writer.clone(),
+                staging: Arc::clone(staging),
+                schema: input.schema(),
+                target_bytes,
+                buffer_bytes: MOST_ROW_GROUP_BYTES.min(target_bytes),
+                reserved: store.working_set(&owner, 0)?,
+            };
+            drivers.push(files.write(measured_task_stream(input, partition, Arc::clone(&self.context))?));
+        }
+        Ok(Drivers::start(drivers).finish().await?.into_iter().flatten().collect())
+    }
+
     async fn write_blocks(&self, staging: &Arc<Staging>) -> Result<Vec<(TaskId, usize)>> {
         let target_bytes = block_bytes(&self.context)?;
         let buffer_bytes = MOST_ROW_GROUP_BYTES.min(target_bytes);
@@ -197,18 +219,13 @@ impl Job {
             let (retries, log) = (retries.clone(), Arc::clone(&log));
             drivers.push(async move {
                 let mut written = Vec::new();
-                // A file that the disk still takes while the next one is encoded.
-                let mut unfinished = None;
                 while let Some((id, block)) = blocks.try_next().await? {
                     let schema = Arc::clone(block.schema());
                     let (bytes, rows) = (block.metadata().size_bytes, block.metadata().num_rows);
-                    // The block, its columns as they are encoded, a row in a page and compressed, and what is on its way.
-                    let columns = schema.flattened_fields().len() * COLUMN_WRITER_BYTES;
-                    let on_its_way = bytes.min(FileWriter::file_bytes(buffer_bytes));
-                    let encoding = bytes.min(buffer_bytes) + 2 * bytes / rows.max(1) + columns + on_its_way;
-                    let mut reserved = store.working_set(&owner, bytes + encoding)?;
+                    let encoding = encoding_bytes(&schema, rows, bytes, buffer_bytes);
+                    let _reserved = store.working_set(&owner, bytes + encoding)?;
                     let batches = block.into_batches();
-                    let writer = writer.for_rows(&batches)?;
+                    let writer = writer.for_rows(&batches, rows)?;
                     let mut attempt = 0;
                     let file = loop {
                         let (schema, batches) = (Arc::clone(&schema), stream::iter(batches.clone()).map(Ok));
@@ -221,15 +238,8 @@ impl Job {
                             result => break result.while_doing(|| format!("writing block {id}"))?,
                         }
                     };
-                    drop(batches);
-                    reserved.resize(on_its_way)?;
                     written.push((id, file.rows));
-                    if let Some((before, _reserved)) = unfinished.replace((file, reserved)) {
-                        before.finish()?;
-                    }
-                }
-                if let Some((last, _reserved)) = unfinished {
-                    last.finish()?;
+                    file.finish()?;
                 }
                 Ok(written)
             });
@@ -240,4 +250,10 @@ impl Job {
         }
         Ok(written)
     }
+}
+
+/// About how many bytes a block takes that is encoded: its columns, and a row in a page and compressed.
+pub(super) fn encoding_bytes(schema: &Schema, rows: usize, bytes: usize, buffer_bytes: usize) -> usize {
+    let columns = schema.flattened_fields().len() * COLUMN_WRITER_BYTES;
+    bytes.min(buffer_bytes) + 2 * bytes / rows.max(1) + columns
 }

@@ -20,15 +20,20 @@ const SAMPLE: usize = 4096;
 /// Bytes that a dictionary has at most by the default of Parquet's writer.
 const DICTIONARY_BYTES: usize = 1 << 20;
 
-/// The options of a writer of these rows, without dictionaries where they would not pay. What was said of a column stays.
-pub(super) fn of_rows(options: &TableParquetOptions, batches: &[RecordBatch]) -> Result<TableParquetOptions> {
+/// The options of a writer of `file_rows` rows like these, without dictionaries where they would not pay. What was said of a column
+/// stays.
+pub(super) fn of_rows(
+    options: &TableParquetOptions,
+    batches: &[RecordBatch],
+    file_rows: usize,
+) -> Result<TableParquetOptions> {
     let mut options = options.clone();
     let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
     if options.global.dictionary_enabled == Some(false) || rows == 0 {
         return Ok(options);
     }
     let most_bytes = options.global.dictionary_page_size_limit.min(DICTIONARY_BYTES);
-    let group_rows = rows.min(options.global.max_row_group_size);
+    let group_rows = file_rows.min(options.global.max_row_group_size);
     let places = places(batches, rows);
     for (index, field) in batches[0].schema().fields().iter().enumerate() {
         let of_column = options.column_specific_options.get(field.name());
@@ -87,7 +92,7 @@ mod tests {
         let batch = RecordBatch::try_from_iter(columns).unwrap();
         let halves =
             [batch.slice(0, batch.num_rows() / 2), batch.slice(batch.num_rows() / 2, batch.num_rows().div_ceil(2))];
-        let options = of_rows(options, &halves).unwrap();
+        let options = of_rows(options, &halves, batch.num_rows()).unwrap();
         let off = options.column_specific_options.into_iter().filter(|(_, of)| of.dictionary_enabled == Some(false));
         let mut names: Vec<_> = off.map(|(name, _)| name).collect();
         names.sort();

@@ -1,5 +1,6 @@
 //! Writes the batches of a block to one file.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
@@ -53,10 +54,10 @@ impl FileWriter {
         }
     }
 
-    /// The writer for a file of these rows.
-    pub(crate) fn for_rows(&self, batches: &[RecordBatch]) -> Result<Self> {
+    /// The writer for a file of `file_rows` rows that begins with these.
+    pub(crate) fn for_rows(&self, batches: &[RecordBatch], file_rows: usize) -> Result<Self> {
         Ok(match self {
-            Self::Parquet(options) => Self::Parquet(Box::new(dictionaries::of_rows(options, batches)?)),
+            Self::Parquet(options) => Self::Parquet(Box::new(dictionaries::of_rows(options, batches, file_rows)?)),
             other => other.clone(),
         })
     }
@@ -75,6 +76,22 @@ impl FileWriter {
         }
     }
 
+    /// A new file that takes rows as they come, where the format and the place are such that this is possible.
+    pub(crate) fn begin(
+        &self,
+        staging: &Staging,
+        id: &TaskId,
+        schema: SchemaRef,
+        buffer_bytes: usize,
+    ) -> Result<Option<LocalParquet>> {
+        match (self, staging.file_of(id)) {
+            (Self::Parquet(options), Some(path)) => {
+                LocalParquet::create(options, path, staging, schema, buffer_bytes).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Writes all batches to a new file, buffering not much more than `buffer_bytes`. What is on its way into the file at the end takes
     /// up to [`FileWriter::file_bytes`].
     pub(crate) async fn write(
@@ -90,10 +107,12 @@ impl FileWriter {
         let file = BufWriter::with_capacity(store, path, capacity).with_max_concurrency(CONCURRENT_UPLOADS);
         match (self, staging.file_of(id)) {
             (Self::Parquet(options), Some(path)) => {
-                let file = || LocalFile::create(&path, Arc::clone(staging.pace()), buffer_bytes);
-                write_local_parquet(options, file, schema, buffer_bytes, batches)
-                    .await
-                    .while_doing(|| format!("writing '{}'", path.display()))
+                let mut file = LocalParquet::create(options, path, staging, schema, buffer_bytes)?;
+                let mut batches = std::pin::pin!(batches);
+                while let Some(batch) = batches.try_next().await? {
+                    file.write(&batch)?;
+                }
+                file.close()
             }
             (Self::Parquet(options), None) => write_parquet(options, file, schema, buffer_bytes, batches).await,
             (Self::Csv(options), _) => {
@@ -144,27 +163,52 @@ impl Written {
     }
 }
 
-/// Pages go from the encoders into the file: an upload would copy them three times more.
-async fn write_local_parquet(
-    options: &TableParquetOptions,
-    file: impl FnOnce() -> std::io::Result<LocalFile>,
-    schema: SchemaRef,
+/// A Parquet file on a local disk. Pages go from the encoders into the file: an upload would copy them three times more.
+pub(crate) struct LocalParquet {
+    path: PathBuf,
+    writer: ArrowWriter<LocalFile>,
+    rows: usize,
     buffer_bytes: usize,
-    batches: impl Stream<Item = Result<RecordBatch>> + Send,
-) -> Result<Written> {
-    let properties = writer_properties(options, &schema)?;
-    let mut writer = ArrowWriter::try_new(file()?, schema, Some(properties))?;
-    let mut rows = 0;
-    let mut batches = std::pin::pin!(batches);
-    while let Some(batch) = batches.try_next().await? {
-        rows += batch.num_rows();
-        writer.write(&batch)?;
-        if writer.memory_size() > buffer_bytes {
-            // A row group ends by the bytes of its columns, not only by its rows.
-            holding_up(|| writer.flush())?;
-        }
+}
+
+impl LocalParquet {
+    fn create(
+        options: &TableParquetOptions,
+        path: PathBuf,
+        staging: &Staging,
+        schema: SchemaRef,
+        buffer_bytes: usize,
+    ) -> Result<Self> {
+        let create = || {
+            let properties = writer_properties(options, &schema)?;
+            let file = LocalFile::create(&path, Arc::clone(staging.pace()), buffer_bytes)?;
+            Ok::<_, DataFusionError>(ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties))?)
+        };
+        let writer = create().while_doing(|| format!("writing '{}'", path.display()))?;
+        Ok(Self { path, writer, rows: 0, buffer_bytes })
     }
-    Ok(Written { rows, local: Some(holding_up(|| writer.into_inner())?) })
+
+    /// Encodes rows.
+    pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.rows += batch.num_rows();
+        let mut write = || {
+            self.writer.write(batch)?;
+            if self.writer.memory_size() > self.buffer_bytes {
+                // A row group ends by the bytes of its columns, not only by its rows.
+                holding_up(|| self.writer.flush())?;
+            }
+            Ok::<_, DataFusionError>(())
+        };
+        write().while_doing(|| format!("writing '{}'", self.path.display()))
+    }
+
+    /// Encodes the end of the file.
+    pub(crate) fn close(self) -> Result<Written> {
+        let (writer, path) = (self.writer, self.path);
+        let closed = holding_up(|| writer.into_inner()).map_err(DataFusionError::from);
+        let local = closed.while_doing(|| format!("writing '{}'", path.display()))?;
+        Ok(Written { rows: self.rows, local: Some(local) })
+    }
 }
 
 async fn write_parquet(

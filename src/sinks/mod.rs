@@ -6,6 +6,6 @@ mod local_file;
 mod save_mode;
 mod staging;
 
-pub(crate) use file_writer::FileWriter;
+pub(crate) use file_writer::{FileWriter, LocalParquet, Written};
 pub use save_mode::SaveMode;
 pub(crate) use staging::{Staging, Target, is_visible};

@@ -1,0 +1,163 @@
+//! Writes blocks to files while their rows come: a block that is gathered first has left the caches of the processor, and takes its
+//! bytes in memory, before it is encoded.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{Result, internal_err};
+use futures::TryStreamExt;
+
+use super::tasks::TaskStream;
+use super::write::encoding_bytes;
+use crate::block::{MAX_SAFE_BLOCK_SIZE_FACTOR, TaskId, sliced_bytes};
+use crate::error::ErrorContext;
+use crate::sinks::{FileWriter, LocalParquet, Staging, Written};
+use crate::store::WorkingSet;
+
+/// Bytes that are gathered before a file is begun, to see what they are like.
+const SAMPLE_BYTES: usize = 4 << 20;
+/// In so many steps the memory of a block is reserved.
+const RESERVED_STEPS: usize = 64;
+
+/// The files of the blocks of one partition after another. Blocks are cut by the rule of [`crate::block::OutputBuffer`], but a
+/// block from which rows are written already is not cut before them.
+pub(super) struct BlockFiles {
+    pub(super) writer: FileWriter,
+    pub(super) staging: Arc<Staging>,
+    pub(super) schema: SchemaRef,
+    pub(super) target_bytes: usize,
+    pub(super) buffer_bytes: usize,
+    pub(super) reserved: WorkingSet,
+}
+
+/// The files of one execution.
+struct Open {
+    files: BlockFiles,
+    written: Vec<(TaskId, usize)>,
+    /// A file that the disk still takes, and the bytes of its rows.
+    unfinished: Option<(Written, usize)>,
+    /// Blocks of this task so far.
+    blocks: usize,
+    /// Rows and bytes of the block that has begun.
+    rows: usize,
+    bytes: usize,
+    /// Those of its rows that are not encoded.
+    sample: Vec<RecordBatch>,
+    file: Option<LocalParquet>,
+}
+
+impl BlockFiles {
+    /// Whether blocks can be written so.
+    pub(super) fn are_possible(writer: &FileWriter, staging: &Staging) -> bool {
+        matches!(writer, FileWriter::Parquet(_)) && staging.file_of(&TaskId::root(0)).is_some()
+    }
+
+    /// Writes all tasks. Returns their blocks with the number of rows of each.
+    pub(super) async fn write(self, mut tasks: TaskStream) -> Result<Vec<(TaskId, usize)>> {
+        let mut open = Open {
+            files: self,
+            written: Vec::new(),
+            unfinished: None,
+            blocks: 0,
+            rows: 0,
+            bytes: 0,
+            sample: Vec::new(),
+            file: None,
+        };
+        while let Some(mut task) = tasks.try_next().await? {
+            while let Some(batch) = task.batches.try_next().await? {
+                open.push(&task.id, batch)?;
+            }
+            if open.rows > 0 || open.blocks == 0 {
+                open.end_block(&task.id)?;
+            }
+            open.blocks = 0;
+        }
+        if let Some((last, _)) = open.unfinished {
+            last.finish()?;
+        }
+        Ok(open.written)
+    }
+}
+
+impl Open {
+    fn push(&mut self, task: &TaskId, mut batch: RecordBatch) -> Result<()> {
+        let target = self.files.target_bytes;
+        while batch.num_rows() > 0 {
+            let (rows, bytes) = (self.rows + batch.num_rows(), self.bytes + sliced_bytes(&batch));
+            let cut = bytes as f64 >= MAX_SAFE_BLOCK_SIZE_FACTOR * target as f64;
+            let taken = match cut {
+                true => {
+                    let wanted = (target as f64 / (bytes as f64 / rows as f64)).ceil() as usize;
+                    wanted.clamp(1, rows).saturating_sub(self.rows).min(batch.num_rows())
+                }
+                false => batch.num_rows(),
+            };
+            if taken > 0 {
+                self.append(task, batch.slice(0, taken))?;
+            }
+            if bytes > target {
+                self.end_block(task)?;
+            }
+            batch = batch.slice(taken, batch.num_rows() - taken);
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, task: &TaskId, batch: RecordBatch) -> Result<()> {
+        self.rows += batch.num_rows();
+        self.bytes += sliced_bytes(&batch);
+        self.reserve()?;
+        match &mut self.file {
+            Some(file) => file.write(&batch),
+            None => {
+                self.sample.push(batch);
+                match self.bytes >= SAMPLE_BYTES {
+                    true => self.begin(task, self.rows.saturating_mul(self.files.target_bytes / self.bytes.max(1))),
+                    false => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Begins the file of a block that may have `file_rows` rows.
+    fn begin(&mut self, task: &TaskId, file_rows: usize) -> Result<()> {
+        let files = &self.files;
+        let writer = files.writer.for_rows(&self.sample, file_rows.max(self.rows))?;
+        let id = task.child(self.blocks);
+        let Some(mut file) = writer.begin(&files.staging, &id, Arc::clone(&files.schema), files.buffer_bytes)? else {
+            return internal_err!("{} files do not take rows as they come", writer.name());
+        };
+        self.sample.drain(..).try_for_each(|batch| file.write(&batch))?;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    fn end_block(&mut self, task: &TaskId) -> Result<()> {
+        let id = task.child(self.blocks);
+        if self.file.is_none() {
+            self.begin(task, self.rows).while_doing(|| format!("writing block {id}"))?;
+        }
+        if let Some(file) = self.file.take() {
+            let file = file.close().while_doing(|| format!("writing block {id}"))?;
+            self.written.push((id, file.rows));
+            if let Some((before, _)) = self.unfinished.replace((file, self.bytes)) {
+                before.finish()?;
+            }
+        }
+        self.blocks += 1;
+        (self.rows, self.bytes) = (0, 0);
+        self.reserve()
+    }
+
+    /// Reserves what the block takes as it is encoded, and what is on its way to the disk.
+    fn reserve(&mut self) -> Result<()> {
+        let buffer_bytes = self.files.buffer_bytes;
+        let on_its_way = |bytes: usize| bytes.min(FileWriter::file_bytes(buffer_bytes));
+        let block = encoding_bytes(&self.files.schema, self.rows, self.bytes, buffer_bytes) + on_its_way(self.bytes);
+        let last = self.unfinished.as_ref().map_or(0, |(_, bytes)| on_its_way(*bytes));
+        let step = (self.files.target_bytes / RESERVED_STEPS).max(1);
+        self.files.reserved.resize((block + last).next_multiple_of(step))
+    }
+}
