@@ -17,9 +17,9 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Until it hears otherwise, pages that nobody uses go back within a twentieth of a second, by the threads that allocate: the
 /// thread that jemalloc has for it comes ten times a second only. Buffers of a mebibyte and more go back at once. Pages are
-/// huge where the kernel makes them so unasked and [`huge_pages`] lets it: asked for, they took twice as long to clear as small ones
-/// where a virtual machine gives free memory back to its host. An arena per processor, which all threads on it share: memory that waits in the arena of a thread that is idle would
-/// stay. Threads keep nothing but small buffers for themselves: there can be many that read and write files now and then.
+/// huge where the kernel makes them so unasked and [`huge_pages`] lets it: asked for, they made everything a third slower on a virtual
+/// machine that gives free memory back to its host. An arena per processor, which all threads on it share: memory that waits in
+/// the arena of a thread that is idle would stay. Threads keep nothing but small buffers for themselves: there can be many that read and write files now and then.
 #[cfg(target_os = "linux")]
 #[unsafe(export_name = "_rjem_malloc_conf")]
 static SETTINGS: &[u8] = b"percpu_arena:percpu,dirty_decay_ms:50,muzzy_decay_ms:0,oversize_threshold:1048576,\

@@ -19,7 +19,8 @@ use crate::functions::{BatchSize, Compute, Failures, FunctionRef, OnError};
 pub enum MapOperator {
     /// A function over batches of a size.
     Batches(FunctionRef, BatchSize),
-    /// A function of whole groups: the rows with equal values in columns of these names, which are neighbours.
+    /// A function of groups: the rows with equal values in columns of these names, which are neighbours; of all of them, or of pieces
+    /// of at most so many.
     Groups(FunctionRef, Vec<String>, Option<usize>),
     /// A function that turns each row into one row.
     Rows(FunctionRef),

@@ -67,10 +67,10 @@ impl BlockFiles {
         };
         while let Some(mut task) = tasks.try_next().await? {
             while let Some(batch) = task.batches.try_next().await? {
-                open.push(&task.id, batch)?;
+                open.push(&task.id, batch).while_doing(|| format!("writing blocks of task {}", task.id))?;
             }
             if open.rows > 0 || open.blocks == 0 {
-                open.end_block(&task.id)?;
+                open.end_block(&task.id).while_doing(|| format!("writing blocks of task {}", task.id))?;
             }
             open.blocks = 0;
         }
@@ -137,10 +137,10 @@ impl Open {
     fn end_block(&mut self, task: &TaskId) -> Result<()> {
         let id = task.child(self.blocks);
         if self.file.is_none() {
-            self.begin(task, self.rows).while_doing(|| format!("writing block {id}"))?;
+            self.begin(task, self.rows)?;
         }
         if let Some(file) = self.file.take() {
-            let file = file.close().while_doing(|| format!("writing block {id}"))?;
+            let file = file.close()?;
             self.written.push((id, file.rows));
             if let Some((before, _)) = self.unfinished.replace((file, self.bytes)) {
                 before.finish()?;

@@ -32,6 +32,8 @@ const PIECE_BYTES: usize = 16 << 10;
 const PIECE_COLUMN_BYTES: usize = 256;
 /// A run has at most 2 to this many pieces.
 const MAX_PIECE_BITS: u32 = 10;
+/// A large run has at least 2 to this many, of a mebibyte.
+const LEAST_PIECE_BITS: u32 = 5;
 /// The codes of a run with at most this many rows stay in memory: its rows are large, and its pieces belong to few of the
 /// buckets that they overlap.
 const KNOWN_KEYS: usize = 4096;
@@ -454,9 +456,13 @@ impl Router {
     }
 }
 
-/// The bits that tell `num_buckets` equal ranges apart, if they do: then a bucket is one piece of a run.
+/// The bits that tell `num_buckets` equal ranges apart, if they do: then a bucket is one piece of a run, or several where that would
+/// be much to read back at once.
 fn most_piece_bits(num_buckets: usize) -> u32 {
-    if num_buckets.is_power_of_two() { num_buckets.ilog2().min(MAX_PIECE_BITS) } else { MAX_PIECE_BITS }
+    match num_buckets.is_power_of_two() {
+        true => num_buckets.ilog2().clamp(LEAST_PIECE_BITS, MAX_PIECE_BITS),
+        false => MAX_PIECE_BITS,
+    }
 }
 
 fn piece_of(key: u64, bits: u32) -> usize {

@@ -109,11 +109,11 @@ impl Batcher {
                         return Ok(Some(join(schema, std::mem::take(open))?));
                     }
                 }
-                *rows = if ended { 0 } else { *rows };
-                match ended && !open.is_empty() {
-                    true => Ok(Some(join(schema, std::mem::take(open))?)),
-                    false => Ok(None),
+                if !ended || open.is_empty() {
+                    return Ok(None);
                 }
+                *rows = 0;
+                Ok(Some(join(schema, std::mem::take(open))?))
             }
             Self::WholeBlocks(buffer) => {
                 let block = if ended { buffer.next_final() } else { buffer.next_full() };
