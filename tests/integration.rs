@@ -22,6 +22,9 @@ mod fixtures;
 /// Which operators become one stage.
 #[path = "integration/fusion.rs"]
 mod fusion;
+/// Aggregates with more groups than memory, or nearly so.
+#[path = "integration/groups.rs"]
+mod groups;
 /// Joins of which no side has to fit in memory.
 #[path = "integration/joins.rs"]
 mod joins;

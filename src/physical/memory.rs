@@ -224,7 +224,8 @@ pub(crate) async fn query_context(
     }
     let mut runtime = context.runtime_env().as_ref().clone();
     if let Some(pool) = config.get_extension::<SharedMemoryPool>() {
-        let needs = QueryNeeds { memory: share, merge_factor: memory.merge_factor };
+        let needs =
+            QueryNeeds { memory: share, merge_factor: memory.merge_factor, threads: config.target_partitions() };
         let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(query, needs, pool, Arc::clone(admission.operators())));
         runtime.memory_pool = pool;
     }

@@ -24,6 +24,8 @@ pub(crate) const LEAST_MERGE_PART: usize = 16;
 const MOST_TRIFLE: usize = 2 << 20;
 /// The same as a part of the limit.
 const TRIFLE_PART: usize = 16;
+/// How often the groups of an aggregate are there again while its table doubles, or is sorted to be spilled.
+const COPIES_OF_GROUPS: usize = 2;
 /// What repartitions may have together, as a part of the memory of operators: they hold batches for partitions that are
 /// busy. Beyond that they spill.
 const QUEUE_PART: usize = 4;
@@ -56,6 +58,8 @@ struct Registered {
     holder: Holder,
     /// Bytes that a merge takes for each byte of the rows: those of the batch and of its keys.
     merge_factor: usize,
+    /// Whether it is one more table of an aggregate that has several for each thread.
+    folded: bool,
 }
 
 /// What a query holds, as one of its consumers sees it.
@@ -67,8 +71,11 @@ struct Holds {
     consumer: usize,
     /// Bytes of all consumers.
     bytes: usize,
-    /// How many spill when they have had their share.
+    /// How many spill when they have had their share. The tables of an aggregate count once for each thread.
     sharing: usize,
+    /// How many aggregates are among them, and how many tables they have.
+    aggregates: usize,
+    tables: usize,
     /// Bytes of those that do not.
     not_sharing: usize,
     /// How many merge runs of a sort.
@@ -140,13 +147,14 @@ impl SharedMemoryPool {
         self.store.budget()
     }
 
-    fn register_for(&self, query: u64, merge_factor: usize, consumer: &MemoryConsumer) {
+    fn register_for(&self, query: u64, needs: Option<&QueryNeeds>, consumer: &MemoryConsumer) {
         let (operator, can_spill) = (consumer.name().to_owned(), consumer.can_spill());
+        let kind = Kind::of(consumer);
+        let folded = kind == Kind::Grouping && needs.is_some_and(|needs| partition_of(&operator) >= needs.threads);
         let holder = Holder { query, operator, can_spill, bytes: 0, peak_bytes: 0 };
-        self.consumers
-            .lock()
-            .by_id
-            .insert(consumer.id(), Registered { kind: Kind::of(consumer), holder, merge_factor });
+        let merge_factor = needs.map_or(LEAST_MERGE_FACTOR, |needs| needs.merge_factor);
+        let registered = Registered { kind, holder, merge_factor, folded };
+        self.consumers.lock().by_id.insert(consumer.id(), registered);
     }
 
     /// Takes memory for an operator, pushing blocks out. Returns whether it got it.
@@ -167,7 +175,7 @@ impl SharedMemoryPool {
                     // Groups into which what was spilled is merged, by another reservation of the same aggregate.
                     Kind::Grouping => {
                         let groups = reservation.size() + additional;
-                        let merging = 2 * reservation.size() < holds.consumer && groups <= holds.fair(most) / 4;
+                        let merging = 2 * reservation.size() < holds.consumer && groups <= holds.fair_table(most) / 4;
                         merging || (reservation.size() == 0 && self.a_trifle_is_left(wanted))
                     }
                     Kind::Sharing | Kind::Partial => reservation.size() == 0 && self.a_trifle_is_left(wanted),
@@ -188,8 +196,10 @@ impl SharedMemoryPool {
                     Kind::Sharing => reservation.size() > 0 && wanted > holds.fair(most),
                     // The merge of what was spilled comes first, and leaves room for the groups, which then cannot spill: a
                     // refusal would be their end, so they may have more than their share of what is free.
-                    Kind::Grouping if reservation.size() < holds.consumer => wanted > holds.fair(most) / 2 * 3 && !must,
-                    Kind::Grouping => holds.consumer > 0 && wanted > holds.fair(most) / 8 * 3,
+                    Kind::Grouping if reservation.size() < holds.consumer => {
+                        wanted > holds.fair_table(most) / 2 * 3 && !must
+                    }
+                    Kind::Grouping => holds.consumer > 0 && wanted > holds.fair_groups(most),
                     Kind::Merge => wanted > holds.fair_merge(most) && !must,
                     Kind::Queue => holds.queued + additional > most / QUEUE_PART,
                     Kind::Partial => holds.partial + additional > most / PARTIAL_PART,
@@ -294,13 +304,19 @@ impl Kind {
     }
 }
 
+/// The partition by which an operator calls its consumer, as in `FinalHashAggregateStream[3]`; 0 without one.
+fn partition_of(operator: &str) -> usize {
+    let number = operator.split_once('[').and_then(|(_, rest)| rest.split([' ', ']']).next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
 impl MemoryPool for SharedMemoryPool {
     fn name(&self) -> &str {
         "blockyard"
     }
 
     fn register(&self, consumer: &MemoryConsumer) {
-        self.register_for(0, LEAST_MERGE_FACTOR, consumer);
+        self.register_for(0, None, consumer);
     }
 
     fn unregister(&self, consumer: &MemoryConsumer) {
@@ -350,6 +366,8 @@ impl Consumers {
             consumer: asking.map_or(0, |asking| asking.holder.bytes),
             bytes: 0,
             sharing: 0,
+            aggregates: 0,
+            tables: 0,
             not_sharing: 0,
             merging: 0,
             queued: 0,
@@ -364,10 +382,17 @@ impl Consumers {
             }
             _ => None,
         };
-        for Registered { kind, holder, .. } in self.by_id.values().filter(|other| other.holder.query == holds.query) {
+        for Registered { kind, holder, folded, .. } in
+            self.by_id.values().filter(|other| other.holder.query == holds.query)
+        {
             holds.bytes += holder.bytes;
             match kind {
-                Kind::Sharing | Kind::Sorter | Kind::Grouping => holds.sharing += 1,
+                Kind::Sharing | Kind::Sorter => holds.sharing += 1,
+                Kind::Grouping => {
+                    holds.tables += 1;
+                    holds.aggregates += usize::from(!folded);
+                    holds.sharing += usize::from(!folded);
+                }
                 Kind::Merge => {
                     holds.merging += 1;
                     holds.not_sharing += holder.bytes;
@@ -410,6 +435,20 @@ impl Holds {
         (most.saturating_sub(self.not_sharing) / self.sharing.max(1)).max(SPILLABLE_FLOOR)
     }
 
+    /// The share of one table of an aggregate.
+    fn fair_table(&self, most: usize) -> usize {
+        self.fair(most) / self.tables_each()
+    }
+
+    /// What a table of an aggregate may hold until it is spilled. One for each thread doubles, or is sorted, at a time.
+    fn fair_groups(&self, most: usize) -> usize {
+        self.fair(most) / (self.tables_each() + COPIES_OF_GROUPS)
+    }
+
+    fn tables_each(&self) -> usize {
+        self.tables.div_ceil(self.aggregates.max(1)).max(1)
+    }
+
     /// What a sorter may hold, so that the merge by which it spills has room too. It counts each batch twice. Of the merge's
     /// batches and keys it gives one back.
     fn fair_sorter(&self, most: usize) -> usize {
@@ -443,6 +482,8 @@ pub(crate) struct QueryNeeds {
     pub(crate) memory: usize,
     /// Bytes that a merge of its sorts takes for each byte of the rows: those of the batch and of its keys.
     pub(crate) merge_factor: usize,
+    /// Threads that it may have.
+    pub(crate) threads: usize,
 }
 
 /// The pool as one query sees it: what its operators reserve is theirs by name.
@@ -488,7 +529,7 @@ impl MemoryPool for QueryPool {
     }
 
     fn register(&self, consumer: &MemoryConsumer) {
-        self.shared.register_for(self.query, self.needs.merge_factor, consumer);
+        self.shared.register_for(self.query, Some(&self.needs), consumer);
     }
 
     fn unregister(&self, consumer: &MemoryConsumer) {
@@ -533,7 +574,7 @@ mod tests {
     use crate::store::{Entry, NextUse, Owner};
 
     fn needs() -> QueryNeeds {
-        QueryNeeds { memory: 1 << 20, merge_factor: LEAST_MERGE_FACTOR }
+        QueryNeeds { memory: 1 << 20, merge_factor: LEAST_MERGE_FACTOR, threads: 2 }
     }
 
     #[test]
@@ -563,9 +604,9 @@ mod tests {
         partial.try_grow(10 << 20).unwrap();
         other.try_grow(3 << 20).unwrap();
         other.try_grow(2 << 20).unwrap_err();
-        // What is left of seven eighths, by two, and of that three eighths: the rest is for copies that they sort.
+        // What is left of seven eighths, by six: for two tables, and twice what they hold while they double or are sorted.
         for last in &last {
-            last.try_grow(8 << 20).unwrap();
+            last.try_grow(7 << 20).unwrap();
             last.try_grow(1 << 20).unwrap_err();
         }
     }

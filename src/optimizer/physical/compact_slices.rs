@@ -24,7 +24,7 @@ use datafusion::physical_plan::windows::WindowAggExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{CompactExec, MapExec, PLENTY};
+use crate::physical::{CompactExec, FoldExec, MapExec, PLENTY};
 
 #[derive(Debug)]
 pub(super) struct CompactSlices;
@@ -70,6 +70,7 @@ fn counts_batches(plan: &dyn ExecutionPlan) -> bool {
 fn gives_slices(plan: &dyn ExecutionPlan) -> bool {
     plan.is::<SortExec>()
         || plan.is::<AggregateExec>()
+        || plan.is::<FoldExec>()
         || plan.is::<RepartitionExec>()
         || plan.is::<SortMergeJoinExec>()
         || plan.is::<WindowAggExec>()

@@ -9,6 +9,7 @@ mod gather_in_order;
 mod read_by_file;
 mod schedule_stages;
 mod spill_joins;
+mod split_aggregates;
 mod window_partitions;
 
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(schedule), Anchor::before("SanityCheckPlan"), &["gather_in_order"]);
     let by_file = read_by_file::ReadByFile;
     registry.add_physical(Arc::new(by_file), Anchor::before("SanityCheckPlan"), &["schedule_stages"]);
+    let split = split_aggregates::SplitAggregates;
+    registry.add_physical(Arc::new(split), Anchor::before("SanityCheckPlan"), &["schedule_stages"]);
     let compact = compact_slices::CompactSlices;
     registry.add_physical(Arc::new(compact), Anchor::before("SanityCheckPlan"), &["schedule_stages"]);
     let windows = window_partitions::WindowPartitions;

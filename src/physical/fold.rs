@@ -1,0 +1,159 @@
+//! Folds hash partitions into fewer, so that an aggregate has many small tables instead of one large one per thread.
+//!
+//! An aggregate's table doubles when it is full, and for a moment it is there three times over. With one table per thread
+//! all double at the same moment, so that half of the memory can never be used. Of many small ones few double at once.
+//!
+//! ```text
+//! partitions of the input   0 1 2 3 4 5 6 7
+//! partition 0               0   2   4   6
+//! partition 1                 1   3   5   7
+//! ```
+//!
+//! A row is in partition `hash % 8`, so it is in `hash % 8 % 2`, which is `hash % 2`: what is folded is partitioned as if
+//! there never had been more partitions.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::common::{Result, Statistics, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::EquivalenceProperties;
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties,
+    ReplaceChildrenOptions,
+};
+use futures::{Stream, StreamExt};
+
+use super::rows_of_input;
+use super::tasks::stream_of;
+
+/// The same rows in fewer hash partitions.
+#[derive(Debug)]
+pub(crate) struct FoldExec {
+    input: Arc<dyn ExecutionPlan>,
+    properties: Arc<PlanProperties>,
+}
+
+impl FoldExec {
+    /// Folds the hash partitions of `input` into `partitions`, of which theirs is a multiple.
+    pub(crate) fn try_new(input: Arc<dyn ExecutionPlan>, partitions: usize) -> Result<Self> {
+        let Partitioning::Hash(keys, many) = input.output_partitioning() else {
+            return internal_err!("{} is not partitioned by a hash", input.name());
+        };
+        if partitions == 0 || many % partitions != 0 {
+            return internal_err!("{many} partitions cannot be folded into {partitions}");
+        }
+        let partitioning = Partitioning::Hash(keys.clone(), partitions);
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new(input.schema()),
+            partitioning,
+            input.pipeline_behavior(),
+            input.boundedness(),
+        );
+        Ok(Self { input, properties: Arc::new(properties) })
+    }
+
+    fn partitions(&self) -> usize {
+        self.properties.output_partitioning().partition_count()
+    }
+}
+
+impl DisplayAs for FoldExec {
+    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match t {
+            DisplayFormatType::TreeRender => write!(f, "partitions={}", self.partitions()),
+            _ => write!(f, "FoldExec: partitions={}", self.partitions()),
+        }
+    }
+}
+
+impl ExecutionPlan for FoldExec {
+    fn name(&self) -> &str {
+        "FoldExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        mut children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(Self::try_new(children.swap_remove(0), self.partitions())?))
+    }
+
+    without_expressions!();
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let many = self.input.output_partitioning().partition_count();
+        let inputs = (partition..many).step_by(self.partitions());
+        let inputs = inputs.map(|input| self.input.execute(input, Arc::clone(&context))).collect::<Result<_>>()?;
+        Ok(stream_of(self.schema(), Folded { inputs, giving: false }.boxed()))
+    }
+
+    fn child_stats_requests(&self, _partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(None)]
+    }
+
+    fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+        Ok(rows_of_input(inputs, args, &self.schema()))
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::Equal
+    }
+}
+
+/// Streams that take in all of their rows before they give one. All are polled until the first gives; then its input has
+/// ended, as have those of the others, which come one after the other: each has the memory of those before it.
+struct Folded {
+    inputs: Vec<SendableRecordBatchStream>,
+    /// Whether the last of them gives rows.
+    giving: bool,
+}
+
+impl Stream for Folded {
+    type Item = Result<RecordBatch>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Self { inputs, giving } = &mut *self;
+        while *giving && let Some(input) = inputs.last_mut() {
+            match ready!(input.poll_next_unpin(cx)) {
+                Some(batch) => return Poll::Ready(Some(batch)),
+                None => drop(inputs.pop()),
+            }
+        }
+        let mut index = 0;
+        while index < inputs.len() {
+            match inputs[index].poll_next_unpin(cx) {
+                Poll::Pending => index += 1,
+                Poll::Ready(None) => drop(inputs.swap_remove(index)),
+                Poll::Ready(Some(batch)) => {
+                    let last = inputs.len() - 1;
+                    inputs.swap(index, last);
+                    *giving = true;
+                    return Poll::Ready(Some(batch));
+                }
+            }
+        }
+        match inputs.is_empty() {
+            true => Poll::Ready(None),
+            false => Poll::Pending,
+        }
+    }
+}
