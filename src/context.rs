@@ -6,7 +6,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::catalog::TableProvider;
 use datafusion::common::{Result, config_err};
-use datafusion::config::SpillCompression as OperatorSpillCompression;
+use datafusion::config::{ParquetOptions, SpillCompression as OperatorSpillCompression};
 use datafusion::dataframe::DataFrame;
 use datafusion::datasource::provider_as_source;
 use datafusion::execution::context::SessionContext;
@@ -32,6 +32,8 @@ use crate::store::{Allocator, BlockStore, Budget, NextUse, Owner, SharedMemoryPo
 
 /// Bytes that DataFusion reserves for the merge of each sort, when the limit is not smaller.
 const SORT_MERGE_RESERVATION: usize = 10 << 20;
+/// Bytes of the pages of Parquet files: they are encoded and compressed in the cache of a core.
+const DATA_PAGE_BYTES: usize = 128 << 10;
 
 /// What a session gets from us. Start from the default and set what differs.
 #[derive(Debug, Clone, Default)]
@@ -119,7 +121,8 @@ fn directories(list: &str) -> Vec<PathBuf> {
     list.split(',').map(str::trim).filter(|path| !path.is_empty()).map(PathBuf::from).collect()
 }
 
-/// Settings of DataFusion without which results or limits would not hold; see the traps in ARCHITECTURE.md.
+/// Settings of DataFusion without which results or limits would not hold (see the traps in ARCHITECTURE.md), or much
+/// would take longer.
 fn honest_defaults(mut config: SessionConfig, limit: usize) -> Result<SessionConfig> {
     let partitions = config.target_partitions();
     let options = config.options_mut();
@@ -133,6 +136,10 @@ fn honest_defaults(mut config: SessionConfig, limit: usize) -> Result<SessionCon
     options.execution.spill_compression = OperatorSpillCompression::Lz4Frame;
     options.execution.sort_spill_reservation_bytes = sort_merge_reservation(limit, partitions);
     options.catalog.information_schema = true;
+    let page = &mut options.execution.parquet.data_pagesize_limit;
+    if *page == ParquetOptions::default().data_pagesize_limit {
+        *page = DATA_PAGE_BYTES;
+    }
     Ok(config)
 }
 

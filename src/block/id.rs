@@ -22,6 +22,11 @@ impl TaskId {
         self.0.iter().copied().chain([index as u32]).collect::<Vec<_>>().into()
     }
 
+    /// Whether it is the first thing that came out of another, or the first task of a source.
+    pub(crate) fn is_first(&self) -> bool {
+        self.0.last() == Some(&0)
+    }
+
     /// The same within the `index`-th of several inputs.
     pub fn within(&self, index: usize) -> Self {
         [index as u32].into_iter().chain(self.0.iter().copied()).collect::<Vec<_>>().into()
@@ -80,6 +85,7 @@ mod tests {
         assert!(task.child(1) < task.child(2));
         assert!(task.child(2).child(9) < task.child(10));
         assert!(task.child(9999) < TaskId::root(8));
+        assert!(task.child(0).is_first() && !task.is_first());
         assert_eq!(task.child(1).child(0).to_string(), "7.1.0");
     }
 }

@@ -43,6 +43,10 @@ use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 /// Bytes of the pieces in which a partition runs ahead: small, so that first rows come soon.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 
+/// A partition goes on with the task that it has begun, but begins none while more of its bytes wait: they would come from
+/// fresh memory instead of what was used just before.
+const BEGIN_BYTES: usize = 32 << 20;
+
 /// One partition out of many, in order, with at most `fetch` rows.
 #[derive(Debug)]
 pub(crate) struct GatherExec {
@@ -221,6 +225,7 @@ pub(super) fn blocks_in_order(
     let store = BlockStore::of_task(context)?;
     let target = block_bytes(context)?;
     let ahead = (target.saturating_mul(2) / piece_bytes.max(1)).clamp(2, 1024);
+    let begin = (BEGIN_BYTES / piece_bytes.max(1)).clamp(1, ahead);
     let mut inputs = Vec::new();
     let mut drivers = Vec::new();
     for partition in 0..plan.output_partitioning().partition_count() {
@@ -235,8 +240,16 @@ pub(super) fn blocks_in_order(
                     Ok(None) => Ok(None),
                     Err(e) => Err(e),
                 };
+                let room = match &piece {
+                    Ok(Some((id, _))) if id.is_first() => ahead - begin + 1,
+                    _ => 1,
+                };
                 let ended = !matches!(piece, Ok(Some(_)));
-                if send.send(piece).await.is_err() || ended {
+                match send.reserve_many(room).await.map(|mut permits| permits.next()) {
+                    Ok(Some(permit)) => permit.send(piece),
+                    _ => return Ok(()),
+                }
+                if ended {
                     return Ok(());
                 }
             }
