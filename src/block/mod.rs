@@ -11,7 +11,7 @@ pub use id::TaskId;
 pub(crate) use id::{mix, row_random};
 pub use metadata::BlockMetadata;
 pub(crate) use metadata::sliced_bytes;
-pub(crate) use output_buffer::{MAX_SAFE_BLOCK_SIZE_FACTOR, OutputBuffer};
+pub(crate) use output_buffer::{OutputBuffer, rows_of_block};
 pub(crate) use views::{compact_views, has_views, without_views};
 
 use datafusion::arrow::array::RecordBatch;

@@ -10,7 +10,16 @@ use super::Block;
 use super::metadata::sliced_bytes;
 
 /// A block this many times larger than the target is cut.
-pub(crate) const MAX_SAFE_BLOCK_SIZE_FACTOR: f64 = 1.5;
+const MAX_SAFE_BLOCK_SIZE_FACTOR: f64 = 1.5;
+
+/// How many of `rows` rows, which have `bytes` bytes, make a full block.
+pub(crate) fn rows_of_block(rows: usize, bytes: usize, target_bytes: usize) -> usize {
+    if (bytes as f64) < MAX_SAFE_BLOCK_SIZE_FACTOR * target_bytes as f64 {
+        return rows;
+    }
+    let bytes_per_row = bytes as f64 / rows as f64;
+    ((target_bytes as f64 / bytes_per_row).ceil() as usize).clamp(1, rows)
+}
 
 /// Buffers the batches of one task.
 #[derive(Debug)]
@@ -57,13 +66,7 @@ impl OutputBuffer {
 
     fn emit(&mut self) -> Block {
         self.emitted += 1;
-        let cut = self.bytes as f64 >= MAX_SAFE_BLOCK_SIZE_FACTOR * self.target_bytes as f64;
-        let mut wanted = if cut {
-            let bytes_per_row = self.bytes as f64 / self.rows as f64;
-            ((self.target_bytes as f64 / bytes_per_row).ceil() as usize).clamp(1, self.rows)
-        } else {
-            self.rows
-        };
+        let mut wanted = rows_of_block(self.rows, self.bytes, self.target_bytes);
         let mut out = Vec::new();
         while wanted > 0
             && let Some((batch, bytes)) = self.batches.pop_front()

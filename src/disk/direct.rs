@@ -57,6 +57,11 @@ impl Pages {
         self.bytes.len() - self.start
     }
 
+    /// For how many bytes there is room in all.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// Whether there is room for no more.
     pub(crate) fn is_full(&self) -> bool {
         self.length() == self.capacity

@@ -83,7 +83,7 @@ impl MapNode {
         {
             return plan_err!("the fraction of a sample must be between 0 and 1, got {fraction}");
         }
-        if matches!(operator, MapOperator::Batches(_, BatchSize::Rows(0))) {
+        if matches!(operator, MapOperator::Batches(_, BatchSize::Rows(0)) | MapOperator::Groups(_, _, Some(0))) {
             return plan_err!("batch_size must be at least 1, got 0");
         }
         if let MapOperator::Groups(_, keys, _) = &operator {

@@ -17,7 +17,6 @@ pub(crate) fn map_groups(
 ) -> Result<LogicalPlan> {
     let most_rows = match options.batch_size {
         BatchSize::AsTheyCome => None,
-        BatchSize::Rows(0) => return plan_err!("batch_size must be at least 1, got 0"),
         BatchSize::Rows(rows) => Some(rows),
         BatchSize::WholeBlock => {
             return plan_err!("map_groups takes a batch_size in rows, for a function that takes pieces of groups");

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::{Result, internal_err};
+use datafusion::common::Result;
 use futures::TryStreamExt;
 
 use super::tasks::TaskStream;
 use super::write::encoding_bytes;
-use crate::block::{MAX_SAFE_BLOCK_SIZE_FACTOR, TaskId, sliced_bytes};
+use crate::block::{TaskId, rows_of_block, sliced_bytes};
 use crate::error::ErrorContext;
 use crate::sinks::{FileWriter, LocalParquet, Staging, Written};
 use crate::store::WorkingSet;
@@ -48,11 +48,6 @@ struct Open {
 }
 
 impl BlockFiles {
-    /// Whether blocks can be written so.
-    pub(super) fn are_possible(writer: &FileWriter, staging: &Staging) -> bool {
-        matches!(writer, FileWriter::Parquet(_)) && staging.file_of(&TaskId::root(0)).is_some()
-    }
-
     /// Writes all tasks. Returns their blocks with the number of rows of each.
     pub(super) async fn write(self, mut tasks: TaskStream) -> Result<Vec<(TaskId, usize)>> {
         let mut open = Open {
@@ -86,14 +81,8 @@ impl Open {
         let target = self.files.target_bytes;
         while batch.num_rows() > 0 {
             let (rows, bytes) = (self.rows + batch.num_rows(), self.bytes + sliced_bytes(&batch));
-            let cut = bytes as f64 >= MAX_SAFE_BLOCK_SIZE_FACTOR * target as f64;
-            let taken = match cut {
-                true => {
-                    let wanted = (target as f64 / (bytes as f64 / rows as f64)).ceil() as usize;
-                    wanted.clamp(1, rows).saturating_sub(self.rows).min(batch.num_rows())
-                }
-                false => batch.num_rows(),
-            };
+            let wanted = rows_of_block(rows, bytes, target);
+            let taken = wanted.saturating_sub(self.rows).min(batch.num_rows());
             if taken > 0 {
                 self.append(task, batch.slice(0, taken))?;
             }
@@ -126,9 +115,7 @@ impl Open {
         let files = &self.files;
         let writer = files.writer.for_rows(&self.sample, file_rows.max(self.rows))?;
         let id = task.child(self.blocks);
-        let Some(mut file) = writer.begin(&files.staging, &id, Arc::clone(&files.schema), files.buffer_bytes)? else {
-            return internal_err!("{} files do not take rows as they come", writer.name());
-        };
+        let mut file = writer.begin(&files.staging, &id, Arc::clone(&files.schema), files.buffer_bytes)?;
         self.sample.drain(..).try_for_each(|batch| file.write(&batch))?;
         self.file = Some(file);
         Ok(())
@@ -141,7 +128,7 @@ impl Open {
         }
         if let Some(file) = self.file.take() {
             let file = file.close()?;
-            self.written.push((id, file.rows));
+            self.written.push((id, file.rows()));
             if let Some((before, _)) = self.unfinished.replace((file, self.bytes)) {
                 before.finish()?;
             }

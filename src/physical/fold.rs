@@ -20,7 +20,6 @@ use std::task::{Context, Poll, ready};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{
@@ -49,12 +48,10 @@ impl FoldExec {
             return internal_err!("{many} partitions cannot be folded into {partitions}");
         }
         let partitioning = Partitioning::Hash(keys.clone(), partitions);
-        let properties = PlanProperties::new(
-            EquivalenceProperties::new(input.schema()),
-            partitioning,
-            input.pipeline_behavior(),
-            input.boundedness(),
-        );
+        let mut known = input.equivalence_properties().clone();
+        known.clear_orderings();
+        known.clear_per_partition_constants();
+        let properties = PlanProperties::new(known, partitioning, input.pipeline_behavior(), input.boundedness());
         Ok(Self { input, properties: Arc::new(properties) })
     }
 

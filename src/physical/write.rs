@@ -148,7 +148,7 @@ impl Job {
         let staging = Arc::new(staging);
         let written = match self.target.single_file {
             true => self.write_one(&staging).await,
-            false if BlockFiles::are_possible(&self.writer, &staging) => self.write_as_they_come(&staging).await,
+            false if self.writer.takes_rows_as_they_come(&staging) => self.write_as_they_come(&staging).await,
             false => self.write_blocks(&staging).await,
         };
         let written = match written {
@@ -178,9 +178,7 @@ impl Job {
         let buffer_bytes = MOST_ROW_GROUP_BYTES.min(block_bytes(&self.context)?);
         let bytes = buffer_bytes + FileWriter::file_bytes(buffer_bytes);
         let _reserved = BlockStore::of_task(&self.context)?.working_set(&self.owner(), bytes)?;
-        let written = self.writer.write(staging, &id, self.input.schema(), buffer_bytes, batches).await?;
-        let rows = written.rows;
-        written.finish()?;
+        let rows = self.writer.write(staging, &id, self.input.schema(), buffer_bytes, batches).await?;
         Ok(vec![(id, rows)])
     }
 
@@ -227,7 +225,7 @@ impl Job {
                     let batches = block.into_batches();
                     let writer = writer.for_rows(&batches, rows)?;
                     let mut attempt = 0;
-                    let file = loop {
+                    let rows = loop {
                         let (schema, batches) = (Arc::clone(&schema), stream::iter(batches.clone()).map(Ok));
                         match writer.write(&staging, &id, schema, buffer_bytes, batches).await {
                             Err(e) if retries.again(&e, attempt) => {
@@ -238,8 +236,7 @@ impl Job {
                             result => break result.while_doing(|| format!("writing block {id}"))?,
                         }
                     };
-                    written.push((id, file.rows));
-                    file.finish()?;
+                    written.push((id, rows));
                 }
                 Ok(written)
             });

@@ -9,7 +9,7 @@ use datafusion::arrow::json::LineDelimitedWriter;
 use datafusion::common::config::{CsvOptions, JsonOptions, TableParquetOptions};
 use datafusion::common::file_options::csv_writer::CsvWriterOptions;
 use datafusion::common::parsers::CompressionTypeVariant;
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::file_format::csv::CsvFormat;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
@@ -76,24 +76,30 @@ impl FileWriter {
         }
     }
 
-    /// A new file that takes rows as they come, where the format and the place are such that this is possible.
+    /// Whether files can take rows as they come, by [`FileWriter::begin`].
+    pub(crate) fn takes_rows_as_they_come(&self, staging: &Staging) -> bool {
+        matches!(self, Self::Parquet(_)) && staging.file_of(&TaskId::root(0)).is_some()
+    }
+
+    /// A new file that takes rows as they come.
+    ///
+    /// # Errors
+    ///
+    /// Where the format or the place are not such that this is possible.
     pub(crate) fn begin(
         &self,
         staging: &Staging,
         id: &TaskId,
         schema: SchemaRef,
         buffer_bytes: usize,
-    ) -> Result<Option<LocalParquet>> {
+    ) -> Result<LocalParquet> {
         match (self, staging.file_of(id)) {
-            (Self::Parquet(options), Some(path)) => {
-                LocalParquet::create(options, path, staging, schema, buffer_bytes).map(Some)
-            }
-            _ => Ok(None),
+            (Self::Parquet(options), Some(path)) => LocalParquet::create(options, path, staging, schema, buffer_bytes),
+            _ => internal_err!("{} files do not take rows as they come here", self.name()),
         }
     }
 
-    /// Writes all batches to a new file, buffering not much more than `buffer_bytes`. What is on its way into the file at the end takes
-    /// up to [`FileWriter::file_bytes`].
+    /// Writes all batches to a new file, buffering not much more than `buffer_bytes`. Returns the number of rows.
     pub(crate) async fn write(
         &self,
         staging: &Staging,
@@ -101,7 +107,7 @@ impl FileWriter {
         schema: SchemaRef,
         buffer_bytes: usize,
         batches: impl Stream<Item = Result<RecordBatch>> + Send,
-    ) -> Result<Written> {
+    ) -> Result<usize> {
         let capacity = UPLOAD_BYTES.min(buffer_bytes / 4).max(LEAST_UPLOAD_BYTES);
         let (store, path) = (Arc::clone(staging.store()), staging.path_of(id));
         let file = BufWriter::with_capacity(store, path, capacity).with_max_concurrency(CONCURRENT_UPLOADS);
@@ -112,7 +118,7 @@ impl FileWriter {
                 while let Some(batch) = batches.try_next().await? {
                     file.write(&batch)?;
                 }
-                file.close()
+                file.close()?.finish()
             }
             (Self::Parquet(options), None) => write_parquet(options, file, schema, buffer_bytes, batches).await,
             (Self::Csv(options), _) => {
@@ -145,27 +151,30 @@ fn writer_properties(options: &TableParquetOptions, schema: &SchemaRef) -> Resul
     Ok(WriterPropertiesBuilder::try_from(&options)?.build())
 }
 
-/// A file that is encoded. A local one may not be written yet.
+/// A local file that is encoded, and may not be written yet.
 #[derive(Debug)]
 pub(crate) struct Written {
-    /// Number of rows.
-    pub(crate) rows: usize,
-    local: Option<LocalFile>,
+    rows: usize,
+    file: LocalFile,
 }
 
 impl Written {
-    /// Waits until all of it is written.
-    pub(crate) fn finish(self) -> Result<()> {
-        let Some(file) = self.local else { return Ok(()) };
-        let path = file.path().to_owned();
-        let written = holding_up(|| file.finish()).map_err(DataFusionError::from);
-        written.while_doing(|| format!("writing '{}'", path.display()))
+    /// Number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Waits until all of it is written. Returns the number of rows.
+    pub(crate) fn finish(self) -> Result<usize> {
+        let path = self.file.path().to_owned();
+        let written = holding_up(|| self.file.finish()).map_err(DataFusionError::from);
+        written.while_doing(|| format!("writing '{}'", path.display()))?;
+        Ok(self.rows)
     }
 }
 
 /// A Parquet file on a local disk. Pages go from the encoders into the file: an upload would copy them three times more.
 pub(crate) struct LocalParquet {
-    path: PathBuf,
     writer: ArrowWriter<LocalFile>,
     rows: usize,
     buffer_bytes: usize,
@@ -185,7 +194,7 @@ impl LocalParquet {
             Ok::<_, DataFusionError>(ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties))?)
         };
         let writer = create().while_doing(|| format!("writing '{}'", path.display()))?;
-        Ok(Self { path, writer, rows: 0, buffer_bytes })
+        Ok(Self { writer, rows: 0, buffer_bytes })
     }
 
     /// Encodes rows.
@@ -199,15 +208,16 @@ impl LocalParquet {
             }
             Ok::<_, DataFusionError>(())
         };
-        write().while_doing(|| format!("writing '{}'", self.path.display()))
+        let written = write();
+        written.while_doing(|| format!("writing '{}'", self.writer.inner().path().display()))
     }
 
     /// Encodes the end of the file.
     pub(crate) fn close(self) -> Result<Written> {
-        let (writer, path) = (self.writer, self.path);
-        let closed = holding_up(|| writer.into_inner()).map_err(DataFusionError::from);
-        let local = closed.while_doing(|| format!("writing '{}'", path.display()))?;
-        Ok(Written { rows: self.rows, local: Some(local) })
+        let path = self.writer.inner().path().to_owned();
+        let closed = holding_up(|| self.writer.into_inner()).map_err(DataFusionError::from);
+        let file = closed.while_doing(|| format!("writing '{}'", path.display()))?;
+        Ok(Written { rows: self.rows, file })
     }
 }
 
@@ -217,7 +227,7 @@ async fn write_parquet(
     schema: SchemaRef,
     buffer_bytes: usize,
     batches: impl Stream<Item = Result<RecordBatch>> + Send,
-) -> Result<Written> {
+) -> Result<usize> {
     let properties = writer_properties(options, &schema)?;
     let mut writer = AsyncArrowWriter::try_new(file, schema, Some(properties))?;
     let mut rows = 0;
@@ -231,7 +241,7 @@ async fn write_parquet(
         }
     }
     writer.close().await?;
-    Ok(Written { rows, local: None })
+    Ok(rows)
 }
 
 async fn write_text(
@@ -240,7 +250,7 @@ async fn write_text(
     schema: SchemaRef,
     batches: impl Stream<Item = Result<RecordBatch>> + Send,
     encode: impl Fn(&RecordBatch, bool) -> Result<Vec<u8>>,
-) -> Result<Written> {
+) -> Result<usize> {
     let mut writer = FileCompressionType::from(compression).convert_async_writer(file)?;
     let mut rows = 0;
     let mut first = true;
@@ -255,5 +265,5 @@ async fn write_text(
         writer.write_all(&encode(&RecordBatch::new_empty(schema), true)?).await.map_err(DataFusionError::IoError)?;
     }
     writer.shutdown().await.map_err(DataFusionError::IoError)?;
-    Ok(Written { rows, local: None })
+    Ok(rows)
 }

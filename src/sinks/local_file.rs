@@ -36,7 +36,6 @@ pub(crate) struct LocalFile {
     stretch: Stretch,
     /// What has not been written.
     pages: Pages,
-    piece_bytes: usize,
     /// How much has been written.
     offset: u64,
 }
@@ -53,7 +52,6 @@ struct Stretch {
 impl LocalFile {
     /// A new file in the place of any other, for a writer which may buffer `buffer_bytes`.
     pub(super) fn create(path: &Path, pace: Arc<Pace>, buffer_bytes: usize) -> Result<Self> {
-        let piece_bytes = piece_bytes(buffer_bytes);
         if let Some(directory) = path.parent() {
             create_dir_all(directory)?;
         }
@@ -64,8 +62,7 @@ impl LocalFile {
             pace,
             way: None,
             stretch: Stretch::default(),
-            pages: Pages::with_capacity(piece_bytes),
-            piece_bytes,
+            pages: Pages::with_capacity(piece_bytes(buffer_bytes)),
             offset: 0,
         })
     }
@@ -88,8 +85,7 @@ impl LocalFile {
         match (self.way, &mut self.direct) {
             (Some(Way::Direct), Some(direct)) => {
                 self.pages.fill_page();
-                let pages = std::mem::replace(&mut self.pages, Pages::with_capacity(0));
-                direct.write(self.offset, pages, self.piece_bytes)?;
+                direct.write(self.offset, &mut self.pages)?;
             }
             _ => write_at(&mut self.file, self.offset, self.pages.bytes())?,
         }
@@ -113,9 +109,7 @@ impl LocalFile {
         };
         match (way, &mut self.direct) {
             (Way::Direct, Some(direct)) => {
-                let empty = Pages::with_capacity(0);
-                let pages = std::mem::replace(&mut self.pages, empty);
-                self.pages = direct.write(self.offset, pages, self.piece_bytes)?;
+                direct.write(self.offset, &mut self.pages)?;
             }
             _ => write_at(&mut self.file, self.offset, self.pages.bytes())?,
         }
@@ -219,21 +213,21 @@ impl DirectWriter {
         Ok(Self { pieces, written, ahead: 0, empty: Vec::new() })
     }
 
-    /// Writes pages when it comes to it. Returns others that are empty, for `capacity` bytes.
-    fn write(&mut self, offset: u64, pages: Pages, capacity: usize) -> Result<Pages> {
+    /// Writes pages when it comes to it, and leaves others in their place that are empty.
+    fn write(&mut self, offset: u64, pages: &mut Pages) -> Result<()> {
         while self.ahead >= PIECES_AHEAD {
             self.wait()?;
         }
-        if self.pieces.send((offset, pages)).is_err() {
+        let mut empty = self.empty.pop().unwrap_or_else(|| Pages::with_capacity(pages.capacity()));
+        empty.clear();
+        if self.pieces.send((offset, std::mem::replace(pages, empty))).is_err() {
             // The thread has ended, and says why.
             loop {
                 self.wait()?;
             }
         }
         self.ahead += 1;
-        let mut empty = self.empty.pop().unwrap_or_else(|| Pages::with_capacity(capacity));
-        empty.clear();
-        Ok(empty)
+        Ok(())
     }
 
     /// Waits until all is written.

@@ -156,6 +156,9 @@ fn call_of(node: &dyn UserDefinedLogicalNode, unparser: &Unparser) -> Result<Opt
             (MapOperator::Groups(..), LogicalPlan::Extension(grouped)) => {
                 format!("({})", unparser.plan_to_sql(grouped.node.inputs()[0])?)
             }
+            (MapOperator::Groups(..), LogicalPlan::Sort(sorted)) => {
+                format!("({})", unparser.plan_to_sql(&sorted.input)?)
+            }
             _ => table(0)?,
         };
         format!("{call}({table}, '{name}'{batches}{compute})")

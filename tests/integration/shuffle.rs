@@ -4,7 +4,7 @@ use blockyard::prelude::*;
 use datafusion::arrow::array::{AsArray, Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::Int64Type;
 
-use crate::fixtures::{context, context_with, files, ints, mib};
+use crate::fixtures::{context, context_with, files, ints, mib, rows};
 
 #[tokio::test]
 async fn repartition_then_filter_then_write_gives_exactly_64_files() {
@@ -378,6 +378,11 @@ async fn a_large_sort_is_stable_in_ranges_and_its_files_keep_the_order() {
         let path = path.to_str().unwrap();
         ds.write_parquet(path, WriteOptions::default()).await.unwrap();
         let read = context.read_parquet(path, ReadOptions::default()).await.unwrap();
+        check(read.take_all().await.unwrap());
+        let file = format!("{path}.parquet");
+        rows(&context, &format!("COPY (SELECT * FROM ({sql}) ORDER BY k DESC NULLS LAST) TO '{file}'")).await;
+        assert!(std::fs::metadata(&file).unwrap().is_file());
+        let read = context.read_parquet(file, ReadOptions::default()).await.unwrap();
         check(read.take_all().await.unwrap());
     }
 }

@@ -19,7 +19,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
-use datafusion::physical_plan::{ExecutionPlan, InputOrderMode, PhysicalExpr, replace_children_if_necessary};
+use datafusion::physical_plan::{ExecutionPlan, InputOrderMode, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
 use crate::physical::FoldExec;
@@ -40,7 +40,10 @@ impl PhysicalOptimizerRule for SplitAggregates {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         let limit = BlockyardOptions::from_config(config).memory_limit.bytes();
         let rewrite = |node: Arc<dyn ExecutionPlan>| {
-            let Some((repartition, keys, partitions)) = final_by_hash(node.as_ref()) else {
+            let Some(repartition) = below_final(node.as_ref()) else {
+                return Ok(Transformed::no(node));
+            };
+            let Partitioning::Hash(keys, partitions) = repartition.partitioning() else {
                 return Ok(Transformed::no(node));
             };
             let most = MOST_TABLES.min(limit / LEAST_TABLE_BYTES);
@@ -48,6 +51,7 @@ impl PhysicalOptimizerRule for SplitAggregates {
             if tables < 2 || has_few_rows(repartition) {
                 return Ok(Transformed::no(node));
             }
+            let (keys, partitions) = (keys.clone(), *partitions);
             let many = Partitioning::Hash(keys, tables * partitions);
             let repartition = RepartitionExec::try_new(Arc::clone(repartition.input()), many)?;
             let aggregate = replace_children_if_necessary(node, vec![Arc::new(repartition) as _])?;
@@ -70,18 +74,13 @@ fn has_few_rows(plan: &dyn ExecutionPlan) -> bool {
     statistics.is_ok_and(|statistics| statistics.num_rows.get_value().is_some_and(|rows| *rows < FEW_ROWS))
 }
 
-/// The repartition below a final aggregate that takes in all rows before it gives one, with its keys and partitions.
-fn final_by_hash(plan: &dyn ExecutionPlan) -> Option<(&RepartitionExec, Vec<Arc<dyn PhysicalExpr>>, usize)> {
+/// The repartition below a final aggregate that takes in all rows before it gives one.
+fn below_final(plan: &dyn ExecutionPlan) -> Option<&RepartitionExec> {
     let aggregate = plan.downcast_ref::<AggregateExec>()?;
     let takes_all = *aggregate.input_order_mode() == InputOrderMode::Linear && aggregate.limit_options().is_none();
     if *aggregate.mode() != AggregateMode::FinalPartitioned || !takes_all {
         return None;
     }
     let repartition = aggregate.input().downcast_ref::<RepartitionExec>()?;
-    match repartition.partitioning() {
-        Partitioning::Hash(keys, partitions) if !repartition.preserve_order() => {
-            Some((repartition, keys.clone(), *partitions))
-        }
-        _ => None,
-    }
+    (!repartition.preserve_order()).then_some(repartition)
 }
