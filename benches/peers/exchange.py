@@ -60,6 +60,12 @@ def make_input(path, rows, files=20):
         start += count
 
 
+def in_bytes(limit):
+    """Bytes of a limit like 1GiB."""
+    units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+    return int(limit[:-3]) * units[limit[-3:]]
+
+
 def blockyard(query, source, target, threads, limit):
     """The command of our tool."""
     sql = {
@@ -96,6 +102,9 @@ def run_duckdb(query, source, target, threads, limit):
 
 
 def run_polars(query, source, target, threads, limit):
+    if limit:
+        os.environ["POLARS_OOC_MEMORY_BUDGET_MB"] = str(in_bytes(limit) >> 20)
+        os.environ["POLARS_OOC_SPILL_DIR"] = f"{target}.tmp"
     import polars as pl
 
     t = pl.scan_parquet(f"{source}/*.parquet")
@@ -126,7 +135,10 @@ def run_polars(query, source, target, threads, limit):
 def run_datafusion(query, source, target, threads, limit):
     import datafusion
 
-    context = datafusion.SessionContext(datafusion.SessionConfig().with_target_partitions(threads))
+    runtime = datafusion.RuntimeEnvBuilder().with_disk_manager_os()
+    if limit:
+        runtime = runtime.with_fair_spill_pool(in_bytes(limit))
+    context = datafusion.SessionContext(datafusion.SessionConfig().with_target_partitions(threads), runtime)
     context.register_parquet("t", source)
     context.sql("CREATE VIEW small AS SELECT value AS k, value * 2 AS w FROM range(0, 100000)").collect()
     if query.startswith("repartition"):
