@@ -1,12 +1,16 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use blockyard::prelude::*;
 use blockyard::{BlockyardOptions, ByteSize, MemoryLimit};
 use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::datatypes::Int64Type;
 use datafusion::prelude::SessionConfig;
+
+/// What is expected to happen soon is given so much time.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A session with two threads, whatever the machine and the environment.
 pub(crate) fn context() -> DataContext {
@@ -107,10 +111,11 @@ pub(crate) fn inc(batch: RecordBatch) -> datafusion::error::Result<RecordBatch> 
     Ok(RecordBatch::try_new(batch.schema(), columns)?)
 }
 
-/// Waits until the store holds nothing in memory. Drivers let go of their blocks when they have run to their end, which
-/// yielding gives them time for.
+/// Waits until the store holds nothing in memory. Drivers and readers let go of their blocks when they have run to their end,
+/// which yielding gives them time for.
 pub(crate) async fn emptied(context: &DataContext) {
-    for _ in 0..100_000 {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
         if context.store().budget().blocks() == 0 {
             return;
         }

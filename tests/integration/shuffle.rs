@@ -96,6 +96,7 @@ async fn another_seed_is_another_order_and_num_blocks_does_not_matter() {
     };
     assert_ne!(order(1, None).await, order(2, None).await);
     assert_eq!(order(1, None).await, order(1, Some(13)).await);
+    assert_eq!(order(1, None).await, order(1, Some(300)).await);
     let blocks = range.random_shuffle_into(Some(1), Some(13)).unwrap().materialize().await.unwrap();
     assert_eq!(blocks.num_blocks().await.unwrap(), Some(13));
 }
@@ -349,6 +350,32 @@ async fn repartition_by_keys_makes_as_many_blocks_as_said_and_keeps_keys_togethe
         assert!(keys.iter().all(|key| seen.insert(*key)), "a key is in two blocks");
     }
     assert_eq!(seen.len(), 100);
+}
+
+/// Blocks that are small are read together: each still has its own keys, with their rows in the order of the input.
+#[tokio::test]
+async fn many_small_blocks_by_keys_have_rows_of_their_own_in_order() {
+    for (sort, limit) in [(false, 1024), (true, 1024), (false, 8), (true, 8)] {
+        let directory = tempfile::tempdir().unwrap();
+        let context = context_with(2, |o| o.memory_limit = mib(limit));
+        let input = "SELECT id, id * 7919 % 1000 AS k FROM range(60000, override_num_blocks => 50)";
+        let ds = context.sql(input).await.unwrap().repartition_by(&["k"], Some(150), sort).unwrap();
+        ds.write_parquet(directory.path().to_str().unwrap(), WriteOptions::default()).await.unwrap();
+        let (mut seen, files) = (std::collections::BTreeSet::new(), files(directory.path()));
+        assert_eq!(files.len(), 150);
+        for file in files {
+            let file = directory.path().join(file);
+            let read = context.read_parquet(file.to_str().unwrap(), ReadOptions::default()).await.unwrap();
+            let batches = read.take_all().await.unwrap();
+            let (keys, ids) = (ints(&batches, "k"), ints(&batches, "id"));
+            assert!(!sort || keys.is_sorted());
+            let mut of_keys = std::collections::BTreeMap::<i64, Vec<i64>>::new();
+            keys.into_iter().zip(ids).for_each(|(key, id)| of_keys.entry(key).or_default().push(id));
+            assert!(of_keys.values().all(|ids| ids.len() == 60 && ids.is_sorted()), "{sort} {limit}");
+            assert!(of_keys.into_keys().all(|key| seen.insert(key)), "a key is in two blocks");
+        }
+        assert_eq!(seen.len(), 1000);
+    }
 }
 
 #[tokio::test]

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use datafusion::arrow::array::{RecordBatch, UInt32Array};
 use datafusion::arrow::compute::{SortOptions, concat_batches, take_record_batch};
 use datafusion::arrow::row::{RowConverter, SortField};
-use datafusion::common::{Result, resources_err};
+use datafusion::common::{DataFusionError, Result, resources_err};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 
+use super::ordered::{RowOrder, Together};
 use super::runs::{Coding, Runs, cuts, equal_parts, equal_ranges};
 use crate::block::sliced_bytes;
 use crate::config::{BlockyardOptions, ByteSize};
@@ -28,6 +29,9 @@ const SORT_COPIES: usize = 4;
 /// A block has at most this part of the memory, where nobody says how many there are.
 const BLOCK_PART: usize = 16;
 const LEAST_BLOCK_BYTES: usize = 1 << 20;
+/// Tasks that are read together have at most this part of a thread's memory, and so many bytes.
+const TOGETHER_PART: usize = 16;
+const MOST_TOGETHER_BYTES: usize = 32 << 20;
 
 /// The rows of a map side by their keys.
 #[derive(Debug)]
@@ -36,6 +40,8 @@ pub(super) struct Hashed {
     tasks: Vec<Part>,
     /// What the rows of a block are sorted by; nothing where they stay as they come.
     sort: Vec<Arc<dyn PhysicalExpr>>,
+    /// Tasks that are so small that several are read together.
+    together: Together,
 }
 
 /// What an output task reads.
@@ -67,8 +73,14 @@ pub(super) async fn map_side(
         }
     };
     let most_bytes = if sort { usize::MAX } else { block_bytes(context)? };
-    let tasks = ranges.into_iter().flat_map(|codes| parts(&runs, codes, most_bytes)).collect();
-    Ok(Hashed { runs: Arc::new(runs), tasks, sort: if sort { keys } else { Vec::new() } })
+    let num_ranges = ranges.len();
+    let tasks: Vec<_> = ranges.into_iter().flat_map(|codes| parts(&runs, codes, most_bytes)).collect();
+    let together_bytes = (query_memory(context)? / (TOGETHER_PART * threads)).min(MOST_TOGETHER_BYTES);
+    // Some keys may have many rows: then each task is read for itself.
+    let even = tasks.len() == num_ranges && runs.bins().iter().all(|bytes| *bytes <= together_bytes);
+    let together = Together::new(tasks.len(), runs.bytes(), if even { together_bytes } else { 0 }, threads);
+    let sort = if sort { keys } else { Vec::new() };
+    Ok(Hashed { runs: Arc::new(runs), tasks, sort, together })
 }
 
 /// One task, or several where it would give several blocks: of a key that many rows have all threads write some.
@@ -88,22 +100,58 @@ impl Hashed {
 
     /// The rows of an output task: those with equal keys in the order of the input.
     pub(super) fn read(self: Arc<Self>, task: usize) -> BoxStream<'static, Result<RecordBatch>> {
-        if !self.sort.is_empty() {
-            let sorted = on_io_thread(move || self.sorted(task));
-            return stream::once(sorted).map_ok(|(batches, reserved)| pieces(batches, reserved)).try_flatten().boxed();
+        match (self.together.is_of_use(), self.sort.is_empty()) {
+            (true, unsorted) => {
+                let rows = async move {
+                    let range = |task: usize| self.tasks[task].codes.clone();
+                    let (ordered, number) = self.together.rows_of(task, &self.runs, range, RowOrder::Input).await?;
+                    let rows = ordered.batches(number);
+                    if unsorted {
+                        return Ok::<_, DataFusionError>(stream::iter(rows).boxed());
+                    }
+                    let (batches, reserved) = on_io_thread(move || self.sorted(task, rows)).await?;
+                    Ok(pieces(batches, reserved))
+                };
+                stream::once(rows).try_flatten().boxed()
+            }
+            (false, true) => {
+                let Part { codes, runs } = self.tasks[task].clone();
+                self.runs.stream(runs, codes)
+            }
+            (false, false) => {
+                let sorted = on_io_thread(move || self.sorted(task, self.batches(task)));
+                stream::once(sorted).map_ok(|(batches, reserved)| pieces(batches, reserved)).try_flatten().boxed()
+            }
         }
-        let Part { codes, runs } = self.tasks[task].clone();
-        self.runs.stream(runs, codes)
     }
 
-    fn sorted(&self, task: usize) -> Result<(Vec<RecordBatch>, WorkingSet)> {
+    /// The rows of a task that is read for itself. Blocks.
+    fn batches(&self, task: usize) -> impl Iterator<Item = Result<RecordBatch>> {
+        let Part { codes, mut runs } = self.tasks[task].clone();
+        let read = move || {
+            (!runs.is_empty()).then(|| {
+                let read = self.runs.read(runs.clone(), &codes);
+                // What cannot be read is the last.
+                runs.start = read.as_ref().map_or(runs.end, |(_, number)| runs.start + number);
+                read.map(|(batches, _)| batches)
+            })
+        };
+        std::iter::from_fn(read).flat_map(|read| match read {
+            Ok(batches) => batches.into_iter().map(Ok).collect(),
+            Err(e) => vec![Err(e)],
+        })
+    }
+
+    fn sorted(
+        &self,
+        task: usize,
+        rows: impl Iterator<Item = Result<RecordBatch>>,
+    ) -> Result<(Vec<RecordBatch>, WorkingSet)> {
         let mut reserved = self.runs.store.working_set(&self.runs.owner, 0)?;
         let (mut batches, mut bytes) = (Vec::new(), 0);
-        let Part { codes, mut runs } = self.tasks[task].clone();
-        while !runs.is_empty() {
-            let (read, number) = self.runs.read(runs.clone(), &codes)?;
-            runs.start += number;
-            bytes += read.iter().map(sliced_bytes).sum::<usize>();
+        for batch in rows {
+            let batch = batch?;
+            bytes += sliced_bytes(&batch);
             if !reserved.try_resize(SORT_COPIES * bytes)? {
                 return resources_err!(
                     "the rows of block {task} have {} so far, and do not fit in memory {SORT_COPIES} times to be sorted by their \
@@ -111,7 +159,7 @@ impl Hashed {
                     ByteSize(bytes)
                 );
             }
-            batches.extend(read);
+            batches.push(batch);
         }
         let rows = concat_batches(&self.runs.schema, &batches)?;
         drop(batches);

@@ -14,6 +14,7 @@ mod collect;
 mod cutter;
 mod exec;
 mod hashed;
+mod ordered;
 mod random;
 mod runs;
 mod scheme;

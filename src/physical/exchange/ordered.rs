@@ -1,0 +1,206 @@
+//! Rows of output tasks, read from runs and put into the order in which the tasks give them.
+//!
+//! A piece of a run has some kibibytes at least. Where output tasks have fewer bytes of a run than that, each piece belongs to
+//! many of them: then neighbours are read together, so that no piece is read again for each.
+
+use std::collections::HashMap;
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
+
+use datafusion::arrow::array::{AsArray, RecordBatch, RecordBatchOptions};
+use datafusion::arrow::compute::interleave_record_batch;
+use datafusion::arrow::datatypes::{SchemaRef, UInt64Type};
+use datafusion::common::{DataFusionError, Result, exec_err};
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
+
+use super::runs::{Group, Runs, inside};
+use crate::runtime::begun_on_io_thread;
+use crate::store::WorkingSet;
+
+/// What is ordered at once has about this many arrays at most: each takes some hundred bytes beside its values.
+const MANY_ARRAYS: usize = 1 << 14;
+/// Pieces are put together to about this many.
+const GROUPS: usize = 8;
+/// So many times are tasks read together for each thread, at least.
+const READS_PER_THREAD: usize = 2;
+
+/// In what order a task gives its rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RowOrder {
+    /// By their codes.
+    Codes,
+    /// As they were in the input.
+    Input,
+}
+
+/// Rows that were ordered but not yet copied.
+#[derive(Debug)]
+pub(super) struct Ordered {
+    schema: SchemaRef,
+    batch_rows: usize,
+    pieces: Vec<RecordBatch>,
+    places: Vec<(usize, usize)>,
+    /// Where the rows of each task begin in `places`, and the last of them end.
+    starts: Vec<usize>,
+    _reserved: WorkingSet,
+}
+
+impl Ordered {
+    /// Reads the rows with codes in `ranges`, which follow each other, a task each. They have about `bytes`. Blocks, and
+    /// fails as soon as they are not `wanted` any more.
+    pub(super) fn read(
+        runs: &Runs,
+        ranges: &[RangeInclusive<u64>],
+        order: RowOrder,
+        bytes: usize,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Self> {
+        let _reserved = runs.store.working_set(&runs.owner, 2 * bytes)?;
+        let (low, high) = match (ranges.first(), ranges.last()) {
+            (Some(first), Some(last)) => (*first.start(), *last.end()),
+            _ => (1, 0),
+        };
+        let task_of = |code: u64| ranges.partition_point(|range| *range.end() < code);
+        let columns: Vec<usize> = (0..runs.schema.fields().len()).collect();
+        // Pieces are put together on the way: a few large ones take less memory beside their values, and less time.
+        let most = (MANY_ARRAYS / 2 / columns.len().max(1)).max(1);
+        let (mut pieces, mut group) = (Vec::new(), Group::default());
+        let mut places: Vec<(u64, u32, u32)> = Vec::new();
+        let mut starts = vec![0; ranges.len() + 1];
+        for run in &runs.runs {
+            for piece in runs.pieces(run, low, high) {
+                if !wanted() {
+                    return exec_err!("nobody waits for these rows any more");
+                }
+                let piece = inside(piece?, low, high)?;
+                let codes = piece.column(columns.len()).as_primitive::<UInt64Type>().values();
+                let number = pieces.len() as u32;
+                for (code, row) in codes.iter().zip(group.rows..) {
+                    let task = task_of(*code);
+                    starts[task + 1] += 1;
+                    places.push((if order == RowOrder::Codes { *code } else { task as u64 }, number, row));
+                }
+                group.push(piece.project(&columns)?);
+                if group.bytes >= bytes / GROUPS || group.pieces.len() >= most {
+                    pieces.push(std::mem::take(&mut group).put_together()?);
+                }
+            }
+        }
+        if !group.pieces.is_empty() {
+            pieces.push(group.put_together()?);
+        }
+        (0..ranges.len()).for_each(|task| starts[task + 1] += starts[task]);
+        // Equal codes keep the order of the input, which the tuple gives too.
+        places.sort_unstable();
+        let places = places.into_iter().map(|(_, piece, row)| (piece as usize, row as usize)).collect();
+        let (schema, batch_rows) = (Arc::clone(&runs.schema), runs.batch_rows);
+        Ok(Self { schema, batch_rows, pieces, places, starts, _reserved })
+    }
+
+    /// The rows of one of the tasks.
+    pub(super) fn batches(self: Arc<Self>, task: usize) -> impl Iterator<Item = Result<RecordBatch>> {
+        let (from, to) = (self.starts[task], self.starts[task + 1]);
+        let batch_rows = self.batch_rows;
+        (from..to).step_by(batch_rows).map(move |start| self.batch(start..(start + batch_rows).min(to)))
+    }
+
+    fn batch(&self, places: Range<usize>) -> Result<RecordBatch> {
+        let places = &self.places[places];
+        if self.schema.fields().is_empty() {
+            let options = RecordBatchOptions::new().with_row_count(Some(places.len()));
+            return Ok(RecordBatch::try_new_with_options(Arc::clone(&self.schema), Vec::new(), &options)?);
+        }
+        let pieces: Vec<&RecordBatch> = self.pieces.iter().collect();
+        let batch = interleave_record_batch(&pieces, places)?;
+        Ok(batch.with_schema(Arc::clone(&self.schema))?)
+    }
+}
+
+/// Output tasks, some of which are read together.
+#[derive(Debug)]
+pub(super) struct Together {
+    num_tasks: usize,
+    /// How many are read at once, and about how many bytes they have.
+    at_once: usize,
+    bytes: usize,
+    /// There as long as anybody may ask.
+    wanted: Arc<()>,
+    readings: Mutex<Readings>,
+}
+
+#[derive(Debug, Default)]
+struct Readings {
+    by_number: HashMap<usize, Reading>,
+    /// How many have been begun.
+    begun: usize,
+}
+
+#[derive(Debug)]
+struct Reading {
+    ordered: SharedRows,
+    /// Tasks that have not asked for it.
+    left: usize,
+}
+
+type SharedRows = Shared<BoxFuture<'static, Result<Arc<Ordered>, Arc<DataFusionError>>>>;
+
+impl Readings {
+    /// Number `number`, for one of its tasks. The next one is begun too: it is read while this one is given.
+    fn ask(&mut self, number: usize, begin: impl Fn(usize) -> Reading, exists: impl Fn(usize) -> bool) -> SharedRows {
+        while self.begun <= number + 1 && exists(self.begun) {
+            self.by_number.insert(self.begun, begin(self.begun));
+            self.begun += 1;
+        }
+        let reading = self.by_number.entry(number).or_insert_with(|| begin(number));
+        reading.left = reading.left.saturating_sub(1);
+        let ordered = reading.ordered.clone();
+        if reading.left == 0 {
+            self.by_number.remove(&number);
+        }
+        ordered
+    }
+}
+
+impl Together {
+    /// As many of `num_tasks`, which have `bytes`, as have at most `most_bytes` together, and leave something to do for
+    /// each of `threads`.
+    pub(super) fn new(num_tasks: usize, bytes: usize, most_bytes: usize, threads: usize) -> Self {
+        let by_size = most_bytes / (bytes / num_tasks.max(1)).max(1);
+        let at_once = by_size.min(num_tasks / (READS_PER_THREAD * threads).max(1)).max(1);
+        let bytes = bytes / num_tasks.max(1) * at_once;
+        Self { num_tasks, at_once, bytes, wanted: Arc::default(), readings: Mutex::default() }
+    }
+
+    /// Whether several tasks are read together.
+    pub(super) fn is_of_use(&self) -> bool {
+        self.at_once > 1
+    }
+
+    /// The rows of a task and its neighbours, and which of them it is. `range` gives the codes of a task. Each asks once.
+    pub(super) async fn rows_of(
+        &self,
+        task: usize,
+        runs: &Arc<Runs>,
+        range: impl Fn(usize) -> RangeInclusive<u64>,
+        order: RowOrder,
+    ) -> Result<(Arc<Ordered>, usize)> {
+        let number = task / self.at_once;
+        let begin = |number| {
+            let ranges: Vec<_> = self.tasks(number).map(&range).collect();
+            let (runs, bytes, wanted) = (Arc::clone(runs), self.bytes, Arc::downgrade(&self.wanted));
+            let left = ranges.len();
+            let read = move || Ordered::read(&runs, &ranges, order, bytes, &|| wanted.strong_count() > 0);
+            let ordered = begun_on_io_thread(read).map(|ordered| ordered.map(Arc::new).map_err(Arc::new));
+            Reading { ordered: ordered.boxed().shared(), left }
+        };
+        let ordered = self.readings.lock().ask(number, begin, |number| !self.tasks(number).is_empty());
+        Ok((ordered.await.map_err(DataFusionError::Shared)?, task - self.tasks(number).start))
+    }
+
+    fn tasks(&self, number: usize) -> Range<usize> {
+        let end = |number: usize| (number * self.at_once).min(self.num_tasks);
+        end(number)..end(number + 1)
+    }
+}
