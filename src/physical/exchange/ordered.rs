@@ -62,13 +62,15 @@ impl Ordered {
             (Some(first), Some(last)) => (*first.start(), *last.end()),
             _ => (1, 0),
         };
-        let task_of = |code: u64| ranges.partition_point(|range| *range.end() < code);
+        let rank = |code: u64| match order {
+            RowOrder::Codes => code,
+            RowOrder::Input => ranges.partition_point(|range| *range.end() < code) as u64,
+        };
         let columns: Vec<usize> = (0..runs.schema.fields().len()).collect();
         // Pieces are put together on the way: a few large ones take less memory beside their values, and less time.
         let most = (MANY_ARRAYS / 2 / columns.len().max(1)).max(1);
         let (mut pieces, mut group) = (Vec::new(), Group::default());
         let mut places: Vec<(u64, u32, u32)> = Vec::new();
-        let mut starts = vec![0; ranges.len() + 1];
         for run in &runs.runs {
             for piece in runs.pieces(run, low, high) {
                 if !wanted() {
@@ -77,11 +79,7 @@ impl Ordered {
                 let piece = inside(piece?, low, high)?;
                 let codes = piece.column(columns.len()).as_primitive::<UInt64Type>().values();
                 let number = pieces.len() as u32;
-                for (code, row) in codes.iter().zip(group.rows..) {
-                    let task = task_of(*code);
-                    starts[task + 1] += 1;
-                    places.push((if order == RowOrder::Codes { *code } else { task as u64 }, number, row));
-                }
+                places.extend(codes.iter().zip(group.rows..).map(|(code, row)| (rank(*code), number, row)));
                 group.push(piece.project(&columns)?);
                 if group.bytes >= bytes / GROUPS || group.pieces.len() >= most {
                     pieces.push(std::mem::take(&mut group).put_together()?);
@@ -91,9 +89,10 @@ impl Ordered {
         if !group.pieces.is_empty() {
             pieces.push(group.put_together()?);
         }
-        (0..ranges.len()).for_each(|task| starts[task + 1] += starts[task]);
         // Equal codes keep the order of the input, which the tuple gives too.
         places.sort_unstable();
+        let ends = ranges.iter().map(|range| places.partition_point(|(of_row, ..)| *of_row <= rank(*range.end())));
+        let starts = std::iter::once(0).chain(ends).collect();
         let places = places.into_iter().map(|(_, piece, row)| (piece as usize, row as usize)).collect();
         let (schema, batch_rows) = (Arc::clone(&runs.schema), runs.batch_rows);
         Ok(Self { schema, batch_rows, pieces, places, starts, _reserved })
