@@ -154,3 +154,49 @@ impl Stream for Folded {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::arrow::array::{ArrayRef, AsArray, Int64Array};
+    use datafusion::arrow::datatypes::Int64Type;
+    use datafusion::common::exec_err;
+    use futures::stream::{self, BoxStream};
+    use futures::{FutureExt, TryStreamExt};
+    use tokio::sync::oneshot;
+
+    fn batch(number: i64) -> RecordBatch {
+        RecordBatch::try_from_iter([("n", Arc::new(Int64Array::from(vec![number])) as ArrayRef)]).unwrap()
+    }
+
+    fn folded(inputs: Vec<BoxStream<'static, Result<RecordBatch>>>) -> Folded {
+        let inputs = inputs.into_iter().map(|input| stream_of(batch(0).schema(), input)).collect();
+        Folded { inputs, giving: false }
+    }
+
+    async fn numbers(folded: Folded) -> Vec<i64> {
+        let batches: Vec<_> = folded.try_collect().await.unwrap();
+        batches.iter().map(|batch| batch.column(0).as_primitive::<Int64Type>().value(0)).collect()
+    }
+
+    #[tokio::test]
+    async fn all_are_polled_until_one_gives_and_then_that_one_to_its_end() {
+        let (send, receive) = oneshot::channel();
+        let waits = receive.map(|_sent| stream::iter([Ok(batch(1)), Ok(batch(2))])).flatten_stream();
+        let gives = stream::once(async move {
+            send.send(()).unwrap();
+            Ok(batch(3))
+        });
+        let gives = gives.chain(stream::iter([Ok(batch(4))]));
+        let empty = stream::empty();
+        assert_eq!(numbers(folded(vec![waits.boxed(), empty.boxed(), gives.boxed()])).await, [3, 4, 1, 2]);
+        assert_eq!(numbers(folded(Vec::new())).await, [0; 0]);
+    }
+
+    #[tokio::test]
+    async fn an_error_of_one_is_an_error_of_all() {
+        let fails = stream::iter([Ok(batch(1)), exec_err!("no more")]);
+        let result: Result<Vec<_>> = folded(vec![stream::pending().boxed(), fails.boxed()]).try_collect().await;
+        assert!(result.unwrap_err().to_string().contains("no more"));
+    }
+}
