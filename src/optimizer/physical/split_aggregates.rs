@@ -28,7 +28,7 @@ use crate::physical::FoldExec;
 const MOST_TABLES_EACH: usize = 8;
 /// and for all of them, where that makes more than one for each: a repartition cuts each batch into so many.
 const MOST_TABLES: usize = 32;
-/// An aggregate of rows that are known to be fewer stays as it is.
+/// An aggregate of rows that are known, or thought, to be fewer stays as it is.
 const FEW_ROWS: usize = 1 << 20;
 /// What each of them should have at least.
 const LEAST_TABLE_BYTES: usize = 32 << 20;

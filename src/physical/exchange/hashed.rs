@@ -73,12 +73,15 @@ pub(super) async fn map_side(
         }
     };
     let most_bytes = if sort { usize::MAX } else { block_bytes(context)? };
-    let num_ranges = ranges.len();
     let tasks: Vec<_> = ranges.into_iter().flat_map(|codes| parts(&runs, codes, most_bytes)).collect();
     let together_bytes = (query_memory(context)? / (TOGETHER_PART * threads)).min(MOST_TOGETHER_BYTES);
-    // Some keys may have many rows: then each task is read for itself.
-    let even = tasks.len() == num_ranges && runs.bins().iter().all(|bytes| *bytes <= together_bytes);
-    let together = Together::new(tasks.len(), runs.bytes(), if even { together_bytes } else { 0 }, threads);
+    // A range of codes that is several tasks has far more for itself.
+    let whole = tasks.iter().all(|part| part.runs == (0..runs.len()));
+    let most = if whole { together_bytes } else { 0 };
+    let together = Together::if_even(tasks.len(), runs.bytes(), most, threads, |neighbours| match &tasks[neighbours] {
+        [first, .., last] => runs.bytes_in(&(*first.codes.start()..=*last.codes.end())),
+        _ => 0,
+    });
     let sort = if sort { keys } else { Vec::new() };
     Ok(Hashed { runs: Arc::new(runs), tasks, sort, together })
 }

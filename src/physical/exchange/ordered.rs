@@ -57,7 +57,7 @@ impl Ordered {
         bytes: usize,
         wanted: &dyn Fn() -> bool,
     ) -> Result<Self> {
-        let _reserved = runs.store.working_set(&runs.owner, 2 * bytes)?;
+        let (mut reserved, mut taken) = (runs.store.working_set(&runs.owner, 2 * bytes)?, 0);
         let (low, high) = match (ranges.first(), ranges.last()) {
             (Some(first), Some(last)) => (*first.start(), *last.end()),
             _ => (1, 0),
@@ -82,6 +82,9 @@ impl Ordered {
                 places.extend(codes.iter().zip(group.rows..).map(|(code, row)| (rank(*code), number, row)));
                 group.push(piece.project(&columns)?);
                 if group.bytes >= bytes / GROUPS || group.pieces.len() >= most {
+                    // Keys of many rows may be neighbours.
+                    taken += group.bytes;
+                    reserved.resize(2 * taken.max(bytes))?;
                     pieces.push(std::mem::take(&mut group).put_together()?);
                 }
             }
@@ -95,7 +98,7 @@ impl Ordered {
         let starts = std::iter::once(0).chain(ends).collect();
         let places = places.into_iter().map(|(_, piece, row)| (piece as usize, row as usize)).collect();
         let (schema, batch_rows) = (Arc::clone(&runs.schema), runs.batch_rows);
-        Ok(Self { schema, batch_rows, pieces, places, starts, _reserved })
+        Ok(Self { schema, batch_rows, pieces, places, starts, _reserved: reserved })
     }
 
     /// The rows of one of the tasks.
@@ -172,6 +175,22 @@ impl Together {
         Self { num_tasks, at_once, bytes, wanted: Arc::default(), readings: Mutex::default() }
     }
 
+    /// The same, but each task for itself where `bytes_of` says that some neighbours have far more than `most_bytes`.
+    pub(super) fn if_even(
+        num_tasks: usize,
+        bytes: usize,
+        most_bytes: usize,
+        threads: usize,
+        bytes_of: impl Fn(Range<usize>) -> usize,
+    ) -> Self {
+        let together = Self::new(num_tasks, bytes, most_bytes, threads);
+        let mut numbers = 0..num_tasks.div_ceil(together.at_once);
+        match numbers.all(|number| bytes_of(together.tasks(number)) <= 2 * most_bytes) {
+            true => together,
+            false => Self::new(num_tasks, bytes, 0, threads),
+        }
+    }
+
     /// Whether several tasks are read together.
     pub(super) fn is_of_use(&self) -> bool {
         self.at_once > 1
@@ -201,5 +220,32 @@ impl Together {
     fn tasks(&self, number: usize) -> Range<usize> {
         let end = |number: usize| (number * self.at_once).min(self.num_tasks);
         end(number)..end(number + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_read_together_up_to_a_size_and_while_all_threads_have_some() {
+        let at_once = |num_tasks, bytes, most| Together::new(num_tasks, bytes, most, 2).at_once;
+        assert_eq!(at_once(1000, 1000, 10), 10);
+        assert_eq!(at_once(1000, 1000, 1000), 250);
+        assert_eq!(at_once(4, 4, 1000), 1);
+        assert_eq!(at_once(1000, 1000, 0), 1);
+        assert_eq!(at_once(0, 0, 10), 1);
+        let together = Together::new(25, 25, 10, 1);
+        assert_eq!([0, 1, 2, 3].map(|number| together.tasks(number)), [0..10, 10..20, 20..25, 25..25]);
+    }
+
+    #[test]
+    fn tasks_of_uneven_sizes_are_read_for_themselves() {
+        let of_use = |hot: usize| {
+            let bytes_of = |tasks: Range<usize>| tasks.map(|task| if task < 5 { hot } else { 1 }).sum();
+            Together::if_even(100, 100, 10, 1, bytes_of).is_of_use()
+        };
+        assert!(of_use(3));
+        assert!(!of_use(4));
     }
 }
