@@ -7,12 +7,13 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use futures::TryStreamExt;
+use object_store::path::Path;
 
 use super::tasks::TaskStream;
 use super::write::encoding_bytes;
 use crate::block::{TaskId, rows_of_block, sliced_bytes};
 use crate::error::ErrorContext;
-use crate::sinks::{FileWriter, LocalParquet, Staging, Written};
+use crate::sinks::{FileWriter, LocalParquet, PartitionColumns, Staged, Staging, Written};
 use crate::store::WorkingSet;
 
 /// Bytes that are gathered before a file is begun, to see what they are like.
@@ -26,6 +27,8 @@ pub(super) struct BlockFiles {
     pub(super) writer: FileWriter,
     pub(super) staging: Arc<Staging>,
     pub(super) schema: SchemaRef,
+    /// The columns whose values are directories, if there are any.
+    pub(super) by: Option<PartitionColumns>,
     pub(super) target_bytes: usize,
     pub(super) buffer_bytes: usize,
     pub(super) reserved: WorkingSet,
@@ -34,7 +37,9 @@ pub(super) struct BlockFiles {
 /// The files of one execution.
 struct Open {
     files: BlockFiles,
-    written: Vec<(TaskId, usize)>,
+    written: Vec<Staged>,
+    /// Where the file of the block goes.
+    directory: Path,
     /// A file that the disk still takes, and the bytes of its rows.
     unfinished: Option<(Written, usize)>,
     /// Blocks of this task so far.
@@ -49,10 +54,11 @@ struct Open {
 
 impl BlockFiles {
     /// Writes all tasks. Returns their blocks with the number of rows of each.
-    pub(super) async fn write(self, mut tasks: TaskStream) -> Result<Vec<(TaskId, usize)>> {
+    pub(super) async fn write(self, mut tasks: TaskStream) -> Result<Vec<Staged>> {
         let mut open = Open {
             files: self,
             written: Vec::new(),
+            directory: Path::default(),
             unfinished: None,
             blocks: 0,
             rows: 0,
@@ -62,9 +68,10 @@ impl BlockFiles {
         };
         while let Some(mut task) = tasks.try_next().await? {
             while let Some(batch) = task.batches.try_next().await? {
-                open.push(&task.id, batch).while_doing(|| format!("writing blocks of task {}", task.id))?;
+                open.push_rows(&task.id, batch).while_doing(|| format!("writing blocks of task {}", task.id))?;
             }
-            if open.rows > 0 || open.blocks == 0 {
+            // A task without rows still gives a block, which says which columns there are; but for which value?
+            if open.rows > 0 || open.blocks == 0 && open.files.by.is_none() {
                 open.end_block(&task.id).while_doing(|| format!("writing blocks of task {}", task.id))?;
             }
             open.blocks = 0;
@@ -77,6 +84,23 @@ impl BlockFiles {
 }
 
 impl Open {
+    /// Rows of any values: where others begin, a file ends.
+    fn push_rows(&mut self, task: &TaskId, batch: RecordBatch) -> Result<()> {
+        let Some(by) = &self.files.by else {
+            return self.push(task, batch);
+        };
+        for (directory, rows) in by.split(&batch)? {
+            if self.directory != directory {
+                if self.rows > 0 {
+                    self.end_block(task)?;
+                }
+                self.directory = directory;
+            }
+            self.push(task, rows)?;
+        }
+        Ok(())
+    }
+
     fn push(&mut self, task: &TaskId, mut batch: RecordBatch) -> Result<()> {
         let target = self.files.target_bytes;
         while batch.num_rows() > 0 {
@@ -128,7 +152,7 @@ impl Open {
         }
         if let Some(file) = self.file.take() {
             let file = file.close()?;
-            self.written.push((id, file.rows()));
+            self.written.push(Staged { id, rows: file.rows(), directory: self.directory.clone() });
             if let Some((before, _)) = self.unfinished.replace((file, self.bytes)) {
                 before.finish()?;
             }

@@ -67,7 +67,7 @@ pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, Proj
 pub(crate) use memory::{PLENTY, PlanMemory, collects, query_context, row_bytes, schema_bytes};
 pub(crate) use queue::QueueExec;
 pub(crate) use read::{ReadExec, ReadMemory};
-pub(crate) use read_files::{FilesOfTask, FirstRow};
+pub(crate) use read_files::{FilesOfTask, FirstRow, file_scan};
 pub(crate) use stage::{StageMetrics, TaskRecord};
 pub(crate) use stored::block_batches;
 pub(crate) use tasks::{as_task_plan, is_ordered, planned_blocks, uses_ours};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{RecordBatch, UInt64Array};
-use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
@@ -15,6 +15,7 @@ use datafusion::physical_plan::{
     PlanProperties, ReplaceChildrenOptions,
 };
 use futures::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
 
 use super::block_files::BlockFiles;
 use super::failures::{FailureLog, Retries, pause};
@@ -22,11 +23,11 @@ use super::gather::{gather, ungathered};
 use super::input_order::InputOrder;
 use super::memory::block_bytes;
 use super::tasks::{block_stream, measured_task_stream, properties, stream_of};
-use crate::block::TaskId;
+use crate::block::{Block, TaskId};
 use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
 use crate::runtime::Drivers;
-use crate::sinks::{FileWriter, Staging, Target};
+use crate::sinks::{FileWriter, PartitionColumns, Staged, Staging, Target};
 use crate::store::{BlockStore, Owner, QueryPool};
 
 /// A row group is not larger than this. It is written when all of it is encoded: several in a file keep the disk busy meanwhile, and
@@ -43,6 +44,8 @@ pub(crate) struct WriteExec {
     input_order: InputOrder,
     writer: FileWriter,
     target: Target,
+    /// The columns whose values are directories, if there are any. Rows come sorted by them.
+    by: Option<PartitionColumns>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
@@ -53,7 +56,12 @@ impl WriteExec {
         let schema = Arc::new(Schema::new(vec![Field::new("count", DataType::UInt64, false)]));
         let properties = properties(schema, 1, EmissionType::Final);
         let input_order = InputOrder::of(input.as_ref());
-        Self { input, input_order, writer, target, properties, metrics: ExecutionPlanMetricsSet::new() }
+        Self { input, input_order, writer, target, by: None, properties, metrics: ExecutionPlanMetricsSet::new() }
+    }
+
+    /// The same write into the directories that the values of these columns are. Its input is sorted by them in each task.
+    pub(crate) fn partitioned_by(self, by: PartitionColumns) -> Self {
+        Self { by: Some(by), ..self }
     }
 }
 
@@ -64,7 +72,8 @@ impl DisplayAs for WriteExec {
             DisplayFormatType::TreeRender => writeln!(f, "{name}"),
             _ => {
                 let what = if self.target.single_file { "file" } else { "one file per block" };
-                write!(f, "WriteExec: {name}, {what}, mode={}, to={}", self.target.mode, self.target.url)
+                let by = self.by.as_ref().map_or_else(String::new, |by| format!(", by=[{by}]"));
+                write!(f, "WriteExec: {name}, {what}{by}, mode={}, to={}", self.target.mode, self.target.url)
             }
         }
     }
@@ -101,7 +110,7 @@ impl ExecutionPlan for WriteExec {
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let plan = Self::new(children.swap_remove(0), self.writer.clone(), self.target.clone());
-        Ok(Arc::new(Self { input_order: self.input_order.clone(), ..plan }))
+        Ok(Arc::new(Self { input_order: self.input_order.clone(), by: self.by.clone(), ..plan }))
     }
 
     without_expressions!();
@@ -114,6 +123,7 @@ impl ExecutionPlan for WriteExec {
             input: Arc::clone(&self.input),
             writer: self.writer.clone(),
             target: self.target.clone(),
+            by: self.by.clone(),
             context,
             metrics: self.metrics.clone(),
         };
@@ -135,6 +145,7 @@ struct Job {
     input: Arc<dyn ExecutionPlan>,
     writer: FileWriter,
     target: Target,
+    by: Option<PartitionColumns>,
     context: Arc<TaskContext>,
     metrics: ExecutionPlanMetricsSet,
 }
@@ -146,6 +157,9 @@ impl Job {
             return Ok(0);
         };
         let staging = Arc::new(staging);
+        // Should this process die, the next session finds what it leaves.
+        let directories = Arc::clone(BlockStore::of_task(&self.context)?.directories());
+        let _noted = staging.local_directory().map(|staged| directories.note(staged)).transpose()?;
         let written = match self.target.single_file {
             true => self.write_one(&staging).await,
             false if self.writer.takes_rows_as_they_come(&staging) => self.write_as_they_come(&staging).await,
@@ -159,10 +173,10 @@ impl Job {
                 return Err(e);
             }
         };
-        let rows: usize = written.iter().map(|(_, rows)| rows).sum();
+        let rows: usize = written.iter().map(|file| file.rows).sum();
         MetricBuilder::new(&self.metrics).output_rows(0).add(rows);
         MetricBuilder::new(&self.metrics).global_counter("files").add(written.len());
-        staging.commit(written.into_iter().map(|(id, _)| id).collect()).await?;
+        staging.commit(written).await?;
         Ok(rows)
     }
 
@@ -172,17 +186,17 @@ impl Job {
         Arc::new(owner)
     }
 
-    async fn write_one(&self, staging: &Arc<Staging>) -> Result<Vec<(TaskId, usize)>> {
+    async fn write_one(&self, staging: &Arc<Staging>) -> Result<Vec<Staged>> {
         let batches = gather(&self.input, Arc::clone(&self.context), &Arc::default())?;
         let id = TaskId::root(0);
         let buffer_bytes = MOST_ROW_GROUP_BYTES.min(block_bytes(&self.context)?);
         let bytes = buffer_bytes + FileWriter::file_bytes(buffer_bytes);
         let _reserved = BlockStore::of_task(&self.context)?.working_set(&self.owner(), bytes)?;
         let rows = self.writer.write(staging, &id, self.input.schema(), buffer_bytes, batches).await?;
-        Ok(vec![(id, rows)])
+        Ok(vec![Staged { id, rows, directory: Path::default() }])
     }
 
-    async fn write_as_they_come(&self, staging: &Arc<Staging>) -> Result<Vec<(TaskId, usize)>> {
+    async fn write_as_they_come(&self, staging: &Arc<Staging>) -> Result<Vec<Staged>> {
         let target_bytes = block_bytes(&self.context)?;
         let (store, owner) = (BlockStore::of_task(&self.context)?, self.owner());
         let mut drivers = Vec::new();
@@ -191,7 +205,8 @@ impl Job {
             let files = BlockFiles {
                 writer: self.writer.clone(),
                 staging: Arc::clone(staging),
-                schema: input.schema(),
+                schema: self.by.as_ref().map_or_else(|| input.schema(), |by| Arc::clone(by.file_schema())),
+                by: self.by.clone(),
                 target_bytes,
                 buffer_bytes: MOST_ROW_GROUP_BYTES.min(target_bytes),
                 reserved: store.working_set(&owner, 0)?,
@@ -201,7 +216,7 @@ impl Job {
         Ok(Drivers::start(drivers).finish().await?.into_iter().flatten().collect())
     }
 
-    async fn write_blocks(&self, staging: &Arc<Staging>) -> Result<Vec<(TaskId, usize)>> {
+    async fn write_blocks(&self, staging: &Arc<Staging>) -> Result<Vec<Staged>> {
         let target_bytes = block_bytes(&self.context)?;
         let buffer_bytes = MOST_ROW_GROUP_BYTES.min(target_bytes);
         let store = BlockStore::of_task(&self.context)?;
@@ -214,29 +229,29 @@ impl Job {
             let mut blocks = block_stream(input, partition, Arc::clone(&self.context), target_bytes)?;
             let (writer, staging) = (self.writer.clone(), Arc::clone(staging));
             let (store, owner) = (Arc::clone(&store), Arc::clone(&owner));
-            let (retries, log) = (retries.clone(), Arc::clone(&log));
+            let (retries, log, by) = (retries.clone(), Arc::clone(&log), self.by.clone());
             drivers.push(async move {
                 let mut written = Vec::new();
                 while let Some((id, block)) = blocks.try_next().await? {
-                    let schema = Arc::clone(block.schema());
                     let (bytes, rows) = (block.metadata().size_bytes, block.metadata().num_rows);
-                    let encoding = encoding_bytes(&schema, rows, bytes, buffer_bytes);
+                    let encoding = encoding_bytes(block.schema(), rows, bytes, buffer_bytes);
                     let _reserved = store.working_set(&owner, bytes + encoding)?;
-                    let batches = block.into_batches();
-                    let writer = writer.for_rows(&batches, rows)?;
-                    let mut attempt = 0;
-                    let rows = loop {
-                        let (schema, batches) = (Arc::clone(&schema), stream::iter(batches.clone()).map(Ok));
-                        match writer.write(&staging, &id, schema, buffer_bytes, batches).await {
-                            Err(e) if retries.again(&e, attempt) => {
-                                log.retried(&e);
-                                pause(attempt, id.hash()).await;
-                                attempt += 1;
+                    for (id, file) in files_of(id, block, by.as_ref())? {
+                        let writer = writer.for_rows(&file.batches, file.rows)?;
+                        let mut attempt = 0;
+                        let rows = loop {
+                            let batches = stream::iter(file.batches.clone()).map(Ok);
+                            match writer.write(&staging, &id, Arc::clone(&file.schema), buffer_bytes, batches).await {
+                                Err(e) if retries.again(&e, attempt) => {
+                                    log.retried(&e);
+                                    pause(attempt, id.hash()).await;
+                                    attempt += 1;
+                                }
+                                result => break result.while_doing(|| format!("writing block {id}"))?,
                             }
-                            result => break result.while_doing(|| format!("writing block {id}"))?,
-                        }
-                    };
-                    written.push((id, rows));
+                        };
+                        written.push(Staged { id, rows, directory: file.directory });
+                    }
                 }
                 Ok(written)
             });
@@ -247,6 +262,39 @@ impl Job {
         }
         Ok(written)
     }
+}
+
+/// The rows of one file.
+struct FileRows {
+    directory: Path,
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+    rows: usize,
+}
+
+/// The files of a block: one, or one for each of the values that its rows are told apart by.
+fn files_of(id: TaskId, block: Block, by: Option<&PartitionColumns>) -> Result<Vec<(TaskId, FileRows)>> {
+    let Some(by) = by else {
+        let (schema, rows) = (Arc::clone(block.schema()), block.metadata().num_rows);
+        return Ok(vec![(id, FileRows { directory: Path::default(), schema, batches: block.into_batches(), rows })]);
+    };
+    let mut files: Vec<(TaskId, FileRows)> = Vec::new();
+    for batch in block.into_batches() {
+        for (directory, part) in by.split(&batch)? {
+            let rows = part.num_rows();
+            match files.last_mut().filter(|(_, last)| last.directory == directory) {
+                Some((_, last)) => {
+                    last.rows += rows;
+                    last.batches.push(part);
+                }
+                None => {
+                    let schema = Arc::clone(by.file_schema());
+                    files.push((id.child(files.len()), FileRows { directory, schema, batches: vec![part], rows }));
+                }
+            }
+        }
+    }
+    Ok(files)
 }
 
 /// About how many bytes a block takes that is encoded: its columns, and a row in a page and compressed.

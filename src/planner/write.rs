@@ -1,13 +1,14 @@
 //! COPY and INSERT through our block writer: formats that wrap DataFusion's and plan a `WriteExec`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::compute::SortOptions;
+use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::catalog::Session;
-use datafusion::common::{GetExt, Result, Statistics, not_impl_err};
+use datafusion::common::{GetExt, Result, Statistics, internal_err, not_impl_err, plan_err};
 use datafusion::datasource::file_format::csv::CsvFormatFactory;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::file_format::json::JsonFormatFactory;
@@ -16,12 +17,13 @@ use datafusion::datasource::file_format::{FileFormat, FileFormatFactory, FileMet
 use datafusion::datasource::physical_plan::{FileOutputMode, FileScanConfig, FileSinkConfig, FileSource};
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::logical_expr::dml::InsertOp;
-use datafusion::physical_expr::{LexOrdering, LexRequirement};
+use datafusion::physical_expr::expressions::col;
+use datafusion::physical_expr::{LexOrdering, LexRequirement, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use object_store::{ObjectMeta, ObjectStore};
 
-use crate::physical::WriteExec;
-use crate::sinks::{FileWriter, SaveMode, Target};
+use crate::physical::{ExchangeExec, ExchangeScheme, WriteExec, can_sort};
+use crate::sinks::{FileWriter, PartitionColumns, SaveMode, Target};
 
 /// DataFusion's formats, with their writers replaced by ours.
 pub(crate) fn block_formats() -> Vec<Arc<dyn FileFormatFactory>> {
@@ -129,16 +131,17 @@ impl FileFormat for BlockFormat {
         conf: FileSinkConfig,
         order: Option<LexRequirement>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        // Files by partition value are DataFusion's own business.
-        let ours = FileWriter::of(self.inner.as_ref()).filter(|_| conf.table_partition_cols.is_empty());
-        let Some(writer) = ours else {
+        let Some(writer) = FileWriter::of(self.inner.as_ref()) else {
             if self.mode.is_some() {
-                return not_impl_err!("the option mode together with PARTITIONED BY");
+                return not_impl_err!("the option mode for files of this format");
             }
             return self.inner.create_writer_physical_plan(input, state, conf, order).await;
         };
+        check_names(&input.schema())?;
         let url = conf.table_paths[0].clone();
+        let keys: Vec<String> = conf.table_partition_cols.iter().map(|(name, _)| name.clone()).collect();
         let single_file = match conf.file_output_mode {
+            _ if !keys.is_empty() => false,
             FileOutputMode::SingleFile => true,
             FileOutputMode::Directory => false,
             FileOutputMode::Automatic => !url.is_collection() && url.file_extension().is_some(),
@@ -149,10 +152,46 @@ impl FileFormat for BlockFormat {
         };
         let mode = self.mode.unwrap_or(default);
         let target = Target { url, extension: conf.file_extension, single_file, mode };
-        Ok(Arc::new(WriteExec::new(input, writer, target)))
+        if keys.is_empty() {
+            return Ok(Arc::new(WriteExec::new(input, writer, target)));
+        }
+        let by = PartitionColumns::try_new(&input.schema(), &keys, conf.keep_partition_by_columns)?;
+        let sorted = sorted_by(input, &keys, state.config().target_partitions())?;
+        Ok(Arc::new(WriteExec::new(sorted, writer, target).partitioned_by(by)))
     }
 
     fn file_source(&self, table_schema: TableSchema) -> Arc<dyn FileSource> {
         self.inner.file_source(table_schema)
     }
+}
+
+/// Columns of files are told apart by their names.
+fn check_names(schema: &Schema) -> Result<()> {
+    let mut names = HashSet::new();
+    match schema.fields().iter().find(|field| !names.insert(field.name())) {
+        Some(field) => plan_err!(
+            "there are two columns '{0}', and a file can have one of them; give the others names of their own, as in SELECT {0} \
+             AS other",
+            field.name()
+        ),
+        None => Ok(()),
+    }
+}
+
+/// The rows by the values of `keys`, and as they were within each: who writes them has one file open at a time, however many
+/// values there are.
+fn sorted_by(input: Arc<dyn ExecutionPlan>, keys: &[String], partitions: usize) -> Result<Arc<dyn ExecutionPlan>> {
+    let schema = input.schema();
+    let options = SortOptions { descending: false, nulls_first: false };
+    let by_key = |name: &String| Ok(PhysicalSortExpr::new(col(name, &schema)?, options));
+    let mut order = keys.iter().map(by_key).collect::<Result<Vec<_>>>()?;
+    // An exchange does not ask for the order of its input, so what the query was sorted by is sorted by again.
+    order.extend(input.properties().output_ordering().into_iter().flatten().cloned());
+    let Some(order) = LexOrdering::new(order) else {
+        return internal_err!("PARTITIONED BY without columns");
+    };
+    if !can_sort(&order, &schema) {
+        return not_impl_err!("rows cannot be PARTITIONED BY ({}): there is no order of such values", keys.join(", "));
+    }
+    Ok(Arc::new(ExchangeExec::new(input, ExchangeScheme::Range { order, boundaries: None }, partitions)))
 }

@@ -12,8 +12,11 @@ use crate::error::unknown_name;
 pub enum SaveMode {
     /// Adds files, numbered on from those that are there. The default for directories.
     Append,
-    /// Removes what is there once the new files are complete. The default for single files.
+    /// Removes what writes of the same format have made there, once the new files are complete: other files stay. Fails where there
+    /// are others of this format, which would be read together with the new ones. The default for single files.
     Overwrite,
+    /// Removes all that is there once the new files are complete, whoever made it, but for hidden files.
+    OverwriteAll,
     /// Leaves what is there and writes nothing.
     Ignore,
     /// Fails before any work.
@@ -27,9 +30,10 @@ impl FromStr for SaveMode {
         match text.to_ascii_lowercase().as_str() {
             "append" => Ok(Self::Append),
             "overwrite" => Ok(Self::Overwrite),
+            "overwrite_all" => Ok(Self::OverwriteAll),
             "ignore" => Ok(Self::Ignore),
             "error" | "create" => Ok(Self::Error),
-            _ => Err(unknown_name("value", text, "mode", &["append", "overwrite", "ignore", "error"])),
+            _ => Err(unknown_name("value", text, "mode", &["append", "overwrite", "overwrite_all", "ignore", "error"])),
         }
     }
 }
@@ -39,6 +43,7 @@ impl fmt::Display for SaveMode {
         f.write_str(match self {
             Self::Append => "append",
             Self::Overwrite => "overwrite",
+            Self::OverwriteAll => "overwrite_all",
             Self::Ignore => "ignore",
             Self::Error => "error",
         })

@@ -2,12 +2,14 @@
 //!
 //! A reader never sees part of a file, and sees none of the files before all of them are written. Renaming many files is
 //! not atomic: a process that is killed in that moment leaves some of them, and those that an overwrite replaces in a
-//! `.blockyard-*-old` directory. What a killed process had staged stays in a `.blockyard-*` directory. Readers ignore both.
+//! `.blockyard-*-old` directory, which nobody removes. What a killed process had staged stays in a `.blockyard-*` directory: the next
+//! write to the same place removes it, or the next session with the same spill directory. Readers ignore both.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use datafusion::common::{DataFusionError, Result, exec_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
 use datafusion::datasource::listing::ListingTableUrl;
 use futures::TryStreamExt;
 use object_store::path::Path;
@@ -15,7 +17,14 @@ use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::SaveMode;
 use crate::block::TaskId;
-use crate::disk::Pace;
+use crate::disk::{LockedDirectory, Pace, was_left_or_begun_long_ago};
+
+/// How the directories of files are called that are not complete.
+const PREFIX: &str = ".blockyard-";
+/// How those of old files end.
+const SET_ASIDE: &str = "-old";
+/// Files that an error names.
+const NAMED: usize = 3;
 
 /// Where a write goes.
 #[derive(Debug, Clone)]
@@ -28,6 +37,17 @@ pub(crate) struct Target {
     pub(crate) single_file: bool,
     /// What happens to existing output.
     pub(crate) mode: SaveMode,
+}
+
+/// A file that is complete, but not visible.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    /// Which block it is.
+    pub(crate) id: TaskId,
+    /// Its rows.
+    pub(crate) rows: usize,
+    /// Its directory below that of the write.
+    pub(crate) directory: Path,
 }
 
 /// One write that has not been committed. Dropping it removes what was staged on local disks.
@@ -44,6 +64,8 @@ pub(crate) struct Staging {
     existing: Vec<Path>,
     /// Whether the directory was there before.
     was_there: bool,
+    /// The staged directory on local disks.
+    local: Option<LockedDirectory>,
     pace: Arc<Pace>,
 }
 
@@ -72,17 +94,26 @@ impl Staging {
             SaveMode::Append if target.single_file => {
                 return exec_err!("cannot append to the single file '{}'; use overwrite, or a directory", target.url);
             }
-            SaveMode::Append | SaveMode::Overwrite => {}
+            SaveMode::Overwrite if !target.single_file => check_no_strangers(&target, &existing)?,
+            SaveMode::Append | SaveMode::Overwrite | SaveMode::OverwriteAll => {}
         }
         let directory = match target.single_file {
             true => parent(&path),
             false => path,
         };
         let write = uuid::Uuid::new_v4().simple();
-        let staged = directory.clone().join(format!(".blockyard-{write}"));
-        let set_aside = directory.clone().join(format!(".blockyard-{write}-old"));
-        let was_there = target.url.scheme() != "file" || PathBuf::from(format!("/{directory}")).exists();
-        Ok(Some(Self { store, target, directory, staged, set_aside, existing, was_there, pace: Arc::default() }))
+        let name = format!("{PREFIX}{write}");
+        let (staged, set_aside) =
+            (directory.clone().join(name.as_str()), directory.clone().join(format!("{name}{SET_ASIDE}")));
+        let local = (target.url.scheme() == "file").then(|| PathBuf::from(format!("/{directory}")));
+        let was_there = local.as_ref().is_none_or(|local| local.exists());
+        let local = local.map(|local| {
+            sweep(&local);
+            let created = LockedDirectory::create(&local, &name, &format!("{name}.new"));
+            created.map_err(|e| exec_datafusion_err!("cannot write to '{}': {e}", local.display()))
+        });
+        let (local, pace) = (local.transpose()?, Arc::default());
+        Ok(Some(Self { store, target, directory, staged, set_aside, existing, was_there, local, pace }))
     }
 
     /// Where the block `id` is to be written.
@@ -105,14 +136,23 @@ impl Staging {
         &self.store
     }
 
-    /// Makes the staged files visible, numbered in the order of their ids.
-    pub(crate) async fn commit(&self, mut ids: Vec<TaskId>) -> Result<()> {
-        ids.sort();
-        let overwrites = self.target.mode == SaveMode::Overwrite && !self.target.single_file;
-        let old = if overwrites { &self.existing[..] } else { &[] };
+    /// The directory of the staged files, on local disks.
+    pub(crate) fn local_directory(&self) -> Option<&std::path::Path> {
+        self.local.as_ref().map(LockedDirectory::path)
+    }
+
+    /// Makes the staged files visible, numbered in the order of their ids in each directory.
+    pub(crate) async fn commit(&self, mut files: Vec<Staged>) -> Result<()> {
+        files.sort_by(|a, b| a.id.cmp(&b.id));
+        let old: Vec<&Path> = match self.target.mode {
+            _ if self.target.single_file => Vec::new(),
+            SaveMode::Overwrite => self.existing.iter().filter(|path| self.is_ours(path)).collect(),
+            SaveMode::OverwriteAll => self.existing.iter().collect(),
+            _ => Vec::new(),
+        };
         let mut moved = Vec::new();
         let mut published = Vec::new();
-        if let Err(e) = self.replace(old, ids, &mut moved, &mut published).await {
+        if let Err(e) = self.replace(&old, files, &mut moved, &mut published).await {
             for path in &published {
                 self.store.delete(path).await?;
             }
@@ -130,29 +170,34 @@ impl Staging {
     /// Sets old files aside and puts the new ones in place, noting each step so that it can be undone.
     async fn replace(
         &self,
-        old: &[Path],
-        ids: Vec<TaskId>,
+        old: &[&Path],
+        files: Vec<Staged>,
         moved: &mut Vec<(Path, Path)>,
         published: &mut Vec<Path>,
     ) -> Result<()> {
         for (number, path) in old.iter().enumerate() {
             let aside = self.set_aside.clone().join(format!("old-{number}"));
             self.store.rename(path, &aside).await?;
-            moved.push((path.clone(), aside));
+            moved.push(((*path).clone(), aside));
         }
-        let mut next = match self.target.mode {
-            SaveMode::Append => self.existing.iter().filter_map(part_number).max().map_or(0, |n| n + 1),
-            _ => 0,
-        };
-        for id in ids {
-            let from = self.path_of(&id);
+        let mut numbers: HashMap<Path, usize> = HashMap::new();
+        if self.target.mode == SaveMode::Append {
+            for (path, number) in self.existing.iter().filter_map(|path| Some((path, part_number(path)?))) {
+                let next = numbers.entry(parent(path)).or_default();
+                *next = (*next).max(number + 1);
+            }
+        }
+        for file in files {
+            let from = self.path_of(&file.id);
             if self.target.single_file {
                 self.store.rename(&from, self.target.url.prefix()).await?;
                 continue;
             }
+            let directory: Path = self.directory.parts().chain(file.directory.parts()).collect();
+            let next = numbers.entry(directory.clone()).or_default();
             loop {
-                let to = self.directory.clone().join(format!("part-{next:06}.{}", self.target.extension));
-                next += 1;
+                let to = directory.clone().join(format!("part-{next:06}.{}", self.target.extension));
+                *next += 1;
                 match self.store.rename_if_not_exists(&from, &to).await {
                     Ok(()) => {
                         published.push(to);
@@ -169,6 +214,10 @@ impl Staging {
 
     /// Removes what was staged.
     pub(crate) async fn abort(&self) -> Result<()> {
+        if self.local.is_some() {
+            // That goes with its directory.
+            return Ok(());
+        }
         let staged: Vec<_> = self.store.list(Some(&self.staged)).map_ok(|meta| meta.location).try_collect().await?;
         for path in staged {
             self.store.delete(&path).await?;
@@ -176,14 +225,14 @@ impl Staging {
         Ok(())
     }
 
-    fn local_directory(&self) -> Option<PathBuf> {
-        (self.target.url.scheme() == "file").then(|| PathBuf::from(format!("/{}", self.staged)))
+    fn is_ours(&self, path: &Path) -> bool {
+        is_made_by_writes(&self.target, path)
     }
 }
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        if let Some(directory) = self.local_directory() {
+        if let Some(directory) = self.local.take().map(|local| local.path().to_owned()) {
             // After a commit the directory is empty; after a failure it is not. Nothing more can be done if this fails.
             let _removed = std::fs::remove_dir_all(directory);
             // This removes only an empty directory.
@@ -192,6 +241,65 @@ impl Drop for Staging {
                 // Only an empty directory can be removed this way: nothing was written.
                 let _removed = std::fs::remove_dir(format!("/{}", self.directory));
             }
+        }
+    }
+}
+
+/// Whether a file is one that a write of this format to this place has made: `part-000000.parquet`, and so in `key=value` directories.
+fn is_made_by_writes(target: &Target, path: &Path) -> bool {
+    let below: Vec<_> = path.prefix_match(target.url.prefix()).into_iter().flatten().collect();
+    let Some((name, directories)) = below.split_last() else {
+        return false;
+    };
+    let ending = name.as_ref().strip_prefix("part-").and_then(|rest| rest.split_once('.'));
+    let ending = ending.filter(|(number, _)| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()));
+    let is_of_format = ending.is_some_and(|(_, ending)| ending.split('.').next() == Some(format_of(target)));
+    is_of_format && directories.iter().all(|directory| directory.as_ref().contains('='))
+}
+
+/// Fails where there are files that a read of the directory would take for those of the write.
+fn check_no_strangers(target: &Target, existing: &[Path]) -> Result<()> {
+    let extensions = extensions_of(format_of(target));
+    let is_read = |path: &&Path| {
+        let name = path.filename().unwrap_or_default();
+        name.split('.').skip(1).any(|part| extensions.iter().any(|known| part.eq_ignore_ascii_case(known)))
+    };
+    let strangers: Vec<_> = existing.iter().filter(is_read).filter(|path| !is_made_by_writes(target, path)).collect();
+    if strangers.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = strangers.iter().take(NAMED).map(|path| path.as_ref()).collect();
+    let more = if strangers.len() > NAMED { ", .." } else { "" };
+    exec_err!(
+        "'{}' has {} files that no write of this format has made ({}{more}), and that would be read together with the new ones; \
+         write to a directory of its own, or say that they go, too, with the mode overwrite_all",
+        target.url,
+        strangers.len(),
+        names.join(", ")
+    )
+}
+
+/// The ending of the names of files of a format, without that of a compression.
+fn format_of(target: &Target) -> &str {
+    target.extension.split('.').next().unwrap_or_default()
+}
+
+/// How names of files end that are of a format, whose own ending is `extension`.
+pub(crate) fn extensions_of(extension: &str) -> &[&str] {
+    match extension {
+        "parquet" => &["parquet"],
+        "csv" => &["csv"],
+        "json" => &["json", "jsonl", "ndjson"],
+        _ => &[],
+    }
+}
+
+/// Removes what dead processes have staged in a directory. What cannot be removed stays; so do files that were set aside.
+fn sweep(directory: &std::path::Path) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(PREFIX) && !name.ends_with(SET_ASIDE) && was_left_or_begun_long_ago(&entry.path()) {
+            let _gone = std::fs::remove_dir_all(entry.path());
         }
     }
 }

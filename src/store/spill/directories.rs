@@ -1,27 +1,31 @@
 //! [`SpillDirectories`]: where temporary files are, how much they may take, and what dead processes left.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
 
 use datafusion::arrow::buffer::Buffer;
-use datafusion::common::{DataFusionError, Result, config_datafusion_err, exec_err};
+use datafusion::common::{DataFusionError, Result, config_datafusion_err, exec_datafusion_err, exec_err};
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use super::disk::{Appends, Disk, DiskFile, LocalDisk};
 use crate::config::ByteSize;
+use crate::disk::{LockedDirectory, was_left, was_left_or_begun_long_ago};
+use crate::error::SpillError;
 
 /// How the directories of processes are called.
 const PREFIX: &str = "blockyard-";
-/// A directory that has its first name for longer was left by a process that died.
-const CREATED_WITHIN: Duration = Duration::from_secs(60);
-/// The file in them that a living process holds locked.
-const LOCK: &str = "lock";
+/// How directories with old files end that a write has set aside. They are not ours to remove.
+const SET_ASIDE: &str = "-old";
+/// Files of operators that are open for reading at once: a merge reads as many as it likes.
+const CONCURRENT_READS: usize = 8;
+/// How the files are called that say where a process has others.
+const NOTE: &str = "staged-";
 
 /// The spill directories of a session, used in turn, under one quota. Also makes the temporary files of DataFusion's
 /// operators.
@@ -33,6 +37,8 @@ pub struct SpillDirectories {
     quota: AtomicU64,
     live: Mutex<Vec<std::sync::Weak<TempFile>>>,
     closed: RwLock<bool>,
+    /// Files of operators that are read at once.
+    reads: Semaphore,
 }
 
 impl fmt::Debug for SpillDirectories {
@@ -79,6 +85,7 @@ impl SpillDirectories {
             quota,
             live: Mutex::default(),
             closed: RwLock::default(),
+            reads: Semaphore::new(CONCURRENT_READS),
         })
     }
 
@@ -99,7 +106,7 @@ impl SpillDirectories {
 
     /// The directories of this process.
     pub fn paths(&self) -> Vec<PathBuf> {
-        self.own.iter().map(|own| own.path.clone()).collect()
+        self.own.iter().map(|own| own.path().to_owned()).collect()
     }
 
     /// The files that are there now.
@@ -115,17 +122,37 @@ impl SpillDirectories {
 
     /// An empty file in the next directory. `what` says in errors and tables what it holds.
     pub(in crate::store) fn create(self: &Arc<Self>, what: &str, appends: Appends) -> Result<Arc<TempFile>> {
+        self.create_besides(what, appends, &[])
+    }
+
+    /// The same in another directory than those, by their numbers, which are full.
+    pub(super) fn create_besides(
+        self: &Arc<Self>,
+        what: &str,
+        appends: Appends,
+        full: &[usize],
+    ) -> Result<Arc<TempFile>> {
         let closed = self.closed.read();
         if *closed {
             return exec_err!("the session has ended, and its spill directories are gone");
         }
         let number = self.next.fetch_add(1, Relaxed);
-        let own = &self.own[number % self.own.len()];
-        let path = own.path.join(format!("{number:08}.arrow"));
-        let open =
-            self.disk.create(&path, appends).map_err(|e| io_error(&e, &format!("cannot create {}", path.display())))?;
+        let mut places = (0..self.own.len()).map(|step| (number + step) % self.own.len()).filter(|n| !full.contains(n));
+        let (directory, path, open) = loop {
+            let Some(directory) = places.next() else {
+                return Err(DataFusionError::IoError(all_full()));
+            };
+            let path = self.own[directory].path().join(format!("{number:08}.arrow"));
+            match self.disk.create(&path, appends) {
+                Ok(open) => break (directory, path, open),
+                // Where a disk is full, another may have room.
+                Err(e) if e.kind() == io::ErrorKind::StorageFull && full.len() + 1 < self.own.len() => {}
+                Err(e) => return Err(io_error(&e, &format!("cannot create {}", path.display()))),
+            }
+        };
         let file = Arc::new(TempFile {
             path,
+            directory,
             what: what.to_owned(),
             open,
             bytes: AtomicU64::new(0),
@@ -144,6 +171,11 @@ impl SpillDirectories {
         for directory in &self.own {
             directory.remove();
         }
+    }
+
+    /// Waits until a file may be opened to be read from, and gives the leave to.
+    pub(super) async fn leave_to_read(&self) -> Result<SemaphorePermit<'_>> {
+        self.reads.acquire().await.map_err(|e| exec_datafusion_err!("{e}"))
     }
 
     fn charge(&self, bytes: u64) -> io::Result<()> {
@@ -168,6 +200,8 @@ impl SpillDirectories {
 #[derive(Debug)]
 pub(in crate::store) struct TempFile {
     path: PathBuf,
+    /// Number of the spill directory that it is in.
+    directory: usize,
     what: String,
     open: Box<dyn DiskFile>,
     bytes: AtomicU64,
@@ -183,6 +217,16 @@ impl TempFile {
     /// What it is for.
     pub(super) fn what(&self) -> &str {
         &self.what
+    }
+
+    /// The spill directories, and the number of the one that it is in.
+    pub(super) fn directory(&self) -> (&Arc<SpillDirectories>, usize) {
+        (&self.directories, self.directory)
+    }
+
+    /// Nothing will be appended soon.
+    pub(super) fn rest(&self) {
+        self.open.rest();
     }
 
     /// Bytes written to it.
@@ -204,6 +248,11 @@ impl TempFile {
         self.open.read_at(offset, length)
     }
 
+    /// The same where only errors of IO are.
+    pub(super) fn io_error(&self, e: &io::Error, doing: &str) -> io::Error {
+        SpillError::io(e.kind(), format!("cannot {doing} spill file {}: {e}", self.path.display()))
+    }
+
     /// An error of this file, for people.
     pub(super) fn error(&self, e: &io::Error, doing: &str) -> DataFusionError {
         io_error(e, &format!("cannot {doing} spill file {}", self.path.display()))
@@ -218,40 +267,61 @@ impl Drop for TempFile {
     }
 }
 
+/// More disk is a matter of an option where it is the quota that is used up.
 fn io_error(e: &io::Error, what: &str) -> DataFusionError {
-    DataFusionError::ResourcesExhausted(format!("{what}: {e}"))
+    let text = format!("{what}: {e}");
+    match e.kind() {
+        io::ErrorKind::QuotaExceeded => DataFusionError::ResourcesExhausted(text),
+        kind => DataFusionError::IoError(SpillError::io(kind, text)),
+    }
+}
+
+fn all_full() -> io::Error {
+    SpillError::io(io::ErrorKind::StorageFull, "all spill directories are full".to_owned())
 }
 
 /// A directory of this process, removed with everything in it.
-struct OwnDirectory {
-    path: PathBuf,
-    _lock: File,
-}
+struct OwnDirectory(LockedDirectory);
 
 impl OwnDirectory {
     fn create(root: &Path) -> io::Result<Self> {
         let name = Uuid::new_v4().simple().to_string();
-        // The lock is taken under another name: whoever sees the real one finds it locked.
-        let hidden = root.join(format!(".{PREFIX}{name}"));
-        fs::create_dir(&hidden)?;
-        let lock = File::create_new(hidden.join(LOCK))?;
-        lock.lock()?;
-        let path = root.join(format!("{PREFIX}{name}"));
-        fs::rename(&hidden, &path)?;
-        Ok(Self { path, _lock: lock })
+        LockedDirectory::create(root, &format!("{PREFIX}{name}"), &format!(".{PREFIX}{name}")).map(Self)
     }
-}
 
-impl OwnDirectory {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
     fn remove(&self) {
         // What cannot be removed now is swept by the next process.
-        let _gone = fs::remove_dir_all(&self.path);
+        let _gone = fs::remove_dir_all(self.path());
     }
 }
 
 impl Drop for OwnDirectory {
     fn drop(&mut self) {
         self.remove();
+    }
+}
+
+/// Says in a directory of this process where it has other files that are to go should it die. Dropping it says that they are gone.
+#[derive(Debug)]
+pub(crate) struct Note(PathBuf);
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        let _gone = fs::remove_file(&self.0);
+    }
+}
+
+impl SpillDirectories {
+    /// Notes the directory of a write that is not complete.
+    pub(crate) fn note(&self, staged: &Path) -> Result<Note> {
+        let path = self.own[0].path().join(format!("{NOTE}{}", Uuid::new_v4().simple()));
+        let noted = fs::write(&path, staged.as_os_str().as_encoded_bytes());
+        noted.map_err(|e| io_error(&e, &format!("cannot write {}", path.display())))?;
+        Ok(Note(path))
     }
 }
 
@@ -262,26 +332,37 @@ fn sweep(root: &Path) {
     };
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let dead = if name.starts_with(PREFIX) {
-            File::options().write(true).open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok())
-        } else {
-            // One that is being created has no lock for a moment.
-            name.strip_prefix('.').is_some_and(|name| name.starts_with(PREFIX)) && is_old(&path)
+        let dead = match name.strip_prefix('.') {
+            None => name.starts_with(PREFIX) && was_left(&path),
+            // Of a directory that is being made; or of a write that is not complete, in which old files may be set aside.
+            Some(name) => name.starts_with(PREFIX) && !name.ends_with(SET_ASIDE) && was_left_or_begun_long_ago(&path),
         };
         if dead {
+            sweep_noted(&path);
             let _gone = fs::remove_dir_all(&path);
         }
     }
 }
 
-fn is_old(path: &Path) -> bool {
-    let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
-    modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > CREATED_WITHIN))
+/// Removes what a process that has died noted in its directory.
+fn sweep_noted(directory: &Path) {
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    for note in files.filter(|file| file.file_name().to_string_lossy().starts_with(NOTE)) {
+        let Ok(staged) = fs::read_to_string(note.path()) else {
+            continue;
+        };
+        let staged = Path::new(&staged);
+        let name = staged.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.strip_prefix('.').is_some_and(|name| name.starts_with(PREFIX)) && was_left(staged) {
+            let _gone = fs::remove_dir_all(staged);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
+    use std::fs::File;
+    use std::time::{Duration, SystemTime};
 
     use super::*;
 
@@ -307,18 +388,33 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dead = root.path().join("blockyard-dead");
         fs::create_dir(&dead).unwrap();
-        fs::write(dead.join(LOCK), "").unwrap();
+        fs::write(dead.join("lock"), "").unwrap();
         fs::write(dead.join("00000001.arrow"), "left").unwrap();
+        // What the dead had staged elsewhere, and what a living write stages in the same place for longer.
+        let output = tempfile::tempdir().unwrap();
+        let [left, held] = [".blockyard-1", ".blockyard-2"].map(|name| output.path().join(name));
+        fs::create_dir(&left).unwrap();
+        fs::write(left.join("lock"), "").unwrap();
+        let _held = LockedDirectory::create(output.path(), ".blockyard-2", ".blockyard-2.new").unwrap();
+        for (number, noted) in [&left, &held, &output.path().to_owned()].into_iter().enumerate() {
+            fs::write(dead.join(format!("staged-{number}")), noted.as_os_str().as_encoded_bytes()).unwrap();
+        }
+        let written = LockedDirectory::create(root.path(), ".blockyard-3", ".blockyard-3.new").unwrap();
+        let set_aside = root.path().join(".blockyard-4-old");
+        fs::create_dir(&set_aside).unwrap();
         let foreign = root.path().join("blockyard-not-ours");
         fs::create_dir(&foreign).unwrap();
         let [unfinished, begun] = [".blockyard-unfinished", ".blockyard-begun"].map(|name| root.path().join(name));
         fs::create_dir(&unfinished).unwrap();
-        let long_ago = SystemTime::now() - 2 * CREATED_WITHIN;
-        File::open(&unfinished).unwrap().set_modified(long_ago).unwrap();
+        let long_ago = SystemTime::now() - Duration::from_secs(3600);
+        for path in [&unfinished, &set_aside, &written.path().to_owned()] {
+            File::open(path).unwrap().set_modified(long_ago).unwrap();
+        }
         fs::create_dir(&begun).unwrap();
         let alive = Arc::new(SpillDirectories::open(&[root.path().to_owned()], u64::MAX).unwrap());
         let file = alive.create("test", Appends::Any).unwrap();
-        assert!(!dead.exists() && !unfinished.exists());
+        assert!(!dead.exists() && !unfinished.exists() && !left.exists());
+        assert!(held.exists() && written.path().exists() && set_aside.exists());
         assert!(begun.exists(), "a neighbour may be at it");
         let second = SpillDirectories::open(&[root.path().to_owned()], u64::MAX).unwrap();
         assert!(file.path().exists(), "the directory of a living neighbour is not touched");
