@@ -79,7 +79,9 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             Some(existing) => RuntimeEnvBuilder::from_runtime_env(existing),
             None => RuntimeEnvBuilder::new(),
         };
-        let mut runtime = runtime.with_memory_pool(Arc::clone(&pool) as _).build()?;
+        let runtime = runtime.with_memory_pool(Arc::clone(&pool) as _);
+        // Lists of files would stay as they were first seen.
+        let mut runtime = runtime.with_object_list_cache_limit(0).build()?;
         runtime.disk_manager = Arc::new(store.disk_manager()?);
 
         let diverted = DivertedRows::new(Arc::clone(&store));

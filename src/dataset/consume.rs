@@ -25,7 +25,7 @@ use crate::logical::{RandomShuffleNode, RandomizeBlocksNode, extension, node_of}
 use crate::observability::{Execution, Watch};
 use crate::physical::PlanMemory;
 use crate::physical::{StoredBlock, collect_blocks, gather, planned_blocks, query_context};
-use crate::runtime::in_background;
+use crate::runtime::{block_on_io, in_background};
 use crate::sources::{DatasourceTable, FileTable, StoredBlocks};
 use crate::sql::plan_to_sql;
 use crate::store::{Admission, NextUse, Owner};
@@ -199,7 +199,7 @@ impl Dataset {
             if let LogicalPlan::TableScan(scan) = node
                 && let Some(files) = source_as_provider(&scan.source)?.downcast_ref::<FileTable>()
             {
-                paths.extend(files.paths());
+                paths.extend(block_on_io(files.input_files(Arc::clone(self.state.runtime_env())))?);
             }
             Ok(TreeNodeRecursion::Continue)
         })?;

@@ -211,6 +211,7 @@ impl TaskPlan for ReadExec {
                     batches,
                     rows: 0,
                     attempt: 0,
+                    is_checked: false,
                     retries: retries.clone(),
                     log: Arc::clone(&log),
                     _working_set: working_set,
@@ -241,17 +242,33 @@ struct Reading {
     /// Rows that were given.
     rows: usize,
     attempt: usize,
+    /// Whether its files were found to be those that were planned for.
+    is_checked: bool,
     retries: Retries,
     log: Arc<FailureLog>,
     _working_set: WorkingSet,
 }
 
 impl Reading {
+    /// The next batch of files that are what they were: they are looked at before the first batch and after the last.
+    async fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        let files = ReadFiles::of(&self.input);
+        if !self.is_checked {
+            files.check(self.index, &self.context).await?;
+            self.is_checked = true;
+        }
+        let batch = self.batches.try_next().await?;
+        if batch.is_none() {
+            files.check(self.index, &self.context).await?;
+        }
+        Ok(batch)
+    }
+
     /// The next batch. Where the error is worth it, it reads again, up to the row at which it was.
     async fn next(mut self) -> Result<Option<(RecordBatch, Self)>> {
         let mut passed = self.rows;
         loop {
-            let error = match self.batches.try_next().await {
+            let error = match self.next_batch().await {
                 Ok(None) => return Ok(None),
                 Ok(Some(batch)) => {
                     let rows = batch.num_rows();

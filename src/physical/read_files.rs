@@ -3,15 +3,22 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use datafusion::common::{DataFusionError, Result, exec_err};
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
+use datafusion::execution::TaskContext;
 use datafusion::physical_expr::Partitioning;
 use datafusion::physical_plan::ExecutionPlan;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::{ObjectMeta, ObjectStoreExt};
 
 use crate::block::TaskId;
 
 /// Paths that are named.
 const NAMED: usize = 3;
+
+/// Files that are looked at again at once.
+const CONCURRENT_CHECKS: usize = 32;
 
 /// Number of the first row of a part of a file, from 0 on: an extension of a `PartitionedFile`.
 #[derive(Debug, Clone, Copy)]
@@ -57,8 +64,51 @@ impl ReadFiles {
     }
 }
 
+impl ReadFiles {
+    /// Fails where a file of a task is no longer what it was when the query was planned: what is known of its rows and their
+    /// places would be wrong.
+    pub(super) async fn check(&self, task: usize, context: &TaskContext) -> Result<()> {
+        let Some((config, group)) = file_scan(&self.0).and_then(|c| Some((c, c.file_groups.get(task)?))) else {
+            return Ok(());
+        };
+        let store = context.runtime_env().object_store(&config.object_store_url)?;
+        let root = config.object_store_url.as_str().replace("file://", "");
+        let metas: Vec<ObjectMeta> = group.iter().map(|file| file.object_meta.clone()).collect();
+        let checks = stream::iter(metas).map(|planned| {
+            let (store, root) = (Arc::clone(&store), &root);
+            async move {
+                let path = &planned.location;
+                match store.head(path).await {
+                    Ok(now) if is_same(&planned, &now) => Ok(()),
+                    Ok(now) => exec_err!(
+                        "file '{root}{path}' has changed since the query was planned: it had {} bytes of {}, and has {} of {}; \
+                         run the query again",
+                        planned.size,
+                        planned.last_modified,
+                        now.size,
+                        now.last_modified
+                    ),
+                    Err(object_store::Error::NotFound { .. }) => {
+                        exec_err!("file '{root}{path}' is gone since the query was planned; run the query again")
+                    }
+                    Err(e) => Err(DataFusionError::from(e)),
+                }
+            }
+        });
+        checks.buffer_unordered(CONCURRENT_CHECKS).try_collect().await
+    }
+}
+
+/// Whether two looks at a place found the same file. Some stores list times more exactly than they tell them of one file.
+fn is_same(planned: &ObjectMeta, now: &ObjectMeta) -> bool {
+    let tags = planned.e_tag.as_ref().zip(now.e_tag.as_ref()).map(|(planned, now)| planned == now);
+    let versions = planned.version.as_ref().zip(now.version.as_ref()).is_none_or(|(planned, now)| planned == now);
+    let times = || planned.last_modified.timestamp() == now.last_modified.timestamp();
+    planned.size == now.size && versions && tags.unwrap_or_else(times)
+}
+
 /// What a scan of files says of itself.
-pub(super) fn file_scan(scan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
+pub(crate) fn file_scan(scan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
     let source: &dyn Any = scan.downcast_ref::<DataSourceExec>()?.data_source().as_ref();
     source.downcast_ref::<FileScanConfig>()
 }

@@ -1,17 +1,23 @@
-//! Which files a path means: a file, a directory, a glob, a URL.
+//! Which files paths mean: files, directories, globs, URLs.
 
 use std::sync::Arc;
 
 use datafusion::common::plan_datafusion_err;
 use datafusion::common::{DataFusionError, Result, plan_err};
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::execution::runtime_env::RuntimeEnv;
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
+use super::formats::FileKind;
+use super::glob::{Glob, split_glob};
 use crate::error::nearest;
 use crate::sinks::is_visible;
+
+/// Bytes in which the first character is that is not a space.
+const HEAD_BYTES: u64 = 4 << 10;
 
 /// A file and its `key=value` directories below the path that was asked for.
 #[derive(Debug, Clone)]
@@ -20,17 +26,54 @@ pub(super) struct ListedFile {
     pub(super) hive: Vec<(String, String)>,
 }
 
-/// The files that some paths mean, sorted by path within each. All must be in the same store, whose URL is returned.
-pub(super) async fn list_files(
-    runtime: &RuntimeEnv,
-    paths: &[String],
-    extensions: &[&str],
-) -> Result<(ListingTableUrl, Arc<dyn ObjectStore>, Vec<ListedFile>)> {
+/// The files that some paths mean at one moment: at least one.
+#[derive(Debug)]
+pub(super) struct Listing {
+    /// The store of all of them.
+    pub(super) url: ListingTableUrl,
+    pub(super) store: Arc<dyn ObjectStore>,
+    /// In the order of the paths, and sorted within each.
+    pub(super) files: Vec<ListedFile>,
+    /// Whether the same paths may mean more files later.
+    pub(super) may_grow: bool,
+}
+
+impl Listing {
+    /// Whether the files have arrays of JSON objects in place of lines, by the first file that has anything.
+    pub(super) async fn is_array(&self, kind: FileKind) -> Result<bool> {
+        let Some(file) = self.files.iter().find(|file| file.meta.size > 0).filter(|_| kind == FileKind::Json) else {
+            return Ok(false);
+        };
+        let (store, path, compression) = (self.store.as_ref(), &file.meta.location, self.compression());
+        let head = match compression.is_compressed() {
+            false => store.get_range(path, 0..file.meta.size.min(HEAD_BYTES)).await?,
+            true => {
+                let stream = store.get(path).await?.into_stream().map_err(DataFusionError::from).boxed();
+                compression.convert_stream(stream)?.try_next().await?.unwrap_or_default()
+            }
+        };
+        Ok(head.trim_ascii_start().starts_with(b"["))
+    }
+
+    /// How the files are compressed, by the name of the first.
+    pub(super) fn compression(&self) -> FileCompressionType {
+        match self.files[0].meta.location.extension() {
+            Some("gz") => FileCompressionType::GZIP,
+            Some("bz2") => FileCompressionType::BZIP2,
+            Some("xz") => FileCompressionType::XZ,
+            Some("zst") => FileCompressionType::ZSTD,
+            _ => FileCompressionType::UNCOMPRESSED,
+        }
+    }
+}
+
+/// The files that some paths mean, sorted by path within each. All must be in the same store.
+pub(super) async fn list_files(runtime: &RuntimeEnv, paths: &[String], extensions: &[&str]) -> Result<Listing> {
     let mut files = Vec::new();
+    let mut may_grow = paths.len() > 1;
     let mut first: Option<(ListingTableUrl, Arc<dyn ObjectStore>)> = None;
     for path in paths {
-        check_local(path)?;
-        let url = ListingTableUrl::parse(path)?;
+        let (url, glob) = place_of(path)?;
         let store = runtime.object_store(url.object_store()).map_err(|_| {
             plan_datafusion_err!(
                 "nothing is registered for '{}'; local paths work at once, stores are added by \
@@ -43,9 +86,10 @@ pub(super) async fn list_files(
         {
             return plan_err!("all paths of a read must be in one store, got {known} and {url}");
         }
-        let found = list_one(store.as_ref(), &url, extensions).await?;
+        may_grow |= url.is_collection() || glob.is_some();
+        let found = list_one(store.as_ref(), &url, glob.as_ref(), extensions).await?;
         if found.is_empty() {
-            return match url.get_glob() {
+            return match glob {
                 Some(_) => plan_err!("no files match '{path}'"),
                 None => plan_err!("no .{} files in '{path}'", extensions.join(", .")),
             };
@@ -54,45 +98,106 @@ pub(super) async fn list_files(
         first.get_or_insert((url, store));
     }
     match first {
-        Some((url, store)) => Ok((url, store, files)),
+        Some((url, store)) => Ok(Listing { url, store, files, may_grow }),
         None => plan_err!("a read needs at least one path"),
     }
 }
 
-async fn list_one(store: &dyn ObjectStore, url: &ListingTableUrl, extensions: &[&str]) -> Result<Vec<ListedFile>> {
+/// The place that a path names, and the glob below it. What is there under just this name is meant by it.
+fn place_of(path: &str) -> Result<(ListingTableUrl, Option<Glob>)> {
+    let is_url = path.contains("://");
+    let literal = std::path::Path::new(path);
+    if !is_url && literal.exists() {
+        let absolute = std::path::absolute(literal)?;
+        let url = match literal.is_dir() {
+            true => url::Url::from_directory_path(&absolute),
+            false => url::Url::from_file_path(&absolute),
+        };
+        let url = url.map_err(|()| plan_datafusion_err!("'{path}' cannot be a URL"))?;
+        return Ok((ListingTableUrl::try_new(url, None)?, None));
+    }
+    let Some((directory, pattern)) = split_glob(path) else {
+        check_local(path)?;
+        return Ok((ListingTableUrl::parse(path)?, None));
+    };
+    let directory = if directory.is_empty() { "./" } else { directory };
+    check_local(directory)?;
+    Ok((ListingTableUrl::parse(directory)?, Some(Glob::parse(path, pattern)?)))
+}
+
+async fn list_one(
+    store: &dyn ObjectStore,
+    url: &ListingTableUrl,
+    glob: Option<&Glob>,
+    extensions: &[&str],
+) -> Result<Vec<ListedFile>> {
     let prefix = url.prefix();
-    if !url.is_collection() && url.get_glob().is_none() {
+    if !url.is_collection() && glob.is_none() {
         let meta = store.head(prefix).await.map_err(DataFusionError::from)?;
         return Ok(vec![ListedFile { meta, hive: Vec::new() }]);
     }
-    let mut listed: Vec<ObjectMeta> = store.list(Some(prefix)).try_collect().await.map_err(DataFusionError::from)?;
-    listed.retain(|meta| {
+    let has_extension = |meta: &ObjectMeta| {
         let name = meta.location.filename().unwrap_or_default();
-        let wanted = url.get_glob().is_some()
-            || name.split('.').skip(1).any(|part| extensions.iter().any(|e| part.eq_ignore_ascii_case(e)));
-        wanted && is_visible(prefix, &meta.location) && url.contains(&meta.location, false)
-    });
+        name.split('.').skip(1).any(|part| extensions.iter().any(|e| part.eq_ignore_ascii_case(e)))
+    };
+    let visible = |meta: &ObjectMeta| is_visible(prefix, &meta.location);
+    let mut listed: Vec<ObjectMeta> = Vec::new();
+    if let Some(glob) = glob.filter(|glob| glob.is_of_one_level()) {
+        // What is below other directories need not be listed.
+        listed = store.list_with_delimiter(Some(prefix)).await.map_err(DataFusionError::from)?.objects;
+        listed.retain(|meta| visible(meta) && glob.matches(&below(prefix, &meta.location)));
+    }
+    if listed.is_empty() {
+        let all: Vec<ObjectMeta> = store.list(Some(prefix)).try_collect().await.map_err(DataFusionError::from)?;
+        let all: Vec<ObjectMeta> = all.into_iter().filter(visible).collect();
+        listed = match glob {
+            None => all.into_iter().filter(has_extension).collect(),
+            Some(glob) => {
+                let (files, others): (Vec<_>, Vec<_>) =
+                    all.into_iter().partition(|meta| glob.matches(&below(prefix, &meta.location)));
+                // A glob that means no files may mean directories.
+                let in_directory = |meta: &ObjectMeta| glob.matches_directory_of(&below(prefix, &meta.location));
+                let directories =
+                    || others.into_iter().filter(|meta| has_extension(meta) && in_directory(meta)).collect();
+                if files.is_empty() { directories() } else { files }
+            }
+        };
+    }
     listed.sort_by(|a, b| a.location.cmp(&b.location));
     Ok(listed.into_iter().map(|meta| ListedFile { hive: hive_values(prefix, &meta.location), meta }).collect())
+}
+
+/// The part of a path that is below a directory.
+fn below(prefix: &Path, path: &Path) -> String {
+    let parts: Vec<_> = path.prefix_match(prefix).into_iter().flatten().map(|part| part.as_ref().to_owned()).collect();
+    parts.join("/")
 }
 
 fn hive_values(prefix: &Path, path: &Path) -> Vec<(String, String)> {
     let parts: Vec<String> = path.prefix_match(prefix).into_iter().flatten().map(|p| p.as_ref().to_owned()).collect();
     let directories = &parts[..parts.len().saturating_sub(1)];
-    directories.iter().filter_map(|d| d.split_once('=')).map(|(k, v)| (k.to_owned(), decode(v))).collect()
+    directories.iter().filter_map(|d| d.split_once('=')).map(|(k, v)| (decode(k), decode(v))).collect()
 }
 
 /// Undoes the percent-encoding of hive values.
 fn decode(text: &str) -> String {
-    url::form_urlencoded::parse(format!("v={}", text.replace('+', "%2B")).as_bytes())
+    url::form_urlencoded::parse(format!("v={}", text.replace('+', "%2B").replace('&', "%26")).as_bytes())
         .next()
         .map_or_else(|| text.to_owned(), |(_, value)| value.into_owned())
+}
+
+/// A path that can be read again: absolute on local disks, a URL elsewhere.
+pub(super) fn full_path(url: &ListingTableUrl, location: &Path) -> String {
+    match url.scheme() {
+        "file" => format!("/{location}"),
+        _ => format!("{}{location}", url.object_store()),
+    }
 }
 
 /// A local path that does not exist is an error that suggests its nearest neighbour.
 fn check_local(path: &str) -> Result<()> {
     let is_url = path.contains("://");
-    if is_url || path.contains(['*', '?', '[']) || std::path::Path::new(path).exists() {
+    if is_url || std::path::Path::new(path).exists() {
         return Ok(());
     }
     let path = std::path::Path::new(path);

@@ -2,13 +2,19 @@
 //! `target_partitions` streams.
 
 mod blocks;
+mod columns;
 mod datasource;
 mod diverted;
 mod file_tasks;
 mod files;
+mod formats;
+mod glob;
+mod hive;
+mod json_lines;
 mod listing;
 mod parquet;
 mod range;
+mod text;
 #[cfg(feature = "tpch")]
 mod tpch;
 
@@ -16,7 +22,7 @@ pub(crate) use blocks::StoredBlocks;
 pub use datasource::{Datasource, DatasourceTable};
 pub(crate) use diverted::DivertedRows;
 pub(crate) use files::FileTable;
-pub use files::{FileKind, ReadOptions};
+pub use formats::{FileKind, ReadOptions};
 pub(crate) use range::Range;
 #[cfg(feature = "tpch")]
 pub(crate) use tpch::Tpch;

@@ -1,8 +1,33 @@
 //! What the footers of Parquet files tell of a scan: row groups, rows, and the memory that reading takes.
 
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
+use datafusion::execution::cache::cache_manager::FileMetadataCache;
 use datafusion::parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
+use object_store::{ObjectMeta, ObjectStore};
 
 use super::file_tasks::Unit;
+
+/// The footer of a file, from the cache where it is of this very file.
+pub(super) async fn footer(
+    cache: Arc<FileMetadataCache>,
+    store: &dyn ObjectStore,
+    file: &ObjectMeta,
+) -> Result<Arc<ParquetMetaData>> {
+    // The cache looks at size and time, and another file may have both.
+    if cache.get(&file.location).is_some_and(|known| known.meta.e_tag != file.e_tag) {
+        cache.remove(&file.location);
+    }
+    DFParquetMetadata::new(store, file).with_file_metadata_cache(Some(cache)).fetch_metadata().await
+}
+
+/// The names of the columns, some of which may be there twice.
+pub(super) fn column_names(footer: &ParquetMetaData) -> Vec<&str> {
+    let root = footer.file_metadata().schema_descr().root_schema();
+    root.get_fields().iter().map(|field| field.name()).collect()
+}
 
 /// Bytes of a page that is being decoded, and of its dictionary, as most writers limit them.
 const PAGE_BYTES: usize = 1 << 20;

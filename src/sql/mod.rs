@@ -2,6 +2,7 @@
 //! are planned here, and everything else is DataFusion's.
 
 mod arguments;
+mod column_types;
 mod create_function;
 mod normalise;
 mod relations;

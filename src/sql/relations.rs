@@ -13,6 +13,7 @@ use datafusion::prelude::SessionConfig;
 use datafusion::sql::sqlparser::ast::{Expr, ObjectName, TableAlias, TableFactor};
 
 use super::arguments::Arguments;
+use super::column_types::column_types;
 use super::normalise::signature_of;
 use super::sample::sample_of;
 use super::signatures::Signature;
@@ -221,6 +222,7 @@ impl BlockyardRelationPlanner {
             has_header: arguments.flag("has_header"),
             delimiter,
             newlines_in_values: arguments.flag("newlines_in_values").unwrap_or(false),
+            types: arguments.text("types").map(|text| column_types(text, context)).transpose()?.unwrap_or_default(),
         };
         let paths = arguments.texts("paths").unwrap_or_default();
         let session = self.session(context);

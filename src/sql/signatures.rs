@@ -152,6 +152,7 @@ const SIGNATURES: &[Signature] = &[
             ("has_header", Kind::Flag),
             ("delimiter", Kind::Text),
             ("newlines_in_values", Kind::Flag),
+            ("types", Kind::Text),
         ],
     },
     Signature {
@@ -163,6 +164,7 @@ const SIGNATURES: &[Signature] = &[
             ("columns", Kind::Texts),
             ("override_num_blocks", Kind::Count),
             ("include_paths", Kind::Flag),
+            ("types", Kind::Text),
         ],
     },
     Signature { name: "map_batches", tables: Tables::One, required: 1, arguments: MAP_ARGUMENTS },

@@ -47,7 +47,7 @@ fn scan_call(plan: &LogicalPlan) -> Result<Option<ScanCall>> {
         return Ok(None);
     };
     let call = match (provider.downcast_ref::<FileTable>(), provider.downcast_ref::<DatasourceTable>()) {
-        (Some(files), _) => Some(files.sql_call()),
+        (Some(files), _) => Some(files.sql_call()?),
         (_, Some(table)) => table.sql_call(),
         _ => None,
     };

@@ -1,0 +1,295 @@
+//! Reads lines of JSON, each an object, strictly.
+//!
+//! The decoder of Arrow cuts `1.5` to `1` for a column of integers, and can leave out a key that is none of the columns. Here integers
+//! are decoded as the text that they are, and then parsed; and who reads all columns gets an error for a key that none of them is.
+
+use std::io::{self, Cursor, Read};
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+use datafusion::arrow::array::{
+    Array, ArrayRef, AsArray, ListArray, RecordBatch, RecordBatchOptions, StringArray, StructArray,
+};
+use datafusion::arrow::compute::{CastOptions, cast_with_options};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+use datafusion::arrow::error::ArrowError;
+use datafusion::arrow::json::ReaderBuilder;
+use datafusion::arrow::json::reader::{Decoder, infer_json_schema_from_iterator};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener};
+use datafusion_datasource::boundary_stream::AlignedBoundaryStream;
+use datafusion_datasource_json::utils::JsonArrayToNdjsonReader;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::{GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt};
+use serde_json::Value;
+
+use super::text::ADVICE;
+use crate::error::one_message;
+
+/// Bytes that are read from a compressed file at once.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Whole numbers up to here are exact as floating-point numbers.
+const EXACT: f64 = 9_007_199_254_740_992.0;
+
+type Text = BoxStream<'static, Result<Bytes>>;
+
+/// Opens files, each as a stream of rows with the columns `schema`.
+#[derive(Clone)]
+pub(super) struct JsonLines {
+    pub(super) store: Arc<dyn ObjectStore>,
+    /// What comes before a location when it is shown.
+    pub(super) root: String,
+    pub(super) schema: SchemaRef,
+    /// Whether a key that is no column is an error.
+    pub(super) is_strict: bool,
+    pub(super) batch_size: usize,
+    /// Whether the file is one array of objects. It is then read as the lines that it would be.
+    pub(super) is_array: bool,
+    pub(super) compression: FileCompressionType,
+}
+
+impl FileOpener for JsonLines {
+    fn open(&self, file: PartitionedFile) -> Result<FileOpenFuture> {
+        let lines = self.clone();
+        Ok(Box::pin(async move {
+            let text = lines.text(&file).await?;
+            let decoder = lines.decoder(lines.batch_size)?;
+            let rows = Rows { lines, file, text, chunk: Bytes::new(), decoder };
+            Ok(stream::try_unfold(rows, Rows::next).boxed())
+        }))
+    }
+}
+
+impl JsonLines {
+    /// The text of a file, or of the lines that begin in its range.
+    async fn text(&self, file: &PartitionedFile) -> Result<Text> {
+        let (path, size) = (&file.object_meta.location, file.object_meta.size);
+        if !self.compression.is_compressed() && !self.is_array {
+            let (start, end) = file.range.as_ref().map_or((0, size), |r| (r.start.max(0) as u64, r.end.max(0) as u64));
+            let text =
+                AlignedBoundaryStream::new(Arc::clone(&self.store), path.clone(), start, end, size, b'\n').await?;
+            return Ok(text.map_err(DataFusionError::from).boxed());
+        }
+        match self.store.get(path).await?.payload {
+            GetResultPayload::File(file, _) => {
+                let reader = self.compression.convert_read(file)?;
+                Ok(if self.is_array { chunks_of_array(reader) } else { chunks(reader, |_| Ok(())) })
+            }
+            GetResultPayload::Stream(text) => {
+                let text = self.compression.convert_stream(text.map_err(DataFusionError::from).boxed())?;
+                Ok(if self.is_array { chunks_of_array(Cursor::new(whole(text).await?)) } else { text })
+            }
+        }
+    }
+
+    /// A decoder that gives integers as text.
+    fn decoder(&self, batch_size: usize) -> Result<Decoder> {
+        let fields: Fields = self.schema.fields().iter().map(integers_as_text).collect();
+        let builder = ReaderBuilder::new(Arc::new(Schema::new(fields))).with_batch_size(batch_size);
+        Ok(builder.with_coerce_primitive(true).with_strict_mode(self.is_strict).build_decoder()?)
+    }
+
+    /// The decoded rows with their types.
+    fn typed(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        let typed = |(column, field): (&ArrayRef, &FieldRef)| typed(column, field.data_type(), field.name());
+        let columns = batch.columns().iter().zip(self.schema.fields()).map(typed).collect::<Result<Vec<_>>>()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        Ok(RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?)
+    }
+
+    /// The error of a file with the line where it is, by decoding line by line what was decoded in batches.
+    async fn place(&self, file: &PartitionedFile, error: DataFusionError) -> DataFusionError {
+        // An error on the way to the line number is no better than the one that is to be told.
+        let (error, line) = match self.first_error(file).await {
+            Ok(Some((row, error))) if self.is_array => (error, format!("object {row} of ")),
+            Ok(Some((line, error))) => (error, format!("line {line} of ")),
+            Ok(None) | Err(_) => (error, String::new()),
+        };
+        let path = &file.object_meta.location;
+        exec_datafusion_err!("{}\n  while reading {line}'{}{path}'; {ADVICE}", one_message(&error), self.root)
+    }
+
+    async fn first_error(&self, file: &PartitionedFile) -> Result<Option<(usize, DataFusionError)>> {
+        let start = file.range.as_ref().map_or(0, |range| range.start.max(0) as u64);
+        let whole = PartitionedFile::new_from_meta(file.object_meta.clone());
+        let mut text = self.text(&whole).await?;
+        let mut decoder = self.decoder(1)?;
+        let (mut offset, mut line, mut record, mut objects) = (0, 1, 1, 0);
+        while let Some(chunk) = text.try_next().await? {
+            for part in chunk.split_inclusive(|byte| *byte == b'\n') {
+                // Other tasks read the lines before.
+                if offset >= start || decoder.has_partial_record() {
+                    if !decoder.has_partial_record() {
+                        record = line;
+                    }
+                    match self.decode_all(&mut decoder, part) {
+                        Ok(rows) => objects += rows,
+                        Err(error) => return Ok(Some((if self.is_array { objects + 1 } else { record }, error))),
+                    }
+                }
+                offset += part.len() as u64;
+                line += usize::from(part.ends_with(b"\n"));
+            }
+        }
+        Ok(decoder.flush().err().map(|error| (record, error.into())))
+    }
+
+    /// Decodes all rows that end in a text. Returns how many.
+    fn decode_all(&self, decoder: &mut Decoder, mut text: &[u8]) -> Result<usize> {
+        let mut rows = 0;
+        loop {
+            let read = decoder.decode(text)?;
+            text.advance(read);
+            if !decoder.has_partial_record()
+                && let Some(batch) = decoder.flush()?
+            {
+                rows += self.typed(&batch)?.num_rows();
+            } else if text.is_empty() || read == 0 {
+                return Ok(rows);
+            }
+        }
+    }
+}
+
+/// What a reader gives, in pieces. `end` says whether it may end where it does.
+fn chunks<R: Read + Send + 'static>(reader: R, end: fn(&R) -> io::Result<()>) -> Text {
+    let next = move |mut reader: R| async move {
+        let mut chunk = Vec::with_capacity(CHUNK_BYTES);
+        if Read::take(&mut reader, CHUNK_BYTES as u64).read_to_end(&mut chunk)? == 0 {
+            end(&reader)?;
+            return Ok(None);
+        }
+        Ok(Some((Bytes::from(chunk), reader)))
+    };
+    stream::try_unfold(reader, next).boxed()
+}
+
+fn chunks_of_array<R: Read + Send + 'static>(reader: R) -> Text {
+    chunks(JsonArrayToNdjsonReader::new(reader), JsonArrayToNdjsonReader::validate_complete)
+}
+
+/// The columns of a file that is one array of objects, by the first `rows` of them.
+pub(super) async fn columns_of_array(
+    store: &dyn ObjectStore,
+    file: &ObjectMeta,
+    compression: FileCompressionType,
+    rows: usize,
+) -> Result<Schema> {
+    let reader: Box<dyn Read + Send> = match store.get(&file.location).await?.payload {
+        GetResultPayload::File(file, _) => compression.convert_read(file)?,
+        GetResultPayload::Stream(text) => {
+            let text = compression.convert_stream(text.map_err(DataFusionError::from).boxed())?;
+            Box::new(Cursor::new(whole(text).await?))
+        }
+    };
+    let objects = serde_json::Deserializer::from_reader(JsonArrayToNdjsonReader::new(reader)).into_iter::<Value>();
+    let objects = objects.take(rows).map(|object| object.map_err(|e| ArrowError::JsonError(e.to_string())));
+    Ok(infer_json_schema_from_iterator(objects)?)
+}
+
+async fn whole(mut text: Text) -> Result<Vec<u8>> {
+    let mut whole = Vec::new();
+    while let Some(chunk) = text.try_next().await? {
+        whole.extend_from_slice(&chunk);
+    }
+    Ok(whole)
+}
+
+/// One file that is read.
+struct Rows {
+    lines: JsonLines,
+    file: PartitionedFile,
+    text: Text,
+    chunk: Bytes,
+    decoder: Decoder,
+}
+
+impl Rows {
+    async fn next(mut self) -> Result<Option<(RecordBatch, Self)>> {
+        match self.decoded().await {
+            Ok(batch) => Ok(batch.map(|batch| (batch, self))),
+            Err(e) if matches!(e.find_root(), DataFusionError::ArrowError(..) | DataFusionError::Execution(_)) => {
+                Err(self.lines.place(&self.file, e).await)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn decoded(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if self.chunk.is_empty() {
+                match self.text.try_next().await? {
+                    Some(chunk) => self.chunk = chunk,
+                    None => break,
+                }
+            }
+            let read = self.decoder.decode(&self.chunk)?;
+            self.chunk.advance(read);
+            // What is left over is of rows beyond the batch.
+            if !self.chunk.is_empty() {
+                break;
+            }
+        }
+        self.decoder.flush()?.map(|batch| self.lines.typed(&batch)).transpose()
+    }
+}
+
+/// The field as it is decoded.
+fn integers_as_text(field: &FieldRef) -> FieldRef {
+    let kind = match field.data_type() {
+        kind if kind.is_integer() => DataType::Utf8,
+        DataType::List(item) => DataType::List(integers_as_text(item)),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(integers_as_text).collect()),
+        _ => return Arc::clone(field),
+    };
+    Arc::new(Field::clone(field).with_data_type(kind))
+}
+
+/// A decoded column with integers in place of their text.
+fn typed(column: &ArrayRef, kind: &DataType, name: &str) -> Result<ArrayRef> {
+    match kind {
+        kind if kind.is_integer() => integers(column.as_string(), kind, name),
+        DataType::List(item) => {
+            let list = column.as_list::<i32>();
+            let values = typed(list.values(), item.data_type(), name)?;
+            let nulls = list.nulls().cloned();
+            Ok(Arc::new(ListArray::try_new(Arc::clone(item), list.offsets().clone(), values, nulls)?))
+        }
+        DataType::Struct(fields) => {
+            let columns = column.as_struct();
+            let typed = |(column, field): (&ArrayRef, &FieldRef)| {
+                typed(column, field.data_type(), &format!("{name}.{}", field.name()))
+            };
+            let arrays = columns.columns().iter().zip(fields).map(typed).collect::<Result<Vec<_>>>()?;
+            let (length, nulls) = (columns.len(), columns.nulls().cloned());
+            Ok(Arc::new(StructArray::try_new_with_length(fields.clone(), arrays, nulls, length)?))
+        }
+        _ => Ok(Arc::clone(column)),
+    }
+}
+
+fn integers(text: &StringArray, kind: &DataType, name: &str) -> Result<ArrayRef> {
+    let strict = CastOptions { safe: true, ..CastOptions::default() };
+    let parsed = cast_with_options(text, kind, &strict)?;
+    if parsed.null_count() == text.null_count() {
+        return Ok(parsed);
+    }
+    // Whole numbers may be written as `1.0` or `1e3`.
+    let whole = |text: &str| {
+        let number = text.parse::<f64>().ok().filter(|n| n.fract() == 0.0 && n.abs() < EXACT);
+        number.map_or_else(|| text.to_owned(), |number| format!("{number:.0}"))
+    };
+    let rewritten: StringArray = text
+        .iter()
+        .zip((0..text.len()).map(|row| parsed.is_valid(row)))
+        .map(|(text, is_parsed)| text.map(|text| if is_parsed { text.to_owned() } else { whole(text) }))
+        .collect();
+    let parsed = cast_with_options(&rewritten, kind, &strict)?;
+    match (0..text.len()).find(|row| text.is_valid(*row) && parsed.is_null(*row)) {
+        Some(row) => exec_err!("value '{}' of column '{name}' is no {kind}", text.value(row)),
+        None => Ok(parsed),
+    }
+}
