@@ -52,7 +52,7 @@ impl Dataset {
         Ok(self.with_plan(summary(self.plan.clone())?))
     }
 
-    /// Groups of rows with equal keys.
+    /// Groups of rows with equal keys; without keys, one group of all rows.
     pub fn group_by(&self, keys: &[&str]) -> Result<GroupedDataset> {
         Ok(GroupedDataset::new(self.clone(), self.columns_of(keys, "group_by")?))
     }

@@ -1,5 +1,6 @@
 //! Ray's `map_groups`: rows with equal keys come into one block, sorted by them, and a function gets the rows of each group.
 //! A function that takes pieces of groups gets them from a sort instead, which needs memory for no group.
+//! Without keys all rows are one group.
 //! Rust: `group_by(keys).map_groups(f, options)`. SQL: `map_groups(t, 'f', keys => ['a'])`.
 
 use datafusion::common::{Column, Result, plan_err};
@@ -22,10 +23,12 @@ pub(crate) fn map_groups(
             return plan_err!("map_groups takes a batch_size in rows, for a function that takes pieces of groups");
         }
     };
+    // Without keys all rows are one group.
+    let one_group = Repartitioning::Blocks { num_blocks: 1, shuffle: false };
     let by_keys = Repartitioning::Keys { keys: keys.clone(), num_blocks: None, sort: true };
-    let whole = RepartitionNode::try_new(input.clone(), by_keys)?;
     let grouped = match most_rows {
-        None => extension(whole),
+        _ if keys.is_empty() => extension(RepartitionNode::try_new(input, one_group)?),
+        None => extension(RepartitionNode::try_new(input, by_keys)?),
         Some(_) => sorted(input, &keys)?,
     };
     let function = options.clone().apply(function);

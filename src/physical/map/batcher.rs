@@ -126,8 +126,11 @@ impl Batcher {
     }
 }
 
-/// How many rows the first group of a batch has.
+/// How many rows the first group of a batch has. Without keys all rows are of one group.
 fn first_group(keys: &[usize], batch: &RecordBatch) -> Result<usize> {
+    if keys.is_empty() {
+        return Ok(batch.num_rows());
+    }
     let columns: Vec<_> = keys.iter().map(|key| Arc::clone(batch.column(*key))).collect();
     Ok(partition(&columns)?.ranges().first().map_or(0, |range| range.end))
 }
@@ -175,6 +178,19 @@ mod tests {
         assert_eq!(sizes(BatchSize::Rows(100), &[3, 5]), [8]);
         assert_eq!(sizes(BatchSize::WholeBlock, &[3, 5]), [8]);
         assert_eq!(sizes(BatchSize::Rows(4), &[]), [0; 0]);
+    }
+
+    #[test]
+    fn without_keys_all_rows_are_one_group() {
+        let one = record_batch!(("x", Int32, [1, 2, 3, 4, 5])).unwrap();
+        for (most_rows, expected) in [(usize::MAX, &[8][..]), (3, &[3, 3, 2])] {
+            let mut batcher = Batcher::groups(Arc::new([]), most_rows, one.schema());
+            batcher.push(one.clone());
+            batcher.push(one.slice(2, 3));
+            let mut sizes: Vec<_> = std::iter::from_fn(|| batcher.next(false).unwrap()).map(|b| b.num_rows()).collect();
+            sizes.extend(std::iter::from_fn(|| batcher.next(true).unwrap()).map(|b| b.num_rows()));
+            assert_eq!(sizes, expected);
+        }
     }
 
     #[test]
