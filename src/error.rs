@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::fmt::Display;
+use std::io::{self, ErrorKind};
 
 use datafusion::common::{DataFusionError, Result, plan_datafusion_err};
 
@@ -27,6 +28,38 @@ pub(crate) fn unknown_name(kind: &str, name: &str, owner: &str, candidates: &[&s
     plan_datafusion_err!("unknown {kind} '{name}'{of}.{hint} Accepted: {}", candidates.join(", "))
 }
 
+/// What a failed disk says of a temporary file. It is told as an error of IO, since neither other rows nor more memory would help.
+#[derive(Debug)]
+pub(crate) struct SpillError(String);
+
+impl Display for SpillError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for SpillError {}
+
+impl SpillError {
+    /// The error of IO with this text.
+    pub(crate) fn io(kind: ErrorKind, text: String) -> io::Error {
+        io::Error::new(kind, Self(text))
+    }
+}
+
+/// The error of IO that a temporary file had, if that is where an error comes from.
+pub(crate) fn spill_error(error: &DataFusionError) -> Option<&io::Error> {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        let io = error.downcast_ref::<io::Error>();
+        if let Some(io) = io.filter(|io| io.get_ref().is_some_and(|inner| inner.is::<SpillError>())) {
+            return Some(io);
+        }
+        next = error.source();
+    }
+    None
+}
+
 /// Adds what the engine was doing to an error; the original message comes first.
 pub(crate) trait ErrorContext<T> {
     /// Appends the text that `what` makes.
@@ -37,7 +70,10 @@ impl<T> ErrorContext<T> for Result<T> {
     fn while_doing<D: Display>(self, what: impl FnOnce() -> D) -> Result<T> {
         self.map_err(|e| {
             let text = format!("{}\n  while {}", one_message(&e), what());
-            // Callers tell wrong calls and a lack of memory or disk from other failures.
+            // Callers tell wrong calls, a lack of memory and a failed disk from other failures.
+            if let Some(io) = spill_error(&e) {
+                return DataFusionError::IoError(SpillError::io(io.kind(), text));
+            }
             match e.find_root() {
                 DataFusionError::ResourcesExhausted(_) => DataFusionError::ResourcesExhausted(text),
                 DataFusionError::Plan(_) => DataFusionError::Plan(text),
@@ -49,6 +85,9 @@ impl<T> ErrorContext<T> for Result<T> {
 
 /// The message of an error without the prefixes that each wrapping adds.
 pub(crate) fn one_message(error: &DataFusionError) -> String {
+    if let Some(io) = spill_error(error) {
+        return io.to_string();
+    }
     match error.find_root() {
         DataFusionError::Execution(text) | DataFusionError::ResourcesExhausted(text) | DataFusionError::Plan(text) => {
             text.clone()

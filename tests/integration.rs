@@ -16,6 +16,9 @@ mod dataset;
 /// Documents against the code.
 #[path = "integration/docs.rs"]
 mod docs;
+/// Files as they are found, change, and are told apart.
+#[path = "integration/files.rs"]
+mod files;
 /// Sessions, datasets and directories that tests share.
 #[path = "integration/fixtures.rs"]
 mod fixtures;

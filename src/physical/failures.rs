@@ -10,7 +10,7 @@ use datafusion::execution::TaskContext;
 use parking_lot::Mutex;
 
 use crate::config::BlockyardOptions;
-use crate::error::one_message;
+use crate::error::{one_message, spill_error};
 use crate::runtime::backoff;
 use crate::store::QueryPool;
 
@@ -84,7 +84,7 @@ impl FailureLog {
 
 /// Whether an error comes from the data or from a function, rather than from a lack of memory or disk.
 pub(super) fn is_of_data(error: &DataFusionError) -> bool {
-    !matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
+    !matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)) && spill_error(error).is_none()
 }
 
 /// Which errors are worth another try, and how many.

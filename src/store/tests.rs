@@ -221,6 +221,22 @@ fn a_full_disk_names_file_block_and_operator_and_loses_nothing() {
 }
 
 #[test]
+fn blocks_go_to_another_directory_when_a_disk_is_full() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let faults = Arc::new(Faults::default());
+    faults.room.store(5000, SeqCst);
+    faults.full.store(true, SeqCst);
+    *faults.full_below.lock() = Some(one.path().to_owned());
+    let roots = [one.path().to_owned(), two.path().to_owned()];
+    let directories = SpillDirectories::on_disk(&roots, u64::MAX, Arc::new(FaultyDisk(faults))).unwrap();
+    let store = Arc::new(BlockStore::new(Arc::new(Budget::new(0)), Arc::new(directories), SpillCompression::None));
+    let handles: Vec<_> = (0..4).map(|_| put(&store, block(16_000)).unwrap()).collect();
+    for handle in &handles {
+        assert_eq!(handle.get().unwrap().batches(), block(16_000).batches());
+    }
+}
+
+#[test]
 fn damage_is_an_error_and_never_wrong_rows() {
     let (store, faults) = faulty_store(0);
     let handle = put(&store, block(1000)).unwrap();

@@ -257,3 +257,26 @@ async fn datafusion_still_has_its_traps() {
     assert!(!std::sync::Arc::ptr_eq(&pool, &plain.runtime_env().memory_pool), "SET keeps the memory pool");
     assert!(count("SELECT count(*) FROM t").await == 1);
 }
+
+/// What plain DataFusion does with files, likewise.
+#[tokio::test]
+async fn datafusion_still_has_its_traps_with_files() {
+    use datafusion::prelude::JsonReadOptions;
+    let (plain, directory) = (SessionContext::new(), tempfile::tempdir().unwrap());
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let count = async |sql: &str| plain.sql(sql).await.unwrap().count().await.unwrap();
+
+    let rows: String = (0..1000).map(|i| format!("{{\"a\":{i}}}\n")).collect();
+    std::fs::write(path("late.json"), rows + "{\"a\":1.5,\"z\":1}\n").unwrap();
+    let read = plain.read_json(path("late.json"), JsonReadOptions::default()).await.unwrap();
+    assert_eq!(read.schema().fields().len(), 1, "later keys are found");
+    plain.register_table("late", read.into_view()).unwrap();
+    assert_eq!(count("SELECT * FROM late WHERE a = 1").await, 2, "1.5 is no longer 1");
+
+    plain.sql(&format!("COPY (SELECT 1 AS a) TO '{}'", path("d/1.csv"))).await.unwrap().collect().await.unwrap();
+    let external = format!("CREATE EXTERNAL TABLE d (a INT) STORED AS CSV LOCATION '{}'", path("d/"));
+    plain.sql(&external).await.unwrap();
+    assert_eq!(count("SELECT * FROM d").await, 1);
+    std::fs::copy(path("d/1.csv"), path("d/2.csv")).unwrap();
+    assert_eq!(count("SELECT * FROM d").await, 1, "new files are seen");
+}

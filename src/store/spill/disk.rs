@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use datafusion::arrow::buffer::Buffer;
+use parking_lot::Mutex;
 
 #[cfg(unix)]
 use super::direct::DirectFile;
@@ -35,6 +36,9 @@ pub(in crate::store) trait DiskFile: Debug + Send + Sync {
 
     /// The `length` bytes from `offset` on.
     fn read_at(&self, offset: u64, length: usize) -> Result<Buffer>;
+
+    /// Nothing will be appended soon: there can be more files than a process may hold open.
+    fn rest(&self) {}
 }
 
 /// The operating system's. Of large appends it learns whether they are faster through the page cache or past it.
@@ -84,19 +88,24 @@ impl DiskFile for TimedFile {
     fn read_at(&self, offset: u64, length: usize) -> Result<Buffer> {
         self.file.read_at(offset, length)
     }
+
+    fn rest(&self) {
+        self.file.rest();
+    }
 }
 
 /// A file that is written through one handle and read through others, which have places of their own.
 #[derive(Debug)]
 struct BufferedFile {
     path: PathBuf,
-    append: File,
+    /// Open while something is appended.
+    append: Mutex<Option<File>>,
 }
 
 impl BufferedFile {
     fn create(path: &Path) -> Result<Self> {
         let append = OpenOptions::new().create_new(true).append(true).open(path)?;
-        Ok(Self { path: path.to_owned(), append })
+        Ok(Self { path: path.to_owned(), append: Mutex::new(Some(append)) })
     }
 }
 
@@ -106,8 +115,13 @@ impl DiskFile for BufferedFile {
         let mut left = slices.as_mut_slice();
         // Skips empty parts, so that nothing written means that nothing can be.
         IoSlice::advance_slices(&mut left, 0);
+        let mut append = self.append.lock();
+        let file = match append.as_mut() {
+            Some(file) => file,
+            None => append.insert(OpenOptions::new().append(true).open(&self.path)?),
+        };
         while !left.is_empty() {
-            match (&self.append).write_vectored(left) {
+            match file.write_vectored(left) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(written) => IoSlice::advance_slices(&mut left, written),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -119,6 +133,10 @@ impl DiskFile for BufferedFile {
 
     fn read_at(&self, offset: u64, length: usize) -> Result<Buffer> {
         read_buffered(&self.path, offset, length)
+    }
+
+    fn rest(&self) {
+        *self.append.lock() = None;
     }
 }
 
@@ -147,6 +165,8 @@ pub(in crate::store) mod faulty {
         /// Bytes that can still be written before the disk is full; the write that hits the end is cut short.
         pub(in crate::store) full: AtomicBool,
         pub(in crate::store) room: AtomicUsize,
+        /// Only the disk with this directory is full, if there is one.
+        pub(in crate::store) full_below: Mutex<Option<PathBuf>>,
         pub(in crate::store) read_fails: AtomicBool,
         pub(in crate::store) read_flips_a_bit: AtomicBool,
         pub(in crate::store) create_fails: AtomicBool,
@@ -160,6 +180,7 @@ pub(in crate::store) mod faulty {
     #[derive(Debug)]
     struct FaultyFile {
         faults: Arc<Faults>,
+        path: PathBuf,
         file: Box<dyn DiskFile>,
     }
 
@@ -168,7 +189,8 @@ pub(in crate::store) mod faulty {
             if self.0.create_fails.load(SeqCst) {
                 return Err(Error::new(ErrorKind::PermissionDenied, "the directory is read-only"));
             }
-            Ok(Box::new(FaultyFile { faults: Arc::clone(&self.0), file: LocalDisk::default().create(path, appends)? }))
+            let file = LocalDisk::default().create(path, appends)?;
+            Ok(Box::new(FaultyFile { faults: Arc::clone(&self.0), path: path.to_owned(), file }))
         }
     }
 
@@ -176,7 +198,8 @@ pub(in crate::store) mod faulty {
         fn append(&self, parts: &[&[u8]]) -> Result<()> {
             let bytes = parts.concat();
             drop(self.faults.slow.lock());
-            if self.faults.full.load(SeqCst) {
+            let is_below = |full: &PathBuf| self.path.starts_with(full);
+            if self.faults.full.load(SeqCst) && self.faults.full_below.lock().as_ref().is_none_or(is_below) {
                 let room = self.faults.room.load(SeqCst);
                 self.faults.room.store(room.saturating_sub(bytes.len()), SeqCst);
                 if bytes.len() > room {
@@ -196,6 +219,10 @@ pub(in crate::store) mod faulty {
                 bytes[length / 2] ^= 1;
             }
             Ok(Buffer::from_vec(bytes))
+        }
+
+        fn rest(&self) {
+            self.file.rest();
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Files that take many blocks, one after the other.
 
+use std::io;
 use std::sync::{Arc, Weak};
 
 use datafusion::arrow::buffer::Buffer;
@@ -8,10 +9,13 @@ use parking_lot::Mutex;
 
 use super::disk::Appends;
 use super::{SpillDirectories, TempFile};
+use crate::error::spill_error;
 
 /// A file takes no more blocks when it has this many bytes: large enough to be written in one go, small enough that its
 /// room comes back while a query runs.
 const TARGET_BYTES: u64 = 100 << 20;
+/// What the files hold, for people.
+const BLOCKS: &str = "blocks";
 /// Bytes that are gathered before they are written.
 const WRITE_BYTES: usize = 4 << 20;
 
@@ -32,20 +36,41 @@ impl SpillFiles {
         &self.directories
     }
 
-    /// Writes at the end of a file with room. What `write` leaves incomplete is never read, and the file not used again.
-    pub(super) fn append<T>(&self, write: impl FnOnce(&mut Appender) -> Result<T>) -> Result<(Arc<TempFile>, T)> {
-        let file = match self.take_idle() {
+    /// Writes at the end of a file with room, in another spill directory where the disk of one is full. What `write` leaves
+    /// incomplete is never read, and the file not used again.
+    pub(super) fn append<T>(&self, write: impl Fn(&mut Appender) -> Result<T>) -> Result<(Arc<TempFile>, T)> {
+        let mut file = match self.take_idle() {
             Some(file) => file,
-            None => self.directories.create("blocks", Appends::Large)?,
+            None => self.directories.create(BLOCKS, Appends::Large)?,
         };
+        let mut full = Vec::new();
+        loop {
+            let error = match self.append_to(&file, &write) {
+                Ok(written) => return Ok((file, written)),
+                Err(e) => e,
+            };
+            file.rest();
+            if spill_error(&error).map(io::Error::kind) != Some(io::ErrorKind::StorageFull) {
+                return Err(error);
+            }
+            full.push(file.directory().1);
+            file = match self.directories.create_besides(BLOCKS, Appends::Large, &full) {
+                Ok(file) => file,
+                Err(_) => return Err(error),
+            };
+        }
+    }
+
+    fn append_to<T>(&self, file: &Arc<TempFile>, write: impl Fn(&mut Appender) -> Result<T>) -> Result<T> {
         let mut appender =
-            Appender { offset: file.bytes(), file: Arc::clone(&file), gathered: Vec::new(), gathered_bytes: 0 };
+            Appender { offset: file.bytes(), file: Arc::clone(file), gathered: Vec::new(), gathered_bytes: 0 };
         let written = write(&mut appender)?;
         appender.write_gathered()?;
+        file.rest();
         if file.bytes() < TARGET_BYTES {
-            self.idle.lock().push(Arc::downgrade(&file));
+            self.idle.lock().push(Arc::downgrade(file));
         }
-        Ok((file, written))
+        Ok(written)
     }
 
     fn take_idle(&self) -> Option<Arc<TempFile>> {
