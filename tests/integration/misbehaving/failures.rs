@@ -103,7 +103,8 @@ async fn bad_rows_are_diverted_with_the_error_the_file_and_the_row() {
     // Tasks of several files become tasks of one; one file in several tasks counts its rows through.
     let few = ReadOptions { override_num_blocks: Some(2), ..Default::default() };
     let many_files = context.read_parquet(path, few).await.unwrap();
-    let file = directory.path().join("one.parquet");
+    let other = tempfile::tempdir().unwrap();
+    let file = other.path().join("one.parquet");
     let rows: Vec<_> = (0..1000).map(|id| format!("({id})")).collect();
     let sql = format!(
         "COPY (SELECT column1 AS id FROM (VALUES {}) ORDER BY id) TO '{}' OPTIONS ('format.max_row_group_size' '150')",
