@@ -77,6 +77,7 @@ impl<T> ErrorContext<T> for Result<T> {
             match e.find_root() {
                 DataFusionError::ResourcesExhausted(_) => DataFusionError::ResourcesExhausted(text),
                 DataFusionError::Plan(_) => DataFusionError::Plan(text),
+                DataFusionError::Internal(_) => DataFusionError::Internal(text),
                 _ => DataFusionError::Execution(text),
             }
         })
@@ -89,9 +90,10 @@ pub(crate) fn one_message(error: &DataFusionError) -> String {
         return io.to_string();
     }
     match error.find_root() {
-        DataFusionError::Execution(text) | DataFusionError::ResourcesExhausted(text) | DataFusionError::Plan(text) => {
-            text.clone()
-        }
+        DataFusionError::Execution(text)
+        | DataFusionError::ResourcesExhausted(text)
+        | DataFusionError::Plan(text)
+        | DataFusionError::Internal(text) => text.clone(),
         root => root.strip_backtrace(),
     }
 }

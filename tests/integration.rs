@@ -60,3 +60,6 @@ mod tpch;
 /// Traps of DataFusion and the guards against them.
 #[path = "integration/traps.rs"]
 mod traps;
+/// Expressions that give another value each time.
+#[path = "integration/volatile.rs"]
+mod volatile;

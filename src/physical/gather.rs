@@ -28,6 +28,7 @@ use futures::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 
 use super::StageMetrics;
+use super::conservation::RowBalance;
 use super::map::limited;
 use super::memory::block_bytes;
 use super::rows_of_input;
@@ -210,17 +211,22 @@ fn gather_in_order(
     context: Arc<TaskContext>,
     owner: &Arc<Owner>,
 ) -> Result<SendableRecordBatchStream> {
-    let blocks = blocks_in_order(plan, &context, owner, PIECE_BYTES)?;
-    let batches = blocks.map_ok(block_batches).try_flatten();
-    Ok(stream_of(plan.schema(), batches.boxed()))
+    let balance = RowBalance::new(format!("gathering the rows of {}", plan.name()), &context);
+    let blocks = blocks_in_order(plan, &context, owner, PIECE_BYTES, &balance)?;
+    let batches = stream_of(plan.schema(), blocks.map_ok(block_batches).try_flatten().boxed());
+    let gathered = balance.giving(batches);
+    balance.all_begun()?;
+    Ok(gathered)
 }
 
-/// Blocks of about `piece_bytes` of all partitions, the one with the smallest id first. Partitions run ahead.
+/// Blocks of about `piece_bytes` of all partitions, the one with the smallest id first. Partitions run ahead. Rows are
+/// taken by `balance`; who reads the blocks gives them.
 pub(super) fn blocks_in_order(
     plan: &Arc<dyn ExecutionPlan>,
     context: &Arc<TaskContext>,
     owner: &Arc<Owner>,
     piece_bytes: usize,
+    balance: &Arc<RowBalance>,
 ) -> Result<BoxStream<'static, Result<BlockHandle>>> {
     let store = BlockStore::of_task(context)?;
     let target = block_bytes(context)?;
@@ -231,12 +237,15 @@ pub(super) fn blocks_in_order(
     for partition in 0..plan.output_partitioning().partition_count() {
         let mut pieces = block_stream(plan, partition, Arc::clone(context), piece_bytes)?;
         let (send, receive) = mpsc::channel(ahead);
-        let (store, owner) = (Arc::clone(&store), Arc::clone(owner));
+        let (store, owner, balance) = (Arc::clone(&store), Arc::clone(owner), Arc::clone(balance));
         inputs.push(Input { head: None, pieces: Some(receive) });
         drivers.push(async move {
             loop {
                 let piece = match pieces.try_next().await {
-                    Ok(Some((id, block))) => store.put(block, NextUse::Soon, &owner).map(|handle| Some((id, handle))),
+                    Ok(Some((id, block))) => {
+                        balance.take(block.num_rows());
+                        store.put(block, NextUse::Soon, &owner).map(|handle| Some((id, handle)))
+                    }
                     Ok(None) => Ok(None),
                     Err(e) => Err(e),
                 };

@@ -32,6 +32,7 @@ mod block_files;
 mod bottleneck;
 mod combine;
 mod compact;
+mod conservation;
 mod cpu_meter;
 mod diagnose;
 mod dispatch;

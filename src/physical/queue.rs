@@ -21,7 +21,7 @@ use super::executions::Executions;
 use super::input_order::InputOrder;
 use super::rows_of_input;
 use super::stage_run::StageRun;
-use super::tasks::{TaskPlan, TaskStream, execute_tasks, is_ordered, owner_of, properties};
+use super::tasks::{Task, TaskPlan, TaskStream, execute_tasks, is_ordered, owner_of, properties};
 use crate::runtime::OpId;
 
 /// Ends one stage and starts another: every block of the input becomes a task.
@@ -156,10 +156,13 @@ impl QueueExec {
             }
         };
         let tasks = stream::try_unfold((started, run), |(started, run)| async move {
+            let mut output = started.balance().output();
             match started.next().await? {
-                Some(task) => Ok(Some((task, (started, run)))),
+                Some(Task { id, batches }) => Ok(Some((Task { id, batches: output.of(batches) }, (started, run)))),
                 None => {
                     *run.lock() = Run::Ended;
+                    output.end()?;
+                    started.balance().all_begun()?;
                     Ok(None)
                 }
             }

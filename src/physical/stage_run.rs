@@ -22,11 +22,12 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::conservation::RowBalance;
 use super::dispatch::{Dispatcher, Hands};
 use super::memory::block_bytes;
 use super::tasks::{Task, all_tasks, as_task_plan, blocks_of_task, is_ordered, task_of_block};
 use super::{MapExec, ReadExec, StageMetrics};
-use crate::block::TaskId;
+use crate::block::{BlockMetadata, TaskId};
 use crate::config::BlockyardOptions;
 use crate::functions::{ActorPool, Compute, Workers};
 use crate::runtime::{Drivers, OpHandle, OpId, OpSpec, OutQueue, Permit, PoolSpec, Resources, Scheduler};
@@ -64,6 +65,8 @@ pub(super) struct Stage {
     target_bytes: usize,
     /// Told when nobody wants the blocks any more.
     cancelled: Notify,
+    /// Rows that came into the queue, and those that went out.
+    balance: Arc<RowBalance>,
 }
 
 struct Out {
@@ -112,6 +115,7 @@ impl StageRun {
             feeds_all_to_all,
             pool,
         };
+        let balance = RowBalance::new(format!("the queue behind {}", spec.name), context);
         let query = QueryPool::query_of(context);
         let op = scheduler.add(query, &scheduler.limits_of_query(&options), spec)?;
         let ordered = is_ordered(plan.as_ref()) && options.preserve_order;
@@ -126,6 +130,7 @@ impl StageRun {
             schema: plan.schema(),
             target_bytes: block_bytes(context)?,
             cancelled: Notify::new(),
+            balance,
         });
         let running = Arc::clone(&stage);
         let hands = Hands::new(plan, &compute, &options);
@@ -139,6 +144,11 @@ impl StageRun {
         let no_progress = (seconds > 0).then(|| Duration::from_secs(seconds));
         let metrics = as_task_plan(plan.as_ref()).map(|plan| plan.stage().clone());
         Ok(Self { stage, scheduler, query, no_progress, metrics, _drivers: Drivers::start([driver]) })
+    }
+
+    /// Rows that came into the queue, and those that went out.
+    pub(super) fn balance(&self) -> &Arc<RowBalance> {
+        &self.stage.balance
     }
 
     /// The next block as a task; `None` when there is none any more.
@@ -254,7 +264,8 @@ impl Stage {
         let working_set = self.store.working_set(&self.owner, 0)?;
         let mut blocks = blocks_of_task(task, Arc::clone(&self.schema), self.target_bytes, working_set);
         while let Some((id, block)) = blocks.try_next().await? {
-            let bytes = block.metadata().size_bytes;
+            let BlockMetadata { size_bytes: bytes, num_rows, .. } = block.metadata();
+            self.balance.take(num_rows);
             let handle = self.store.put(block, NextUse::Soon, &self.owner)?;
             self.wait_for_room(&key, &mut permit).await;
             // Before a consumer can say that it took the block.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use datafusion::arrow::array::RecordBatch;
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
 use futures::future::{BoxFuture, ready};
 use futures::stream::{self, BoxStream, FuturesOrdered};
 use futures::{FutureExt, StreamExt, TryStreamExt};
@@ -48,10 +48,13 @@ struct Part {
 }
 
 impl Part {
-    fn of(&self, batch: RecordBatch) -> RecordBatch {
-        match self.rows == batch.num_rows() {
-            true => batch,
-            false => batch.slice(self.offset, self.rows),
+    fn of(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        match batch.num_rows() {
+            rows if rows < self.offset + self.rows => {
+                internal_err!("batch {} of a stored block has {rows} rows, less than were put", self.index)
+            }
+            rows if rows == self.rows => Ok(batch),
+            _ => Ok(batch.slice(self.offset, self.rows)),
         }
     }
 }
@@ -70,11 +73,11 @@ impl Parts {
             && let Some(part) = self.parts.pop_front()
         {
             match self.handle.batch_in_memory(part.index) {
-                Some(batch) if self.reading.is_empty() => return Ok(Some(part.of(batch))),
-                Some(batch) => self.reading.push_back(ready(Ok(part.of(batch))).boxed()),
+                Some(batch) if self.reading.is_empty() => return part.of(batch).map(Some),
+                Some(batch) => self.reading.push_back(ready(part.of(batch)).boxed()),
                 None => {
                     let handle = self.handle.clone();
-                    let read = on_io_thread(move || handle.get_batch(part.index).map(|batch| part.of(batch)));
+                    let read = on_io_thread(move || handle.get_batch(part.index).and_then(|batch| part.of(batch)));
                     self.reading.push_back(read.boxed());
                 }
             }

@@ -14,6 +14,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProp
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 
+use super::conservation::check_rows;
 use super::stored::block_batches;
 use super::{CombineExec, ExchangeExec, ExchangeScheme, GatherExec, MapExec, QueueExec, ReadExec, StageMetrics};
 use crate::block::{Block, OutputBuffer, TaskId};
@@ -245,10 +246,13 @@ pub(super) fn blocks_of_task(
         working_set: WorkingSet,
         ended: bool,
         emitted: usize,
+        /// Rows of the task so far, and of its blocks.
+        taken: usize,
+        given: usize,
     }
     let step = (target_bytes / RESERVED_STEPS).max(1);
     let buffer = OutputBuffer::new(schema, target_bytes);
-    let state = State { task, buffer, working_set, ended: false, emitted: 0 };
+    let state = State { task, buffer, working_set, ended: false, emitted: 0, taken: 0, given: 0 };
     stream::try_unfold(state, move |mut state| async move {
         loop {
             let block = match state.ended {
@@ -259,13 +263,16 @@ pub(super) fn blocks_of_task(
                 state.working_set.resize(state.buffer.bytes())?;
                 let id = state.task.id.child(state.emitted);
                 state.emitted += 1;
+                state.given += block.metadata().num_rows;
                 return Ok(Some(((id, block), state)));
             }
             if state.ended {
+                check_rows(|| format!("forming the blocks of task {}", state.task.id), state.taken, state.given)?;
                 return Ok(None);
             }
             match state.task.batches.try_next().await? {
                 Some(batch) => {
+                    state.taken += batch.num_rows();
                     state.buffer.push(batch);
                     let bytes = state.buffer.bytes();
                     match target_bytes {

@@ -32,6 +32,7 @@ use datafusion::physical_plan::{
 };
 use futures::{TryStreamExt, stream};
 
+use super::conservation::RowBalance;
 use super::tasks::stream_of;
 use crate::block::sliced_bytes;
 use crate::store::BlockStore;
@@ -127,10 +128,11 @@ impl ExecutionPlan for WindowPartitionsExec {
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let limit = BlockStore::of_task(&context)?.budget().limit();
+        let balance = RowBalance::new(self.name(), &context);
         let partitions = Partitions {
             schema: self.schema(),
             windows: self.window.window_expr().to_vec(),
-            input: self.window.input().execute(partition, Arc::clone(&context))?,
+            input: balance.taking(self.window.input().execute(partition, Arc::clone(&context))?),
             reservation: MemoryConsumer::new(format!("{}[{partition}]", self.name())).register(context.memory_pool()),
             metrics: BaselineMetrics::new(&self.metrics, partition),
             together_bytes: TOGETHER_BYTES.min(limit / TOGETHER_PART),
@@ -150,7 +152,9 @@ impl ExecutionPlan for WindowPartitionsExec {
                 stream::iter(starts.map(move |start| Ok(batch.slice(start, rows.min(batch.num_rows() - start)))))
             })
             .try_flatten();
-        Ok(stream_of(self.schema(), Box::pin(batches)))
+        let given = balance.giving(stream_of(self.schema(), Box::pin(batches)));
+        balance.all_begun()?;
+        Ok(given)
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

@@ -18,11 +18,12 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 
 use super::block_files::BlockFiles;
+use super::conservation::RowBalance;
 use super::failures::{FailureLog, Retries, pause};
 use super::gather::{gather, ungathered};
 use super::input_order::InputOrder;
 use super::memory::block_bytes;
-use super::tasks::{block_stream, measured_task_stream, properties, stream_of};
+use super::tasks::{Task, block_stream, measured_task_stream, properties, stream_of};
 use crate::block::{Block, TaskId};
 use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
@@ -119,6 +120,7 @@ impl ExecutionPlan for WriteExec {
         if partition != 0 {
             return internal_err!("WriteExec has one partition, not {partition}");
         }
+        let balance = RowBalance::new(format!("Write{}", self.writer.name()), &context);
         let job = Job {
             input: Arc::clone(&self.input),
             writer: self.writer.clone(),
@@ -126,6 +128,7 @@ impl ExecutionPlan for WriteExec {
             by: self.by.clone(),
             context,
             metrics: self.metrics.clone(),
+            balance,
         };
         let schema = self.schema();
         let count = stream::once(async move {
@@ -148,6 +151,8 @@ struct Job {
     by: Option<PartitionColumns>,
     context: Arc<TaskContext>,
     metrics: ExecutionPlanMetricsSet,
+    /// Rows that come, and rows that are in files.
+    balance: Arc<RowBalance>,
 }
 
 impl Job {
@@ -174,6 +179,11 @@ impl Job {
             }
         };
         let rows: usize = written.iter().map(|file| file.rows).sum();
+        self.balance.give(rows);
+        if let Err(e) = self.balance.check() {
+            let _aborted = staging.abort().await;
+            return Err(e);
+        }
         MetricBuilder::new(&self.metrics).output_rows(0).add(rows);
         MetricBuilder::new(&self.metrics).global_counter("files").add(written.len());
         staging.commit(written).await?;
@@ -187,7 +197,7 @@ impl Job {
     }
 
     async fn write_one(&self, staging: &Arc<Staging>) -> Result<Vec<Staged>> {
-        let batches = gather(&self.input, Arc::clone(&self.context), &Arc::default())?;
+        let batches = self.balance.taking(gather(&self.input, Arc::clone(&self.context), &Arc::default())?);
         let id = TaskId::root(0);
         let buffer_bytes = MOST_ROW_GROUP_BYTES.min(block_bytes(&self.context)?);
         let bytes = buffer_bytes + FileWriter::file_bytes(buffer_bytes);
@@ -211,7 +221,10 @@ impl Job {
                 buffer_bytes: MOST_ROW_GROUP_BYTES.min(target_bytes),
                 reserved: store.working_set(&owner, 0)?,
             };
-            drivers.push(files.write(measured_task_stream(input, partition, Arc::clone(&self.context))?));
+            let balance = Arc::clone(&self.balance);
+            let tasks = measured_task_stream(input, partition, Arc::clone(&self.context))?;
+            let taken = tasks.map_ok(move |Task { id, batches }| Task { id, batches: balance.taking(batches) });
+            drivers.push(files.write(taken.boxed()));
         }
         Ok(Drivers::start(drivers).finish().await?.into_iter().flatten().collect())
     }
@@ -230,10 +243,12 @@ impl Job {
             let (writer, staging) = (self.writer.clone(), Arc::clone(staging));
             let (store, owner) = (Arc::clone(&store), Arc::clone(&owner));
             let (retries, log, by) = (retries.clone(), Arc::clone(&log), self.by.clone());
+            let balance = Arc::clone(&self.balance);
             drivers.push(async move {
                 let mut written = Vec::new();
                 while let Some((id, block)) = blocks.try_next().await? {
                     let (bytes, rows) = (block.metadata().size_bytes, block.metadata().num_rows);
+                    balance.take(rows);
                     let encoding = encoding_bytes(block.schema(), rows, bytes, buffer_bytes);
                     let _reserved = store.working_set(&owner, bytes + encoding)?;
                     for (id, file) in files_of(id, block, by.as_ref())? {

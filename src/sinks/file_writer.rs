@@ -176,7 +176,6 @@ impl Written {
 /// A Parquet file on a local disk. Pages go from the encoders into the file: an upload would copy them three times more.
 pub(crate) struct LocalParquet {
     writer: ArrowWriter<LocalFile>,
-    rows: usize,
     buffer_bytes: usize,
 }
 
@@ -194,12 +193,11 @@ impl LocalParquet {
             Ok::<_, DataFusionError>(ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties))?)
         };
         let writer = create().while_doing(|| format!("writing '{}'", path.display()))?;
-        Ok(Self { writer, rows: 0, buffer_bytes })
+        Ok(Self { writer, buffer_bytes })
     }
 
     /// Encodes rows.
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
-        self.rows += batch.num_rows();
         let mut write = || {
             self.writer.write(batch)?;
             if self.writer.memory_size() > self.buffer_bytes {
@@ -213,11 +211,15 @@ impl LocalParquet {
     }
 
     /// Encodes the end of the file.
-    pub(crate) fn close(self) -> Result<Written> {
+    pub(crate) fn close(mut self) -> Result<Written> {
         let path = self.writer.inner().path().to_owned();
-        let closed = holding_up(|| self.writer.into_inner()).map_err(DataFusionError::from);
-        let file = closed.while_doing(|| format!("writing '{}'", path.display()))?;
-        Ok(Written { rows: self.rows, file })
+        let close = || {
+            holding_up(|| self.writer.flush())?;
+            // What readers will be told.
+            let rows: i64 = self.writer.flushed_row_groups().iter().map(|group| group.num_rows()).sum();
+            Ok::<_, DataFusionError>(Written { rows: rows as usize, file: holding_up(|| self.writer.into_inner())? })
+        };
+        close().while_doing(|| format!("writing '{}'", path.display()))
     }
 }
 
@@ -230,18 +232,16 @@ async fn write_parquet(
 ) -> Result<usize> {
     let properties = writer_properties(options, &schema)?;
     let mut writer = AsyncArrowWriter::try_new(file, schema, Some(properties))?;
-    let mut rows = 0;
     let mut batches = std::pin::pin!(batches);
     while let Some(batch) = batches.try_next().await? {
-        rows += batch.num_rows();
         writer.write(&batch).await?;
         if writer.memory_size() > buffer_bytes {
             // A row group ends by the bytes of its columns, not only by its rows.
             writer.flush().await?;
         }
     }
-    writer.close().await?;
-    Ok(rows)
+    // What readers will be told.
+    Ok(writer.close().await?.file_metadata().num_rows() as usize)
 }
 
 async fn write_text(

@@ -19,6 +19,7 @@ use super::row_reader::RowReader;
 use super::zip::zipped;
 use crate::block::TaskId;
 use crate::physical::StageMetrics;
+use crate::physical::conservation::RowBalance;
 use crate::physical::gather::gather;
 use crate::physical::input_order::InputOrder;
 use crate::physical::tasks::{Task, TaskPlan, TaskStream, execute_tasks, properties, stream_of};
@@ -66,6 +67,19 @@ impl CombineExec {
         let properties = properties(schema, 1, EmissionType::Incremental);
         let input_orders = inputs.iter().map(|input| InputOrder::of(input.as_ref())).collect();
         Self { inputs, how, input_orders, properties, stage: StageMetrics::default() }
+    }
+
+    /// What must be equal: each input of a zip with its output, or all inputs of a mix with it, unless it ends with one of
+    /// them.
+    fn balances(&self, context: &TaskContext) -> Vec<Arc<RowBalance>> {
+        let new = |what: String| RowBalance::new(what, context);
+        match self.how {
+            Combination::Zip => {
+                (0..self.inputs.len()).map(|number| new(format!("input {number} of ZipExec"))).collect()
+            }
+            Combination::Mix { until_shortest: false, .. } => vec![new("MixExec".to_owned())],
+            Combination::Mix { until_shortest: true, .. } => Vec::new(),
+        }
     }
 
     /// Whether a row has the columns of all inputs.
@@ -133,8 +147,16 @@ impl ExecutionPlan for CombineExec {
 
 impl TaskPlan for CombineExec {
     fn tasks(&self, _partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
-        let reader = |input| Ok(RowReader::new(gather(input, Arc::clone(&context), self.stage.owner())?));
-        let inputs = self.inputs.iter().map(reader).collect::<Result<Vec<_>>>()?;
+        let balances = self.balances(&context);
+        let reader = |(number, input)| {
+            let rows = gather(input, Arc::clone(&context), self.stage.owner())?;
+            // All inputs of a mix are counted together.
+            Ok(RowReader::new(match balances.get(number).or(balances.first()) {
+                Some(balance) => balance.taking(rows),
+                None => rows,
+            }))
+        };
+        let inputs = self.inputs.iter().enumerate().map(reader).collect::<Result<Vec<_>>>()?;
         let schema = self.schema();
         let batches = match &self.how {
             Combination::Zip => zipped(inputs, Arc::clone(&schema)),
@@ -142,8 +164,12 @@ impl TaskPlan for CombineExec {
                 mixed(inputs, weights, *until_shortest, Arc::clone(&schema))
             }
         };
-        let task = Task { id: TaskId::root(0), batches: stream_of(schema, batches) };
-        Ok(stream::iter([Ok(task)]).boxed())
+        let mut batches = stream_of(schema, batches);
+        for balance in &balances {
+            batches = balance.giving(batches);
+            balance.all_begun()?;
+        }
+        Ok(stream::iter([Ok(Task { id: TaskId::root(0), batches })]).boxed())
     }
 
     fn stage_name(&self) -> String {

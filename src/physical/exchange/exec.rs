@@ -1,7 +1,7 @@
 //! [`ExchangeExec`].
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use datafusion::common::stats::Precision;
@@ -31,6 +31,7 @@ use super::window::Window;
 use super::{ExchangeScheme, collect_blocks};
 use crate::block::TaskId;
 use crate::physical::StageMetrics;
+use crate::physical::conservation::RowBalance;
 use crate::physical::executions::Executions;
 use crate::physical::gather::{PIECE_BYTES, blocks_in_order};
 use crate::physical::input_order::InputOrder;
@@ -65,6 +66,7 @@ enum Run {
 struct Execution {
     buckets: Shared<BoxFuture<'static, Result<Buckets, Arc<DataFusionError>>>>,
     next: AtomicUsize,
+    balance: Arc<RowBalance>,
 }
 
 impl fmt::Debug for Execution {
@@ -193,6 +195,8 @@ impl ExchangeExec {
         let context = Arc::clone(context);
         stage.owner().describe(QueryPool::query_of(&context), || self.map_stage_name());
         let cuts = self.cuts();
+        let balance = RowBalance::new(format!("ExchangeExec: {}", self.scheme), &context);
+        let taken = Arc::clone(&balance);
         let map_side = async move {
             if let Some(size) = cuts {
                 // Blocks of the input matter only where they stay what they are.
@@ -200,30 +204,34 @@ impl ExchangeExec {
                     BlockSize::Rows { strict: false, .. } => block_bytes(&context)?,
                     _ => PIECE_BYTES,
                 };
-                let blocks = blocks_in_order(&input, &context, stage.owner(), bytes)?;
+                let blocks = blocks_in_order(&input, &context, stage.owner(), bytes, &taken)?;
                 return Ok(Buckets::Streamed(Arc::new(AsyncMutex::new(Streamed::Cut(Cutter::new(blocks, size))))));
             }
             match scheme {
                 ExchangeScheme::Random { seed, num_blocks } => {
                     let shuffled = random::map_side(&input, &context, &stage, seed, num_blocks).await?;
+                    taken.take(shuffled.num_rows());
                     return Ok(Buckets::Random(Arc::new(shuffled)));
                 }
                 ExchangeScheme::Hash { keys, num_blocks, sort } => {
                     let hashed = hashed::map_side(&input, &context, &stage, keys, num_blocks, sort).await?;
+                    taken.take(hashed.num_rows());
                     return Ok(Buckets::Hash(Arc::new(hashed)));
                 }
                 ExchangeScheme::Range { order, boundaries } => {
                     let sorted = sorted::map_side(&input, &context, &stage, &order, boundaries.as_deref()).await?;
+                    taken.take(sorted.num_rows());
                     return Ok(Buckets::Sorted(Arc::new(sorted)));
                 }
                 ExchangeScheme::BlockOrder { seed, window: Some(size) } => {
-                    let blocks = blocks_in_order(&input, &context, stage.owner(), block_bytes(&context)?)?;
+                    let blocks = blocks_in_order(&input, &context, stage.owner(), block_bytes(&context)?, &taken)?;
                     let window = Streamed::Window(Window::new(blocks, seed, size));
                     return Ok(Buckets::Streamed(Arc::new(AsyncMutex::new(window))));
                 }
                 _ => {}
             }
             let blocks = collect_blocks(&input, &context, NextUse::AfterInput, stage.owner()).await?;
+            taken.take(blocks.iter().map(|block| block.handle.metadata().num_rows).sum());
             let buckets = slices::buckets(&scheme, blocks).into_iter().map(Mutex::new).collect();
             Ok(Buckets::Slices(Arc::new(buckets)))
         };
@@ -234,7 +242,8 @@ impl ExchangeExec {
                 None => internal_err!("the map side vanished").map_err(Arc::new),
             }
         };
-        let execution = Arc::new(Execution { buckets: buckets.boxed().shared(), next: AtomicUsize::new(0) });
+        let buckets = buckets.boxed().shared();
+        let execution = Arc::new(Execution { buckets, next: AtomicUsize::new(0), balance });
         *run = Run::Running(Arc::downgrade(&execution));
         Ok(Some(execution))
     }
@@ -351,7 +360,8 @@ impl TaskPlan for ExchangeExec {
         let schema = self.schema();
         let tasks = stream::try_unfold((execution, schema, run), |(execution, schema, run)| async move {
             let buckets = execution.buckets.clone().await.map_err(DataFusionError::Shared)?;
-            let mut index = execution.next.fetch_add(1, Relaxed);
+            let mut output = execution.balance.output();
+            let mut index = execution.next.fetch_add(1, AcqRel);
             let batches = match &buckets {
                 Buckets::Streamed(streamed) => match streamed.lock().await.next().await? {
                     Some((number, bucket)) => {
@@ -369,9 +379,12 @@ impl TaskPlan for ExchangeExec {
             };
             let Some(batches) = batches else {
                 *run.lock() = Run::Ended;
+                output.end()?;
+                execution.balance.all_begun()?;
                 return Ok(None);
             };
-            let task = Task { id: TaskId::root(index), batches: stream_of(Arc::clone(&schema), batches) };
+            let batches = output.of(stream_of(Arc::clone(&schema), batches));
+            let task = Task { id: TaskId::root(index), batches };
             Ok(Some((task, (execution, schema, run))))
         });
         Ok(tasks.boxed())

@@ -96,6 +96,11 @@ fn parts(runs: &Runs, codes: RangeInclusive<u64>, most_bytes: usize) -> Vec<Part
 }
 
 impl Hashed {
+    /// Rows of all tasks.
+    pub(super) fn num_rows(&self) -> usize {
+        self.runs.num_rows()
+    }
+
     /// Number of output tasks.
     pub(super) fn num_tasks(&self) -> usize {
         self.tasks.len()

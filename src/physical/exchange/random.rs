@@ -64,6 +64,11 @@ pub(super) async fn map_side(
 }
 
 impl Shuffled {
+    /// Rows of all tasks.
+    pub(super) fn num_rows(&self) -> usize {
+        self.runs.num_rows()
+    }
+
     /// Number of output tasks, at least one.
     pub(super) fn num_tasks(&self) -> usize {
         self.num_tasks

@@ -18,6 +18,7 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 
 use crate::block::{Block, TaskId, compact_views, copied, mix, row_random, sliced_bytes};
+use crate::physical::conservation::check_rows;
 use crate::physical::memory::query_memory;
 use crate::physical::stage::StageMetrics;
 use crate::physical::tasks::task_stream;
@@ -159,6 +160,7 @@ impl Runs {
                 while let Some(task) = tasks.try_next().await? {
                     let mut task = stage.measure(task);
                     let mut router = Router::new(&schema, coding.clone(), most_bits, task.id.hash());
+                    let (mut taken, mut given) = (0, 0);
                     let _reserved = store.working_set(stage.owner(), 2 * run_bytes)?;
                     loop {
                         let batch = task.batches.try_next().await?;
@@ -167,13 +169,18 @@ impl Runs {
                         if router.rows > 0 && (ended || router.bytes + bytes > run_bytes) {
                             let (pieces, block) = router.route(&mut bins)?;
                             let handle = store.put_pieces(block, NextUse::AfterInput, stage.owner())?;
+                            given += handle.metadata().num_rows;
                             runs.push(Run { task: task.id.child(runs.len()), pieces, handle });
                         }
                         match batch {
-                            Some(batch) => router.push(batch, bytes),
+                            Some(batch) => {
+                                taken += batch.num_rows();
+                                router.push(batch, bytes);
+                            }
                             None => break,
                         }
                     }
+                    check_rows(|| format!("routing the rows of task {}", task.id), taken, given)?;
                 }
                 Ok((runs, bins))
             });

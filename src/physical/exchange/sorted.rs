@@ -23,6 +23,7 @@ use futures::{StreamExt, TryStreamExt};
 use super::runs::Group;
 use crate::block::{Block, TaskId, sliced_bytes};
 use crate::config::BlockyardOptions;
+use crate::physical::conservation::check_rows;
 use crate::physical::memory::query_memory;
 use crate::physical::stage::StageMetrics;
 use crate::physical::tasks::task_stream;
@@ -137,13 +138,14 @@ pub(super) async fn map_side(
             while let Some(task) = tasks.try_next().await? {
                 let mut task = stage.measure(task);
                 let _reserved = store.working_set(stage.owner(), COPIES * run_bytes)?;
-                let (mut batches, mut bytes) = (Vec::new(), 0);
+                let (mut batches, mut bytes, mut taken, mut given) = (Vec::new(), 0, 0, 0);
                 loop {
                     let batch = task.batches.try_next().await?;
                     let more = batch.as_ref().map_or(0, sliced_bytes);
                     if !batches.is_empty() && (batch.is_none() || bytes + more > run_bytes) {
                         let (block, firsts) = sorted_run(&order, std::mem::take(&mut batches), bytes)?;
                         let handle = store.put_pieces(block, NextUse::AfterInput, stage.owner())?;
+                        given += handle.metadata().num_rows;
                         runs.push(Run { task: task.id.child(runs.len()), handle, firsts });
                         bytes = 0;
                     }
@@ -151,11 +153,13 @@ pub(super) async fn map_side(
                         Some(batch) if batch.num_rows() == 0 => {}
                         Some(batch) => {
                             bytes += more;
+                            taken += batch.num_rows();
                             batches.push(batch);
                         }
                         None => break,
                     }
                 }
+                check_rows(|| format!("sorting the rows of task {}", task.id), taken, given)?;
             }
             Ok(runs)
         });
@@ -275,6 +279,11 @@ fn tasks(mut cuts: Vec<Place>, boundaries: Option<Vec<Place>>) -> (Vec<Place>, V
 }
 
 impl Sorted {
+    /// Rows of all tasks.
+    pub(super) fn num_rows(&self) -> usize {
+        self.runs.iter().map(|run| run.handle.metadata().num_rows).sum()
+    }
+
     /// Number of output tasks, at least one.
     pub(super) fn num_tasks(&self) -> usize {
         self.tasks.len()

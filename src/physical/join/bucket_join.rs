@@ -12,7 +12,7 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use datafusion::arrow::datatypes::SchemaRef;
@@ -33,6 +33,7 @@ use parking_lot::Mutex;
 
 use super::merge::{can_merge, sort_merge};
 use crate::physical::StageMetrics;
+use crate::physical::conservation::{Output, RowBalance};
 use crate::physical::exchange::{Coding, Cut, Runs, cuts, equal_parts, exact_parts};
 use crate::physical::executions::Executions;
 use crate::physical::memory::query_memory;
@@ -51,6 +52,9 @@ const TABLE_ROW_BYTES: usize = 32;
 const LEAST_BUILD_BYTES: usize = 1 << 20;
 /// A bin with so many times the bytes of others is looked at code by code.
 const SKEWED: usize = 4;
+/// What the sides are called.
+const LEFT: &str = "JoinLeft";
+const RIGHT: &str = "JoinRight";
 /// What is larger by this factor than it should be is too large for a hash table.
 const TOO_LARGE: usize = 3;
 
@@ -90,9 +94,32 @@ impl fmt::Debug for Execution {
 #[derive(Debug)]
 enum Work {
     /// The other side streams through one hash join, partition by partition.
-    Stream(Arc<dyn ExecutionPlan>),
+    Stream { join: Arc<dyn ExecutionPlan>, written: Side },
     /// Both sides were written.
-    Buckets { left: Arc<Runs>, right: Arc<Runs>, buckets: Vec<Bucket>, target: usize },
+    Buckets { left: Side, right: Side, buckets: Vec<Bucket>, target: usize },
+}
+
+/// A side that was written.
+#[derive(Debug)]
+struct Side {
+    runs: Arc<Runs>,
+    balance: Arc<RowBalance>,
+}
+
+impl Side {
+    fn new(runs: Arc<Runs>, name: &str, context: &TaskContext) -> Self {
+        let balance = RowBalance::new(format!("BucketJoinExec: {name}"), context);
+        balance.take(runs.num_rows());
+        Self { runs, balance }
+    }
+
+    /// The rows with codes in `range`, as a plan with one partition.
+    fn source(&self, range: RangeInclusive<u64>) -> Result<Arc<dyn ExecutionPlan>> {
+        let (runs, schema) = (Arc::clone(&self.runs), Arc::clone(self.runs.schema()));
+        let output = Mutex::new(Some(self.balance.output()));
+        let rows = RowsOf { schema: Arc::clone(&schema), runs, range, output };
+        Ok(Arc::new(StreamingTableExec::try_new(schema, vec![Arc::new(rows)], None, None, false, None)?))
+    }
 }
 
 #[derive(Debug)]
@@ -137,7 +164,7 @@ impl BucketJoinExec {
             },
             Run::NotStarted => {}
         }
-        for (side, name) in self.sides.iter().zip(["JoinLeft", "JoinRight"]) {
+        for (side, name) in self.sides.iter().zip([LEFT, RIGHT]) {
             side.owner().describe(QueryPool::query_of(context), || name.to_owned());
         }
         let prepare = Prepare {
@@ -178,18 +205,21 @@ impl Prepare {
             JoinSide::Right => {
                 let right = self.runs(JoinSide::Right).await?;
                 if build_bytes(&right) <= small {
-                    let sources = vec![Arc::clone(self.join.left()), source(&right, 0..=u64::MAX)?];
+                    let written = Side::new(right, RIGHT, &self.context);
+                    let sources = vec![Arc::clone(self.join.left()), written.source(0..=u64::MAX)?];
                     let join = self.join.builder().with_new_children(sources)?.reset_state().build()?;
-                    return Ok(Work::Stream(join.swap_inputs(PartitionMode::CollectLeft)?));
+                    return Ok(Work::Stream { join: join.swap_inputs(PartitionMode::CollectLeft)?, written });
                 }
                 (self.runs(JoinSide::Left).await?, right)
             }
             JoinSide::Left | JoinSide::None => {
                 let left = self.runs(JoinSide::Left).await?;
                 if build_bytes(&left) <= small {
-                    let sources = vec![source(&left, 0..=u64::MAX)?, Arc::clone(self.join.right())];
+                    let written = Side::new(left, LEFT, &self.context);
+                    let sources = vec![written.source(0..=u64::MAX)?, Arc::clone(self.join.right())];
                     let join = self.join.builder().with_new_children(sources)?.reset_state();
-                    return Ok(Work::Stream(join.with_partition_mode(PartitionMode::CollectLeft).build_exec()?));
+                    let join = join.with_partition_mode(PartitionMode::CollectLeft).build_exec()?;
+                    return Ok(Work::Stream { join, written });
                 }
                 (left, self.runs(JoinSide::Right).await?)
             }
@@ -213,6 +243,7 @@ impl Prepare {
         };
         let buckets: Vec<_> = cut.await?.into_iter().map(bucket).collect();
         MetricBuilder::new(&self.metrics).global_counter("buckets").add(buckets.len());
+        let (left, right) = (Side::new(left, LEFT, &self.context), Side::new(right, RIGHT, &self.context));
         Ok(Work::Buckets { left, right, buckets, target })
     }
 
@@ -250,6 +281,15 @@ fn split(side: &Runs, cut: Cut, target: usize) -> Result<Vec<Cut>> {
 }
 
 impl Work {
+    /// The sides that were written.
+    fn written(&self) -> impl Iterator<Item = &Side> {
+        let (one, other) = match self {
+            Self::Stream { written, .. } => (written, None),
+            Self::Buckets { left, right, .. } => (left, Some(right)),
+        };
+        std::iter::once(one).chain(other)
+    }
+
     /// The rows of unit number `index`, if there is one.
     fn run(
         &self,
@@ -259,7 +299,7 @@ impl Work {
         context: &Arc<TaskContext>,
     ) -> Result<Option<SendableRecordBatchStream>> {
         match self {
-            Self::Stream(join) => match index < join.output_partitioning().partition_count() {
+            Self::Stream { join, .. } => match index < join.output_partitioning().partition_count() {
                 true => join.execute(index, Arc::clone(context)).map(Some),
                 false => Ok(None),
             },
@@ -267,7 +307,7 @@ impl Work {
                 let Some(bucket) = buckets.get(index) else {
                     return Ok(None);
                 };
-                let sources = vec![source(left, bucket.range.clone())?, source(right, bucket.range.clone())?];
+                let sources = vec![left.source(bucket.range.clone())?, right.source(bucket.range.clone())?];
                 let join = join.builder().with_new_children(sources)?.reset_state();
                 let join = join.with_partition_mode(PartitionMode::CollectLeft).build()?;
                 let count = |what: &'static str| MetricBuilder::new(metrics).global_counter(what).add(1);
@@ -288,18 +328,13 @@ impl Work {
     }
 }
 
-/// The rows of a side with codes in `range`, as a plan with one partition.
-fn source(runs: &Arc<Runs>, range: RangeInclusive<u64>) -> Result<Arc<dyn ExecutionPlan>> {
-    let schema = Arc::clone(runs.schema());
-    let rows = RowsOf { schema: Arc::clone(&schema), runs: Arc::clone(runs), range };
-    Ok(Arc::new(StreamingTableExec::try_new(schema, vec![Arc::new(rows)], None, None, false, None)?))
-}
-
 #[derive(Debug)]
 struct RowsOf {
     schema: SchemaRef,
     runs: Arc<Runs>,
     range: RangeInclusive<u64>,
+    /// Counts the rows of the first time that they are read.
+    output: Mutex<Option<Output>>,
 }
 
 impl PartitionStream for RowsOf {
@@ -308,7 +343,12 @@ impl PartitionStream for RowsOf {
     }
 
     fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
-        stream_of(Arc::clone(&self.schema), self.runs.stream(0..self.runs.len(), self.range.clone()))
+        let rows = self.runs.stream(0..self.runs.len(), self.range.clone());
+        let rows = stream_of(Arc::clone(&self.schema), rows);
+        match self.output.lock().take() {
+            Some(output) => output.of(rows),
+            None => rows,
+        }
     }
 }
 
@@ -383,10 +423,15 @@ impl ExecutionPlan for BucketJoinExec {
         let state = (execution, run, join, metrics, context);
         let units = stream::try_unfold(state, |(execution, run, join, metrics, context)| async move {
             let work = execution.work.clone().await.map_err(DataFusionError::Shared)?;
-            let index = execution.next.fetch_add(1, Relaxed);
-            match work.run(index, &join, &metrics, &context)? {
+            let mut begin: Vec<_> = work.written().map(|side| side.balance.output()).collect();
+            let index = execution.next.fetch_add(1, AcqRel);
+            let unit = work.run(index, &join, &metrics, &context)?;
+            // What the unit reads has outputs of its own now.
+            begin.iter_mut().try_for_each(Output::end)?;
+            match unit {
                 Some(batches) => Ok(Some((batches, (execution, run, join, metrics, context)))),
                 None => {
+                    work.written().try_for_each(|side| side.balance.all_begun())?;
                     *run.lock() = Run::Ended;
                     Ok::<_, DataFusionError>(None)
                 }
