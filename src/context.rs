@@ -54,8 +54,8 @@ pub struct Blockyard {
 
 /// Adds Blockyard to any application of DataFusion.
 pub trait SessionStateBuilderExt: Sized {
-    /// Installs options, functions, rules, nodes, SQL, the block store and the memory pool, around the planner and rules
-    /// that are there. Call it last. Fails when the spill directory cannot be used or a rule finds no place.
+    /// Installs options, functions, rules, nodes, SQL, the block store and the memory pool, around the planner and
+    /// rules that are there. Call it last. Fails when the spill directory cannot be used or a rule finds no place.
     fn with_blockyard(self, blockyard: Blockyard) -> Result<Self>;
 }
 
@@ -224,9 +224,9 @@ impl DataContext {
         BlockyardOptions::from_config(self.session.state().config_options())
     }
 
-    /// Changes options for datasets that are created from now on. The memory limit and the compression of spilled blocks
-    /// take effect at once, for running queries too. Fails when the memory limit is too small, and when the spill directory
-    /// changes, which only a new session can.
+    /// Changes options for datasets that are created from now on. The memory limit and the compression of spilled
+    /// blocks take effect at once, for running queries too. Fails when the memory limit is too small, and when the
+    /// spill directory changes, which only a new session can.
     pub fn configure(&self, change: impl FnOnce(&mut BlockyardOptions)) -> Result<()> {
         let mut options = self.config();
         let directory = options.spill_directory.clone();
@@ -273,8 +273,8 @@ impl DataContext {
         Ok(())
     }
 
-    /// Runs SQL statements separated by `;`. Definitions and settings take effect at once; the last query comes back as a
-    /// lazy dataset.
+    /// Runs SQL statements separated by `;`. Definitions and settings take effect at once; the last query comes back as
+    /// a lazy dataset.
     pub async fn sql(&self, statements: &str) -> Result<Dataset> {
         run_statements(self, statements).await
     }
@@ -313,9 +313,9 @@ impl DataContext {
         self.stored("FromArrow", blocks)
     }
 
-    /// The rows that the last query with [`OnError::Divert`](crate::OnError::Divert) to this name has diverted, with the error
-    /// (`_error`), the files that the task reads (`_file`), the number of the row among those of the task that came to the
-    /// function (`_row`), and the task (`_task`). Fails when no query has.
+    /// The rows that the last query with [`OnError::Divert`](crate::OnError::Divert) to this name has diverted, with
+    /// the error (`_error`), the files that the task reads (`_file`), the number of the row among those of the task
+    /// that came to the function (`_row`), and the task (`_task`). Fails when no query has.
     pub fn diverted(&self, name: &str) -> Result<Dataset> {
         self.scan("diverted", DivertedRows::new(Arc::clone(&self.store)).table(name)?)
     }

@@ -28,7 +28,8 @@ pub(crate) fn unknown_name(kind: &str, name: &str, owner: &str, candidates: &[&s
     plan_datafusion_err!("unknown {kind} '{name}'{of}.{hint} Accepted: {}", candidates.join(", "))
 }
 
-/// What a failed disk says of a temporary file. It is told as an error of IO, since neither other rows nor more memory would help.
+/// What a failed disk says of a temporary file. It is told as an error of IO, since neither other rows nor more memory
+/// would help.
 #[derive(Debug)]
 pub(crate) struct SpillError(String);
 

@@ -16,14 +16,14 @@ impl Dataset {
         self.via_dataframe(|frame| frame.union(other.clone().into_dataframe()))
     }
 
-    /// Row i of this dataset beside row i of each of the others, which must have as many. Columns of the others that one before
-    /// has too get a suffix: `a` becomes `a_1`, then `a_2`.
+    /// Row i of this dataset beside row i of each of the others, which must have as many. Columns of the others that
+    /// one before has too get a suffix: `a` becomes `a_1`, then `a_2`.
     pub fn zip(&self, others: &[&Self]) -> Result<Self> {
         Ok(self.with_plan(extension(ZipNode::try_new(self.plans_with(others))?)))
     }
 
-    /// Rows of this dataset and of others with the same columns by turns of some rows, each in its order, so that at any time
-    /// their numbers are proportional to the weights. The same datasets give the same rows in the same order.
+    /// Rows of this dataset and of others with the same columns by turns of some rows, each in its order, so that at
+    /// any time their numbers are proportional to the weights. The same datasets give the same rows in the same order.
     pub fn mix(&self, others: &[&Self], options: MixOptions) -> Result<Self> {
         Ok(self.with_plan(extension(MixNode::try_new(self.plans_with(others), options)?)))
     }
@@ -39,15 +39,15 @@ impl Dataset {
         self.via_dataframe(|frame| frame.sort(order))
     }
 
-    /// Sorted by expressions, each with its own direction and place of nulls: `col("a").sort(false, true)` is descending with
-    /// nulls first.
+    /// Sorted by expressions, each with its own direction and place of nulls: `col("a").sort(false, true)` is
+    /// descending with nulls first.
     pub fn sort_by(&self, order: Vec<SortExpr>) -> Result<Self> {
         self.via_dataframe(|frame| frame.sort(order))
     }
 
     /// One row for each column: `column`, `type`, `count` of values, `missing_percentage`, and for numbers
-    /// `zero_percentage`, `mean`, `std` (of a sample: n - 1), `median` (an estimate), with `min` and `max` as texts. Reads
-    /// the rows once.
+    /// `zero_percentage`, `mean`, `std` (of a sample: n - 1), `median` (an estimate), with `min` and `max` as texts.
+    /// Reads the rows once.
     pub fn summary(&self) -> Result<Self> {
         Ok(self.with_plan(summary(self.plan.clone())?))
     }
@@ -81,7 +81,8 @@ impl Dataset {
         })
     }
 
-    /// As [`Dataset::join`], where columns that both sides have get the suffixes, the left one's and the right one's: with
+    /// As [`Dataset::join`], where columns that both sides have get the suffixes, the left one's and the right one's:
+    /// with
     /// `("", "_right")` there are `a` and `a_right`. Fails where names stay equal.
     pub fn join_with_suffixes(
         &self,
@@ -119,7 +120,8 @@ impl Dataset {
     }
 
     /// A uniform random permutation of all rows: the same for the same seed and input, whatever the threads and the
-    /// memory limit. Without a seed one is drawn now; with [`RandomSeed::each_execution`] every epoch has its own order.
+    /// memory limit. Without a seed one is drawn now; with [`RandomSeed::each_execution`] every epoch has its own
+    /// order.
     pub fn random_shuffle(&self, seed: impl Into<RandomSeed>) -> Result<Self> {
         self.random_shuffle_into(seed, None)
     }
@@ -129,37 +131,39 @@ impl Dataset {
         Ok(self.with_plan(extension(RandomShuffleNode::try_new(self.plan.clone(), seed, num_blocks)?)))
     }
 
-    /// The same rows in `num_blocks` blocks of equal size. Without `shuffle` the order stays and as few rows as possible
-    /// move; with it every block gets rows of every block of the input.
+    /// The same rows in `num_blocks` blocks of equal size. Without `shuffle` the order stays and as few rows as
+    /// possible move; with it every block gets rows of every block of the input.
     pub fn repartition(&self, num_blocks: usize, shuffle: bool) -> Result<Self> {
         self.repartition_into(Repartitioning::Blocks { num_blocks, shuffle })
     }
 
-    /// The same rows in blocks by the columns `keys`: rows with equal keys are in one block, in their order. `num_blocks` of
-    /// them, or as many as the bytes ask for; with `sort` the rows of each block are sorted by the keys, ascending, nulls last.
-    /// A block that is sorted has to fit in memory; one of more than `target_max_block_size` is cut.
+    /// The same rows in blocks by the columns `keys`: rows with equal keys are in one block, in their order.
+    /// `num_blocks` of them, or as many as the bytes ask for; with `sort` the rows of each block are sorted by the
+    /// keys, ascending, nulls last. A block that is sorted has to fit in memory; one of more than
+    /// `target_max_block_size` is cut.
     pub fn repartition_by(&self, keys: &[&str], num_blocks: Option<usize>, sort: bool) -> Result<Self> {
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
         self.repartition_into(Repartitioning::Keys { keys, num_blocks, sort })
     }
 
-    /// The rows sorted by the columns `keys`, ascending, nulls last, in a block more than there are boundaries: a block begins with
-    /// the first row of which the first key is not less than a boundary. Boundaries ascend. A block of more than
+    /// The rows sorted by the columns `keys`, ascending, nulls last, in a block more than there are boundaries: a block
+    /// begins with the first row of which the first key is not less than a boundary. Boundaries ascend. A block of more
+    /// than
     /// `target_max_block_size` is cut.
     pub fn repartition_by_ranges(&self, keys: &[&str], boundaries: Vec<ScalarValue>) -> Result<Self> {
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
         self.repartition_into(Repartitioning::Ranges { keys, boundaries })
     }
 
-    /// The same rows, in their order, in blocks of `target_num_rows_per_block`, while they come: nothing waits for the last row.
-    /// With `strict` all blocks but the last have as many; otherwise blocks of the input are cut but not joined, so that each
-    /// may end with a short one. A block of more than `target_max_block_size` is cut.
+    /// The same rows, in their order, in blocks of `target_num_rows_per_block`, while they come: nothing waits for the
+    /// last row. With `strict` all blocks but the last have as many; otherwise blocks of the input are cut but not
+    /// joined, so that each may end with a short one. A block of more than `target_max_block_size` is cut.
     pub fn repartition_rows(&self, target_num_rows_per_block: usize, strict: bool) -> Result<Self> {
         self.repartition_into(Repartitioning::Rows { target_num_rows_per_block, strict })
     }
 
-    /// The same rows, in their order, in blocks of at most `target_bytes_per_block`, unless one row has more. Small blocks are
-    /// joined. Nothing waits for the last row.
+    /// The same rows, in their order, in blocks of at most `target_bytes_per_block`, unless one row has more. Small
+    /// blocks are joined. Nothing waits for the last row.
     pub fn repartition_bytes(&self, target_bytes_per_block: usize) -> Result<Self> {
         self.repartition_into(Repartitioning::Bytes { target_bytes_per_block })
     }
@@ -173,8 +177,8 @@ impl Dataset {
         self.randomize_blocks(seed.into(), None)
     }
 
-    /// The same blocks in random order while they come: each is taken from the next `window` ones, so that nothing waits for the
-    /// last block.
+    /// The same blocks in random order while they come: each is taken from the next `window` ones, so that nothing
+    /// waits for the last block.
     pub fn randomize_block_order_within(&self, seed: impl Into<RandomSeed>, window: usize) -> Result<Self> {
         self.randomize_blocks(seed.into(), Some(window))
     }

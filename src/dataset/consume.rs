@@ -206,7 +206,8 @@ impl Dataset {
         Ok(paths)
     }
 
-    /// Runs the dataset and keeps its blocks in the store, in memory or spilled, until the last clone of the result drops.
+    /// Runs the dataset and keeps its blocks in the store, in memory or spilled, until the last clone of the result
+    /// drops.
     pub async fn materialize(&self) -> Result<Self> {
         let attempt = self.attempt()?;
         let stored = match self.collect_once(&attempt).await {
@@ -250,14 +251,15 @@ impl Dataset {
         self.last.lock().as_ref().map_or(String::new(), Execution::status)
     }
 
-    /// What the last execution has put up with, a line for each stage: rows that failed, tasks that gave up, calls and reads that
-    /// were tried again, with the first error.
+    /// What the last execution has put up with, a line for each stage: rows that failed, tasks that gave up, calls and
+    /// reads that were tried again, with the first error.
     pub fn failures(&self) -> Option<String> {
         self.last.lock().as_ref().and_then(Execution::failures)
     }
 
-    /// How the last execution stands, in several lines: one for all of it, one for each stage with its tasks, actors, queued
-    /// blocks and what holds it back, and one for each task that seems to hang. Empty before the first execution.
+    /// How the last execution stands, in several lines: one for all of it, one for each stage with its tasks, actors,
+    /// queued blocks and what holds it back, and one for each task that seems to hang. Empty before the first
+    /// execution.
     pub fn progress(&self) -> Vec<String> {
         self.last.lock().as_ref().map_or(Vec::new(), Execution::progress)
     }

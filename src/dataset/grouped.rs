@@ -99,10 +99,10 @@ impl GroupedDataset {
     }
 
     /// Calls a function with all rows of each group, and gives the rows that it returns. `options` are those of
-    /// [`Dataset::map_batches`], but for `on_error`. Without keys all rows are one group. Groups come in no particular order; the rows of a group in that of the
-    /// dataset. A group has to fit in memory, beside others that are sorted with it, unless the function takes pieces of groups:
-    /// with a `batch_size` of so many rows it gets at most these at once, all of one group and in any order, and pieces of a group may
-    /// be smaller.
+    /// [`Dataset::map_batches`], but for `on_error`. Without keys all rows are one group. Groups come in no particular
+    /// order; the rows of a group in that of the dataset. A group has to fit in memory, beside others that are sorted
+    /// with it, unless the function takes pieces of groups: with a `batch_size` of so many rows it gets at most these
+    /// at once, all of one group and in any order, and pieces of a group may be smaller.
     pub fn map_groups(&self, function: impl Into<MapFunction>, options: MapOptions) -> Result<Dataset> {
         let (function, options) = function.into().resolve(self.dataset.context.functions(), options)?;
         let keys = self.keys.iter().filter_map(|key| key.try_as_col().map(|column| column.name.clone())).collect();

@@ -1,5 +1,5 @@
-//! Directories of temporary files with a locked file in them. The operating system drops the lock however a process dies, so others
-//! know which directories they may remove, without looking at ages or process ids.
+//! Directories of temporary files with a locked file in them. The operating system drops the lock however a process
+//! dies, so others know which directories they may remove, without looking at ages or process ids.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,7 +19,8 @@ pub(crate) struct LockedDirectory {
 }
 
 impl LockedDirectory {
-    /// Makes the directory `name` in `root`, under the name `unfinished` at first: whoever sees the real one finds it locked.
+    /// Makes the directory `name` in `root`, under the name `unfinished` at first: whoever sees the real one finds it
+    /// locked.
     pub(crate) fn create(root: &Path, name: &str, unfinished: &str) -> io::Result<Self> {
         let hidden = root.join(unfinished);
         fs::create_dir_all(&hidden)?;

@@ -1,5 +1,5 @@
-//! Ray's `map_groups`: rows with equal keys come into one block, sorted by them, and a function gets the rows of each group.
-//! A function that takes pieces of groups gets them from a sort instead, which needs memory for no group.
+//! Ray's `map_groups`: rows with equal keys come into one block, sorted by them, and a function gets the rows of each
+//! group. A function that takes pieces of groups gets them from a sort instead, which needs memory for no group.
 //! Without keys all rows are one group.
 //! Rust: `group_by(keys).map_groups(f, options)`. SQL: `map_groups(t, 'f', keys => ['a'])`.
 

@@ -1,5 +1,5 @@
-//! Writes blocks to files while their rows come: a block that is gathered first has left the caches of the processor, and takes its
-//! bytes in memory, before it is encoded.
+//! Writes blocks to files while their rows come: a block that is gathered first has left the caches of the processor,
+//! and takes its bytes in memory, before it is encoded.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ const SAMPLE_BYTES: usize = 4 << 20;
 /// In so many steps the memory of a block is reserved.
 const RESERVED_STEPS: usize = 64;
 
-/// The files of the blocks of one partition after another. Blocks are cut by the rule of [`crate::block::OutputBuffer`], but a
-/// block from which rows are written already is not cut before them.
+/// The files of the blocks of one partition after another. Blocks are cut by the rule of
+/// [`crate::block::OutputBuffer`], but a block from which rows are written already is not cut before them.
 pub(super) struct BlockFiles {
     pub(super) writer: FileWriter,
     pub(super) staging: Arc<Staging>,

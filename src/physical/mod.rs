@@ -90,7 +90,8 @@ fn recompute_children(
     plan.replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
 }
 
-/// Statistics of an operator that gives the rows of its input: of all of them, not of a partition, which pulls what comes.
+/// Statistics of an operator that gives the rows of its input: of all of them, not of a partition, which pulls what
+/// comes.
 fn rows_of_input(inputs: &[Arc<Statistics>], args: &StatisticsArgs, schema: &Schema) -> Arc<Statistics> {
     match args.partition() {
         None => Arc::clone(&inputs[0]),

@@ -52,7 +52,8 @@ pub(crate) struct ReadExec {
 pub(crate) struct ReadMemory {
     /// Bytes of a row once it is decoded; 0 where the source does not know.
     pub(crate) row_bytes: usize,
-    /// Bytes that each task holds while it runs, beside the batches that it gives; empty where the source does not know.
+    /// Bytes that each task holds while it runs, beside the batches that it gives; empty where the source does not
+    /// know.
     pub(crate) task_bytes: Vec<usize>,
 }
 
@@ -302,7 +303,8 @@ impl Reading {
     }
 }
 
-/// Whether a scan leaves out rows by filters that change while the query runs, so that it gives other rows when it runs again.
+/// Whether a scan leaves out rows by filters that change while the query runs, so that it gives other rows when it runs
+/// again.
 fn filters_change(scan: &Arc<dyn ExecutionPlan>) -> bool {
     let predicate = file_scan(scan).and_then(|config| config.file_source.filter());
     predicate.is_some_and(|predicate| {

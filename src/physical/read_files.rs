@@ -65,8 +65,8 @@ impl ReadFiles {
 }
 
 impl ReadFiles {
-    /// Fails where a file of a task is no longer what it was when the query was planned: what is known of its rows and their
-    /// places would be wrong.
+    /// Fails where a file of a task is no longer what it was when the query was planned: what is known of its rows and
+    /// their places would be wrong.
     pub(super) async fn check(&self, task: usize, context: &TaskContext) -> Result<()> {
         let Some((config, group)) = file_scan(&self.0).and_then(|c| Some((c, c.file_groups.get(task)?))) else {
             return Ok(());
@@ -99,7 +99,8 @@ impl ReadFiles {
     }
 }
 
-/// Whether two looks at a place found the same file. Some stores list times more exactly than they tell them of one file.
+/// Whether two looks at a place found the same file. Some stores list times more exactly than they tell them of one
+/// file.
 fn is_same(planned: &ObjectMeta, now: &ObjectMeta) -> bool {
     let tags = planned.e_tag.as_ref().zip(now.e_tag.as_ref()).map(|(planned, now)| planned == now);
     let versions = planned.version.as_ref().zip(now.version.as_ref()).is_none_or(|(planned, now)| planned == now);

@@ -31,8 +31,8 @@ use crate::runtime::Drivers;
 use crate::sinks::{FileWriter, PartitionColumns, Staged, Staging, Target};
 use crate::store::{BlockStore, Owner, QueryPool};
 
-/// A row group is not larger than this. It is written when all of it is encoded: several in a file keep the disk busy meanwhile, and
-/// the dictionaries of their columns in the caches of the processor.
+/// A row group is not larger than this. It is written when all of it is encoded: several in a file keep the disk busy
+/// meanwhile, and the dictionaries of their columns in the caches of the processor.
 const MOST_ROW_GROUP_BYTES: usize = 32 << 20;
 
 /// What the writer of a column takes beside the values: its dictionary and the buffers of a page.
@@ -60,7 +60,8 @@ impl WriteExec {
         Self { input, input_order, writer, target, by: None, properties, metrics: ExecutionPlanMetricsSet::new() }
     }
 
-    /// The same write into the directories that the values of these columns are. Its input is sorted by them in each task.
+    /// The same write into the directories that the values of these columns are. Its input is sorted by them in each
+    /// task.
     pub(crate) fn partitioned_by(self, by: PartitionColumns) -> Self {
         Self { by: Some(by), ..self }
     }

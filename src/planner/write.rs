@@ -178,8 +178,8 @@ fn check_names(schema: &Schema) -> Result<()> {
     }
 }
 
-/// The rows by the values of `keys`, and as they were within each: who writes them has one file open at a time, however many
-/// values there are.
+/// The rows by the values of `keys`, and as they were within each: who writes them has one file open at a time, however
+/// many values there are.
 fn sorted_by(input: Arc<dyn ExecutionPlan>, keys: &[String], partitions: usize) -> Result<Arc<dyn ExecutionPlan>> {
     let schema = input.schema();
     let options = SortOptions { descending: false, nulls_first: false };

@@ -12,8 +12,9 @@ use crate::error::unknown_name;
 pub enum SaveMode {
     /// Adds files, numbered on from those that are there. The default for directories.
     Append,
-    /// Removes what writes of the same format have made there, once the new files are complete: other files stay. Fails where there
-    /// are others of this format, which would be read together with the new ones. The default for single files.
+    /// Removes what writes of the same format have made there, once the new files are complete: other files stay. Fails
+    /// where there are others of this format, which would be read together with the new ones. The default for single
+    /// files.
     Overwrite,
     /// Removes all that is there once the new files are complete, whoever made it, but for hidden files.
     OverwriteAll,

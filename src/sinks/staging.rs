@@ -1,9 +1,11 @@
 //! The commit protocol: files are written into a hidden directory beside their place and renamed when all are complete.
 //!
-//! A reader never sees part of a file, and sees none of the files before all of them are written. Renaming many files is
-//! not atomic: a process that is killed in that moment leaves some of them, and those that an overwrite replaces in a
-//! `.blockyard-*-old` directory, which nobody removes. What a killed process had staged stays in a `.blockyard-*` directory: the next
-//! write to the same place removes it, or the next session with the same spill directory. Readers ignore both.
+//! A reader never sees part of a file, and sees none of the files before all of them are written. Renaming many files
+//! is not atomic: a process that is killed in that moment leaves some of them, and those that an overwrite replaces in
+//! a
+//! `.blockyard-*-old` directory, which nobody removes. What a killed process had staged stays in a `.blockyard-*`
+//! directory: the next write to the same place removes it, or the next session with the same spill directory. Readers
+//! ignore both.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -70,7 +72,8 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Prepares a write. `None` when the mode says to leave what is there; fails when it says that nothing may be there.
+    /// Prepares a write. `None` when the mode says to leave what is there; fails when it says that nothing may be
+    /// there.
     pub(crate) async fn begin(store: Arc<dyn ObjectStore>, target: Target) -> Result<Option<Self>> {
         let path = target.url.prefix().clone();
         let existing = match target.single_file {
@@ -245,7 +248,8 @@ impl Drop for Staging {
     }
 }
 
-/// Whether a file is one that a write of this format to this place has made: `part-000000.parquet`, and so in `key=value` directories.
+/// Whether a file is one that a write of this format to this place has made: `part-000000.parquet`, and so in
+/// `key=value` directories.
 fn is_made_by_writes(target: &Target, path: &Path) -> bool {
     let below: Vec<_> = path.prefix_match(target.url.prefix()).into_iter().flatten().collect();
     let Some((name, directories)) = below.split_last() else {
@@ -294,7 +298,8 @@ pub(crate) fn extensions_of(extension: &str) -> &[&str] {
     }
 }
 
-/// Removes what dead processes have staged in a directory. What cannot be removed stays; so do files that were set aside.
+/// Removes what dead processes have staged in a directory. What cannot be removed stays; so do files that were set
+/// aside.
 fn sweep(directory: &std::path::Path) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();

@@ -1,7 +1,7 @@
 //! The columns of files: what the first file tells, and whether another one, or the same file later, agrees with it.
 //!
-//! Text has no types, so they come from its first rows: all of them where the file is small. Where those have no value of a
-//! column, more are looked at; a column without any value yet is text, in which everything fits.
+//! Text has no types, so they come from its first rows: all of them where the file is small. Where those have no value
+//! of a column, more are looked at; a column without any value yet is text, in which everything fits.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -172,7 +172,8 @@ pub(super) fn nullable(schema: &Schema) -> Schema {
     Schema::new_with_metadata(fields, schema.metadata().clone())
 }
 
-/// A file that has come in the place of the one that told the columns must still have them. A key of JSON may always be absent.
+/// A file that has come in the place of the one that told the columns must still have them. A key of JSON may always be
+/// absent.
 pub(super) fn check_same_columns(told: &Schema, found: &Schema, kind: FileKind) -> Result<()> {
     let gone = |place: usize, name: &str| match kind {
         FileKind::Parquet => found.field_with_name(name).is_err(),

@@ -1,7 +1,7 @@
 //! Ray's `read_parquet`, `read_csv`, `read_json`: files as a table with read tasks.
 //!
-//! The columns come from the first file and stay those of the table. Which files there are, how large, and what their footers
-//! say is found out anew for each scan: a table may be a view that lives for long.
+//! The columns come from the first file and stay those of the table. Which files there are, how large, and what their
+//! footers say is found out anew for each scan: a table may be a view that lives for long.
 
 use std::fmt;
 use std::sync::Arc;

@@ -122,8 +122,8 @@ pub struct ReadOptions {
     /// CSV: values in quotes may have line breaks. A file is then read by one task. Default: false, which reads such
     /// values wrongly when a file is cut into tasks.
     pub newlines_in_values: bool,
-    /// CSV and JSON: types of columns, in place of those that the first rows seem to have. A key of JSON need not be in any of
-    /// them.
+    /// CSV and JSON: types of columns, in place of those that the first rows seem to have. A key of JSON need not be in
+    /// any of them.
     pub types: Vec<(String, DataType)>,
 }
 

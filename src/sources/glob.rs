@@ -1,7 +1,7 @@
 //! Paths with wildcards, as a shell reads them.
 //!
-//! `*` and `?` mean characters of one name, `[a-c]` one of some characters, `{a,b}` one of some texts, and `**` any number of
-//! directories.
+//! `*` and `?` mean characters of one name, `[a-c]` one of some characters, `{a,b}` one of some texts, and `**` any
+//! number of directories.
 
 use datafusion::common::{Result, plan_datafusion_err};
 use glob::{MatchOptions, Pattern};
@@ -60,7 +60,8 @@ impl Glob {
     }
 }
 
-/// The patterns that one with `{a,b}` stands for. A brace without a partner or a comma is itself. `None` where they are too many.
+/// The patterns that one with `{a,b}` stands for. A brace without a partner or a comma is itself. `None` where they are
+/// too many.
 fn without_braces(pattern: &str) -> Option<Vec<String>> {
     let mut open = vec![pattern.to_owned()];
     let mut closed = Vec::new();

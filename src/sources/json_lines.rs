@@ -1,7 +1,8 @@
 //! Reads lines of JSON, each an object, strictly.
 //!
-//! The decoder of Arrow cuts `1.5` to `1` for a column of integers, and can leave out a key that is none of the columns. Here integers
-//! are decoded as the text that they are, and then parsed; and who reads all columns gets an error for a key that none of them is.
+//! The decoder of Arrow cuts `1.5` to `1` for a column of integers, and can leave out a key that is none of the
+//! columns. Here integers are decoded as the text that they are, and then parsed; and who reads all columns gets an
+//! error for a key that none of them is.
 
 use std::io::{self, Cursor, Read};
 use std::sync::Arc;

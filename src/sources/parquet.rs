@@ -98,8 +98,8 @@ fn is_among(column: &ColumnChunkMetaData, columns: &[&str]) -> bool {
 fn held_bytes(column: &ColumnChunkMetaData) -> usize {
     let (compressed, decoded) = (column.compressed_size().max(0) as usize, column.uncompressed_size().max(0) as usize);
     let bytes = compressed + decoded.min(2 * PAGE_BYTES);
-    // Small buffers grow, and an allocator has four sizes between a power of two and the next. Of large ones, what is not
-    // written to takes no memory.
+    // Small buffers grow, and an allocator has four sizes between a power of two and the next. Of large ones, what is
+    // not written to takes no memory.
     if compressed < SMALL_CHUNK { bytes + bytes / 4 } else { bytes }
 }
 

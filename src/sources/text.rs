@@ -1,5 +1,5 @@
-//! Files of text: their columns and types are a guess by the first rows. Where a later row does not fit, the error names the file, the
-//! line, and how to say what the columns are.
+//! Files of text: their columns and types are a guess by the first rows. Where a later row does not fit, the error
+//! names the file, the line, and how to say what the columns are.
 //!
 //! Wraps the source of DataFusion's scan, which stays as it is but for the errors of CSV and the reader of JSON.
 
@@ -138,7 +138,8 @@ impl FileSource for TextSource {
     }
 }
 
-/// Opens files with the columns of the scan: a column that paths give would be without nulls in a file whose path has a value.
+/// Opens files with the columns of the scan: a column that paths give would be without nulls in a file whose path has a
+/// value.
 struct SameColumns {
     inner: Arc<dyn FileOpener>,
     schema: SchemaRef,

@@ -1,5 +1,5 @@
-//! Front door 2: SQL. Text becomes the same nodes as the Dataset API: statements are normalised, relations that are ours
-//! are planned here, and everything else is DataFusion's.
+//! Front door 2: SQL. Text becomes the same nodes as the Dataset API: statements are normalised, relations that are
+//! ours are planned here, and everything else is DataFusion's.
 
 mod arguments;
 mod column_types;

@@ -218,8 +218,8 @@ async fn a_plan_can_run_twice() {
     }
 }
 
-/// What plain DataFusion does, which the tests above guard against. When one of these fails after an upgrade, a workaround
-/// may have become unnecessary.
+/// What plain DataFusion does, which the tests above guard against. When one of these fails after an upgrade, a
+/// workaround may have become unnecessary.
 #[tokio::test]
 async fn datafusion_still_has_its_traps() {
     use datafusion::logical_expr::Partitioning;

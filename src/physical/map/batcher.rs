@@ -44,8 +44,8 @@ impl Batcher {
         }
     }
 
-    /// Groups of rows with equal values in the columns `keys`, those of more than `most_rows` in pieces. Rows of a group are
-    /// neighbours.
+    /// Groups of rows with equal values in the columns `keys`, those of more than `most_rows` in pieces. Rows of a
+    /// group are neighbours.
     pub(super) fn groups(keys: Arc<[usize]>, most_rows: usize, schema: SchemaRef) -> Self {
         Self::Groups { keys, most_rows, schema, incoming: VecDeque::new(), open: Vec::new(), rows: 0 }
     }

@@ -59,8 +59,8 @@ pub struct SpillFileInfo {
 }
 
 impl SpillDirectories {
-    /// Makes a directory in each of `roots`, or in the temporary directory of the system, and removes what dead processes
-    /// left there. Fails when one cannot be used.
+    /// Makes a directory in each of `roots`, or in the temporary directory of the system, and removes what dead
+    /// processes left there. Fails when one cannot be used.
     pub fn open(roots: &[PathBuf], quota: u64) -> Result<Self> {
         Self::on_disk(roots, quota, Arc::new(LocalDisk::default()))
     }
@@ -164,8 +164,8 @@ impl SpillDirectories {
         Ok(file)
     }
 
-    /// Removes all files and directories now, although somebody may still hold them: a process that ends does not wait for
-    /// its threads.
+    /// Removes all files and directories now, although somebody may still hold them: a process that ends does not wait
+    /// for its threads.
     pub fn close(&self) {
         *self.closed.write() = true;
         for directory in &self.own {
@@ -305,7 +305,8 @@ impl Drop for OwnDirectory {
     }
 }
 
-/// Says in a directory of this process where it has other files that are to go should it die. Dropping it says that they are gone.
+/// Says in a directory of this process where it has other files that are to go should it die. Dropping it says that
+/// they are gone.
 #[derive(Debug)]
 pub(crate) struct Note(PathBuf);
 
@@ -334,7 +335,8 @@ fn sweep(root: &Path) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let dead = match name.strip_prefix('.') {
             None => name.starts_with(PREFIX) && was_left(&path),
-            // Of a directory that is being made; or of a write that is not complete, in which old files may be set aside.
+            // Of a directory that is being made; or of a write that is not complete, in which old files may be set
+            // aside.
             Some(name) => name.starts_with(PREFIX) && !name.ends_with(SET_ASIDE) && was_left_or_begun_long_ago(&path),
         };
         if dead {

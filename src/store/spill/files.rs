@@ -36,8 +36,8 @@ impl SpillFiles {
         &self.directories
     }
 
-    /// Writes at the end of a file with room, in another spill directory where the disk of one is full. What `write` leaves
-    /// incomplete is never read, and the file not used again.
+    /// Writes at the end of a file with room, in another spill directory where the disk of one is full. What `write`
+    /// leaves incomplete is never read, and the file not used again.
     pub(super) fn append<T>(&self, write: impl Fn(&mut Appender) -> Result<T>) -> Result<(Arc<TempFile>, T)> {
         let mut file = match self.take_idle() {
             Some(file) => file,

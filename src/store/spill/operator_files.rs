@@ -27,8 +27,8 @@ impl TempFileFactory for OperatorFiles {
     }
 }
 
-/// DataFusion's handle of one of its files. An operator may read it while it is still written. Where its disk is full, it goes on in
-/// another spill directory.
+/// DataFusion's handle of one of its files. An operator may read it while it is still written. Where its disk is full,
+/// it goes on in another spill directory.
 struct OperatorFile {
     parts: Arc<Mutex<Parts>>,
     /// The first of its files.
