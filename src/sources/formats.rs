@@ -43,7 +43,7 @@ impl FileKind {
         self.extensions()[0]
     }
 
-    /// What a path names, by how it or the files in the directory end.
+    /// What a path names, by how it or the files in the directory end, or in `key=value` directories below it.
     pub(crate) fn of_path(path: &str) -> Option<Self> {
         let all = [Self::Parquet, Self::Csv, Self::Json];
         let of_name = |name: &str| {
@@ -59,7 +59,8 @@ impl FileKind {
                 .map(|entry| entry.file_name().to_string_lossy().into_owned())
                 .collect();
             names.sort();
-            names.iter().find_map(|name| of_name(name))
+            let below = |name: &String| name.contains('=').then(|| Self::of_path(&format!("{path}/{name}/"))).flatten();
+            names.iter().find_map(|name| of_name(name)).or_else(|| names.iter().find_map(below))
         })
     }
 

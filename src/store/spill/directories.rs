@@ -14,18 +14,13 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use super::disk::{Appends, Disk, DiskFile, LocalDisk};
+use super::sweep::{Note, PREFIX, sweep};
 use crate::config::ByteSize;
-use crate::disk::{LockedDirectory, was_left, was_left_or_begun_long_ago};
+use crate::disk::LockedDirectory;
 use crate::error::SpillError;
 
-/// How the directories of processes are called.
-const PREFIX: &str = "blockyard-";
-/// How directories with old files end that a write has set aside. They are not ours to remove.
-const SET_ASIDE: &str = "-old";
 /// Files of operators that are open for reading at once: a merge reads as many as it likes.
 const CONCURRENT_READS: usize = 8;
-/// How the files are called that say where a process has others.
-const NOTE: &str = "staged-";
 
 /// The spill directories of a session, used in turn, under one quota. Also makes the temporary files of DataFusion's
 /// operators.
@@ -305,59 +300,11 @@ impl Drop for OwnDirectory {
     }
 }
 
-/// Says in a directory of this process where it has other files that are to go should it die. Dropping it says that
-/// they are gone.
-#[derive(Debug)]
-pub(crate) struct Note(PathBuf);
-
-impl Drop for Note {
-    fn drop(&mut self) {
-        let _gone = fs::remove_file(&self.0);
-    }
-}
-
 impl SpillDirectories {
     /// Notes the directory of a write that is not complete.
     pub(crate) fn note(&self, staged: &Path) -> Result<Note> {
-        let path = self.own[0].path().join(format!("{NOTE}{}", Uuid::new_v4().simple()));
-        let noted = fs::write(&path, staged.as_os_str().as_encoded_bytes());
-        noted.map_err(|e| io_error(&e, &format!("cannot write {}", path.display())))?;
-        Ok(Note(path))
-    }
-}
-
-/// Removes the directories of processes that have died. What cannot be removed stays.
-fn sweep(root: &Path) {
-    let Ok(entries) = fs::read_dir(root) else {
-        return;
-    };
-    for path in entries.flatten().map(|entry| entry.path()) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let dead = match name.strip_prefix('.') {
-            None => name.starts_with(PREFIX) && was_left(&path),
-            // Of a directory that is being made; or of a write that is not complete, in which old files may be set
-            // aside.
-            Some(name) => name.starts_with(PREFIX) && !name.ends_with(SET_ASIDE) && was_left_or_begun_long_ago(&path),
-        };
-        if dead {
-            sweep_noted(&path);
-            let _gone = fs::remove_dir_all(&path);
-        }
-    }
-}
-
-/// Removes what a process that has died noted in its directory.
-fn sweep_noted(directory: &Path) {
-    let files = fs::read_dir(directory).into_iter().flatten().flatten();
-    for note in files.filter(|file| file.file_name().to_string_lossy().starts_with(NOTE)) {
-        let Ok(staged) = fs::read_to_string(note.path()) else {
-            continue;
-        };
-        let staged = Path::new(&staged);
-        let name = staged.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.strip_prefix('.').is_some_and(|name| name.starts_with(PREFIX)) && was_left(staged) {
-            let _gone = fs::remove_dir_all(staged);
-        }
+        let own = self.own[0].path();
+        Note::write(own, staged).map_err(|e| io_error(&e, &format!("cannot write to {}", own.display())))
     }
 }
 

@@ -14,6 +14,7 @@ mod directories;
 mod disk;
 mod files;
 mod operator_files;
+mod sweep;
 
 pub(super) use block::SpilledBlock;
 pub(super) use directories::TempFile;
