@@ -17,9 +17,9 @@ use datafusion::prelude::SessionConfig;
 use parking_lot::Mutex;
 
 use crate::block::Block;
-use crate::config::BlockyardOptions;
+use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::dataset::Dataset;
-use crate::functions::{BatchFunction, FunctionRef, FunctionRegistry, Row, batch_of_rows};
+use crate::functions::{BatchFunction, FunctionRef, FunctionRegistry, Row, batch_of_rows, bounded};
 use crate::observability::{ExecutionCallback, Observers, SYSTEM_SCHEMA, system_schema};
 use crate::optimizer::RuleRegistry;
 use crate::planner::{BlockyardQueryPlanner, block_formats};
@@ -101,6 +101,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         let mut aggregates = self.aggregate_functions().take().unwrap_or_default();
         aggregates.extend(crate::aggregates::all());
         relations.insert(0, Arc::new(BlockyardRelationPlanner::new(functions, Arc::clone(&runtime), diverted)));
+        let scalars = bounded(self.scalar_functions().take().unwrap_or_default());
         let mut formats = self.file_formats().take().unwrap_or_default();
         let ours = block_formats();
         formats.retain(|format| !ours.iter().any(|o| o.get_ext() == format.get_ext()));
@@ -113,6 +114,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             .with_physical_optimizer_rules(physical)
             .with_query_planner(Arc::new(planner))
             .with_relation_planners(relations)
+            .with_scalar_functions(scalars)
             .with_aggregate_functions(aggregates)
             .with_file_formats(formats))
     }
@@ -291,6 +293,7 @@ impl DataContext {
 
     /// A source of your own, read in `num_blocks` tasks or as many as its size asks for.
     pub fn read_datasource(&self, source: Arc<dyn Datasource>, num_blocks: Option<usize>) -> Result<Dataset> {
+        num_blocks.map_or(Ok(()), |n| check_num_blocks("num_blocks", n))?;
         let name = source.name().to_owned();
         self.scan(&name, Arc::new(DatasourceTable::new(source, num_blocks)))
     }

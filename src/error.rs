@@ -61,6 +61,31 @@ pub(crate) fn spill_error(error: &DataFusionError) -> Option<&io::Error> {
     None
 }
 
+/// What DataFusion adds to the errors that it takes for bugs of its own, and to what quotes them.
+const BUG_REPORT: &str = "This issue was likely caused by a bug in DataFusion's code.";
+/// Where that ends and the message for the user begins, when a call fits no signature of its function.
+const NO_MATCH: &str = "No function matches the given name and argument types";
+
+/// The same error without the advice to report a bug, where it is the user's mistake.
+pub(crate) fn without_bug_report(error: DataFusionError) -> DataFusionError {
+    let shorter = |text: &str| {
+        let at = text.find(BUG_REPORT)?;
+        Some(match text.find(NO_MATCH) {
+            Some(message) => text[message..].to_owned(),
+            None => text[..at].trim_end().trim_start_matches("Internal error: ").to_owned(),
+        })
+    };
+    let text = match error.find_root() {
+        DataFusionError::Plan(text) => shorter(text),
+        DataFusionError::Execution(text) => shorter(text),
+        _ => None,
+    };
+    match text {
+        Some(text) => plan_datafusion_err!("{text}"),
+        None => error,
+    }
+}
+
 /// Adds what the engine was doing to an error; the original message comes first.
 pub(crate) trait ErrorContext<T> {
     /// Appends the text that `what` makes.
@@ -111,6 +136,15 @@ pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_bugs_are_to_be_reported() {
+        let text = format!("Internal error: bad.\n{BUG_REPORT} Please. {NO_MATCH} 'sum(Utf8)'.");
+        let mistake = without_bug_report(DataFusionError::Plan(text.clone())).to_string();
+        assert_eq!(mistake, format!("Error during planning: {NO_MATCH} 'sum(Utf8)'."));
+        let bug = without_bug_report(DataFusionError::Internal("bad".to_owned())).to_string();
+        assert!(bug.contains(BUG_REPORT), "{bug}");
+    }
 
     #[test]
     fn suggests_only_what_is_near() {

@@ -51,6 +51,9 @@ mod shuffle;
 /// The `.slt` files under every engine mode.
 #[path = "integration/slt.rs"]
 mod slt;
+/// Stored tables and what changes them.
+#[path = "integration/tables.rs"]
+mod tables;
 /// Sources: which file may import which.
 #[path = "integration/tidy.rs"]
 mod tidy;

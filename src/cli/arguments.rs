@@ -39,7 +39,7 @@ pub(super) struct Options {
     #[arg(long, global = true, value_name = "SIZE")]
     pub(super) memory: Option<MemoryLimit>,
     /// Threads that run queries; as many as the machine has CPUs by default
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) threads: Option<u16>,
     /// Directory for spilled data
     #[arg(long, global = true, value_name = "DIR")]
@@ -47,10 +47,10 @@ pub(super) struct Options {
     /// Set an option before the first statement, like blockyard.target_max_block_size=64MiB
     #[arg(long, global = true, value_name = "KEY=VALUE")]
     pub(super) set: Vec<String>,
-    /// How results are written
-    #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
-    pub(super) format: Format,
-    /// Write the result to a file instead of standard output
+    /// How results are written: tables, unless the name of the output says otherwise
+    #[arg(long, global = true, value_enum)]
+    pub(super) format: Option<Format>,
+    /// Write the result of the query to a file; its ending says the format, like .csv or .parquet
     #[arg(long, short, global = true, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
     /// Print what each stage did, on standard error

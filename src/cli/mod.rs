@@ -1,12 +1,18 @@
 //! The command-line tool: `blockyard sql`, `blockyard run`, `blockyard shell`.
 
 mod arguments;
+mod completion;
+mod destination;
+mod headers;
 mod output;
+mod plans;
 mod progress;
 mod session;
 mod shell;
+mod signals;
+mod statements;
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -14,15 +20,26 @@ use clap::Parser;
 
 use arguments::{Arguments, Command};
 use session::{Failure, Session};
+use statements::Script;
 
 use crate::Allocator;
 
+/// Bytes of the stacks of threads: expressions of thousands of terms are trees as deep as that. Memory is what they touch.
+const STACK_BYTES: usize = 64 << 20;
+
 /// Runs the tool; `allocator` is that of the process, if it can be told when memory is short. Exit code 0: everything went
-/// well; 1: a statement failed; 2: the call is wrong.
+/// well; 1: a statement failed; 2: the call is wrong; 130: Ctrl-C; 143: the process was asked to end.
 pub fn main(allocator: Option<Arc<dyn Allocator>>) -> ExitCode {
     // clap exits with 2 by itself when the call is wrong.
     let arguments = Arguments::parse();
-    match run(arguments, allocator) {
+    let run = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || run(arguments, allocator));
+    let ended = match run.map(std::thread::JoinHandle::join) {
+        Ok(Ok(ended)) => ended,
+        // What panicked has said why.
+        Ok(Err(_)) => return ExitCode::from(101),
+        Err(e) => Err(Failure::Usage(format!("cannot start a thread: {e}"))),
+    };
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !matches!(failure, Failure::OutputClosed) {
@@ -44,20 +61,15 @@ fn run(arguments: Arguments, allocator: Option<Arc<dyn Allocator>>) -> Result<()
     };
     let mut session = Session::start(&options, allocator)?;
     match command {
-        Command::Sql { statements } => session.run_text(&statements),
-        Command::Run { files } => files.iter().try_for_each(|file| {
-            let text = read(file).map_err(|e| Failure::Usage(format!("cannot read '{}': {e}", file.display())))?;
-            session.run_text(&text)
-        }),
-        Command::Shell => shell::run(&mut session),
+        Command::Sql { statements } => session.run_script(&Script::typed(&statements))?,
+        Command::Run { files } => {
+            for file in files {
+                let script = Script::read(&file)
+                    .map_err(|e| Failure::Usage(format!("cannot read '{}': {e}", file.display())))?;
+                session.run_script(&script)?;
+            }
+        }
+        Command::Shell => return shell::run(&mut session),
     }
-}
-
-fn read(file: &std::path::Path) -> std::io::Result<String> {
-    if file.as_os_str() != "-" {
-        return std::fs::read_to_string(file);
-    }
-    let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text)?;
-    Ok(text)
+    session.check_written()
 }

@@ -1,29 +1,40 @@
 //! Writes results in the format asked for, as they stream.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{Array, RecordBatch};
 use datafusion::arrow::csv::WriterBuilder;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::ipc::writer::StreamWriter;
 use datafusion::arrow::json::writer::{JsonArray, LineDelimited};
 use datafusion::arrow::json::{Writer as JsonWriter, WriterBuilder as JsonBuilder};
 use datafusion::arrow::util::pretty::pretty_format_batches;
-use datafusion::common::{DataFusionError, Result, config_err};
+use datafusion::common::{DataFusionError, Result};
 use datafusion::parquet::arrow::ArrowWriter;
 
 use super::arguments::Format;
+use super::destination::{Destination, Staged};
+use super::plans::PlanWriter;
 
-/// Rows that one printed table has at most; a longer result is several tables.
+/// Rows and bytes that one printed table has at most; a longer result is several tables.
 const TABLE_ROWS: usize = 10_000;
+const TABLE_BYTES: usize = 4 << 20;
 
 type Out = Box<dyn Write + Send>;
 
 /// One result that is being written.
-pub(super) enum Output {
-    Table { out: Out, schema: SchemaRef, pending: Vec<RecordBatch>, printed: bool },
+pub(super) struct Output {
+    writer: Writer,
+    staged: Option<Staged>,
+    schema: SchemaRef,
+    rows: usize,
+}
+
+enum Writer {
+    Table { out: Out, pending: Vec<RecordBatch>, printed: bool },
+    Plans(PlanWriter),
     Text(Box<datafusion::arrow::csv::Writer<Out>>),
     Json(JsonWriter<Out, JsonArray>),
     Lines(JsonWriter<Out, LineDelimited>),
@@ -32,83 +43,100 @@ pub(super) enum Output {
 }
 
 impl Output {
-    /// Begins a result of these columns on standard output, or in a file.
-    pub(super) fn begin(format: Format, file: Option<&PathBuf>, schema: SchemaRef) -> Result<Self> {
-        let out: Out = match file {
-            Some(path) => Box::new(BufWriter::new(
-                File::create(path)
-                    .map_err(|e| DataFusionError::Execution(format!("cannot write to '{}': {e}", path.display())))?,
-            )),
-            None if format == Format::Parquet => return config_err!("--format parquet needs --output FILE"),
-            None => Box::new(BufWriter::new(std::io::stdout())),
+    /// Begins a result of these columns. Nothing more is written once `stop` is set.
+    pub(super) fn begin(destination: &Destination, schema: SchemaRef, stop: Arc<AtomicBool>) -> Result<Self> {
+        let begun = destination.begin().map_err(|e| match &destination.file {
+            Some(path) => DataFusionError::Execution(format!("cannot write to '{}': {e}", path.display())),
+            None => DataFusionError::IoError(e),
+        })?;
+        let (out, staged) = begun.into_parts(stop);
+        let on_terminal = destination.file.is_none() && std::io::stdout().is_terminal();
+        let writer = match destination.format {
+            Format::Table if on_terminal && PlanWriter::takes(&schema) => Writer::Plans(PlanWriter::new(out)),
+            Format::Table => Writer::Table { out, pending: Vec::new(), printed: false },
+            Format::Csv => Writer::Text(Box::new(WriterBuilder::new().build(out))),
+            Format::Tsv => Writer::Text(Box::new(WriterBuilder::new().with_delimiter(b'\t').build(out))),
+            Format::Json => Writer::Json(JsonBuilder::new().with_explicit_nulls(true).build(out)),
+            Format::Ndjson => Writer::Lines(JsonBuilder::new().with_explicit_nulls(true).build(out)),
+            Format::Arrow => Writer::Arrow(Box::new(StreamWriter::try_new(out, &schema)?)),
+            Format::Parquet => Writer::Parquet(Box::new(ArrowWriter::try_new(out, Arc::clone(&schema), None)?)),
         };
-        Ok(match format {
-            Format::Table => Self::Table { out, schema, pending: Vec::new(), printed: false },
-            Format::Csv => Self::Text(Box::new(WriterBuilder::new().build(out))),
-            Format::Tsv => Self::Text(Box::new(WriterBuilder::new().with_delimiter(b'\t').build(out))),
-            Format::Json => Self::Json(JsonBuilder::new().with_explicit_nulls(true).build(out)),
-            Format::Ndjson => Self::Lines(JsonBuilder::new().with_explicit_nulls(true).build(out)),
-            Format::Arrow => Self::Arrow(Box::new(StreamWriter::try_new(out, &schema)?)),
-            Format::Parquet => Self::Parquet(Box::new(ArrowWriter::try_new(out, schema, None)?)),
-        })
+        Ok(Self { writer, staged, schema, rows: 0 })
     }
 
-    /// Writes the next rows.
+    /// Writes the next rows, under the names of the columns of the result.
     pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
-        match self {
-            Self::Table { out, pending, printed, .. } => {
-                pending.push(batch.clone());
-                if pending.iter().map(RecordBatch::num_rows).sum::<usize>() >= TABLE_ROWS {
+        self.rows += batch.num_rows();
+        let batch = RecordBatch::try_new(Arc::clone(&self.schema), batch.columns().to_vec())?;
+        match &mut self.writer {
+            Writer::Table { out, pending, printed } => {
+                pending.push(batch);
+                if is_long(pending)? {
                     writeln!(out, "{}", pretty_format_batches(pending)?)?;
                     pending.clear();
                     *printed = true;
                 }
             }
-            Self::Text(writer) => writer.write(batch)?,
-            Self::Json(writer) => writer.write(batch)?,
-            Self::Lines(writer) => writer.write(batch)?,
-            Self::Arrow(writer) => writer.write(batch)?,
-            Self::Parquet(writer) => writer.write(batch)?,
+            Writer::Plans(writer) => writer.write(&batch)?,
+            Writer::Text(writer) => writer.write(&batch)?,
+            Writer::Json(writer) => writer.write(&batch)?,
+            Writer::Lines(writer) => writer.write(&batch)?,
+            Writer::Arrow(writer) => writer.write(&batch)?,
+            Writer::Parquet(writer) => writer.write(&batch)?,
         }
         Ok(())
     }
 
-    /// Ends the result.
-    pub(super) fn end(self, rows: usize, schema: &SchemaRef) -> Result<()> {
-        match self {
-            Self::Table { mut out, schema, mut pending, printed } => {
+    /// Ends the result; returns its rows.
+    pub(super) fn end(self) -> Result<usize> {
+        match self.writer {
+            Writer::Table { mut out, mut pending, printed } => {
                 if pending.is_empty() && !printed {
-                    pending.push(RecordBatch::new_empty(schema));
+                    pending.push(RecordBatch::new_empty(self.schema));
                 }
                 if !pending.is_empty() {
                     writeln!(out, "{}", pretty_format_batches(&pending)?)?;
                 }
                 out.flush()?;
             }
-            Self::Text(mut writer) => {
-                if rows == 0 {
-                    writer.write(&RecordBatch::new_empty(SchemaRef::clone(schema)))?;
+            Writer::Plans(writer) => writer.end()?,
+            Writer::Text(mut writer) => {
+                if self.rows == 0 {
+                    writer.write(&RecordBatch::new_empty(self.schema))?;
                 }
                 writer.into_inner().flush()?;
             }
-            Self::Json(mut writer) => {
+            Writer::Json(mut writer) => {
                 writer.finish()?;
                 let mut out = writer.into_inner();
                 writeln!(out)?;
                 out.flush()?;
             }
-            Self::Lines(mut writer) => {
+            Writer::Lines(mut writer) => {
                 writer.finish()?;
                 writer.into_inner().flush()?;
             }
-            Self::Arrow(mut writer) => {
+            Writer::Arrow(mut writer) => {
                 writer.finish()?;
                 writer.into_inner()?.flush()?;
             }
-            Self::Parquet(writer) => {
+            Writer::Parquet(writer) => {
                 writer.into_inner()?.flush()?;
             }
         }
-        Ok(())
+        if let Some(staged) = self.staged {
+            staged.publish()?;
+        }
+        Ok(self.rows)
     }
+}
+
+/// Whether rows are enough for a table.
+fn is_long(batches: &[RecordBatch]) -> Result<bool> {
+    let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+    let mut bytes = 0;
+    for column in batches.iter().flat_map(RecordBatch::columns) {
+        bytes += column.to_data().get_slice_memory_size()?;
+    }
+    Ok(rows >= TABLE_ROWS || bytes >= TABLE_BYTES)
 }

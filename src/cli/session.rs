@@ -1,20 +1,26 @@
 //! A session of the tool: its runtime, its context, and how statements are run and their results written.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use datafusion::common::DataFusionError;
+use datafusion::arrow::array::RecordBatch;
+use datafusion::common::{DataFusionError, internal_err};
 use datafusion::prelude::SessionConfig;
 use futures::StreamExt;
 use tokio::runtime::{Builder, Runtime};
 
+use super::STACK_BYTES;
 use super::arguments::{Format, Options};
+use super::destination::Destination;
+use super::headers;
 use super::output::Output;
 use super::progress::Progress;
-use crate::{Allocator, Blockyard, BlockyardOptions, DataContext, Dataset, IterOptions};
+use super::signals::{Stop, stopped};
+use super::statements::{Place, Script};
+use crate::{Allocator, Blockyard, BlockyardOptions, DataContext, Dataset, IterOptions, SqlStatement};
 
 /// Why the tool stops.
 #[derive(Debug)]
@@ -23,17 +29,22 @@ pub(super) enum Failure {
     Usage(String),
     /// A statement failed.
     Statement(DataFusionError),
-    /// Ctrl-C.
-    Cancelled,
+    /// A failure, and where in the statements.
+    At(Place, Box<Failure>),
+    /// Somebody asked for an end.
+    Stopped(Stop),
     /// Nobody reads the results any more.
     OutputClosed,
 }
 
 impl Failure {
+    /// What the process ends with.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
-            Self::Statement(_) | Self::Cancelled => 1,
+            Self::Statement(_) => 1,
+            Self::At(_, failure) => failure.exit_code(),
+            Self::Stopped(stop) => stop.exit_code(),
             Self::OutputClosed => 0,
         }
     }
@@ -44,7 +55,8 @@ impl fmt::Display for Failure {
         match self {
             Self::Usage(text) => f.write_str(text),
             Self::Statement(error) => f.write_str(error.strip_backtrace().trim_end()),
-            Self::Cancelled => f.write_str("cancelled"),
+            Self::At(place, failure) => write!(f, "{place}{failure}"),
+            Self::Stopped(stop) => stop.fmt(f),
             Self::OutputClosed => f.write_str("the output was closed"),
         }
     }
@@ -68,8 +80,8 @@ pub(super) struct Session {
     workers: Option<Runtime>,
     /// Waits for queries and signals. Queries that only compute leave their own threads no time for signals.
     foreground: Option<Runtime>,
-    format: Format,
-    output: Option<PathBuf>,
+    destination: Destination,
+    /// Whether the file of the destination is written.
     written: bool,
     stats: bool,
     quiet: bool,
@@ -80,6 +92,7 @@ impl Session {
     /// Starts a session. Everything that can be wrong with the options is, before any statement runs.
     pub(super) fn start(options: &Options, allocator: Option<Arc<dyn Allocator>>) -> Result<Self, Failure> {
         let usage = |error: DataFusionError| Failure::Usage(error.strip_backtrace());
+        let destination = Destination::new(options.format, options.output.as_deref()).map_err(Failure::Usage)?;
         let mut settings = BlockyardOptions::from_env(std::env::vars()).map_err(usage)?;
         if let Some(memory) = options.memory {
             settings.memory_limit = memory;
@@ -94,6 +107,7 @@ impl Session {
         let context = DataContext::with_config(blockyard, config).map_err(usage)?;
         let workers = Builder::new_multi_thread()
             .worker_threads(threads)
+            .thread_stack_size(STACK_BYTES)
             .enable_all()
             .build()
             .map_err(|e| Failure::Usage(format!("cannot start {threads} threads: {e}")))?;
@@ -108,15 +122,11 @@ impl Session {
             let statement = format!("SET {} = '{}'", key.trim(), value.trim().replace('\'', "''"));
             workers.block_on(context.sql(&statement)).map_err(usage)?;
         }
-        if options.format == Format::Parquet && options.output.is_none() {
-            return Err(Failure::Usage("--format parquet needs --output FILE".to_owned()));
-        }
         Ok(Self {
             context,
             workers: Some(workers),
             foreground: Some(foreground),
-            format: options.format,
-            output: options.output.clone(),
+            destination,
             written: false,
             stats: options.stats,
             quiet: options.quiet,
@@ -135,19 +145,30 @@ impl Session {
     }
 
     /// Runs statements one after the other until one fails.
-    pub(super) fn run_text(&mut self, text: &str) -> Result<(), Failure> {
-        let statements = self.context.parse(text)?;
+    pub(super) fn run_script(&mut self, script: &Script) -> Result<(), Failure> {
+        let place = |statement, is_only| Place { source: script.source.clone(), statement, is_only };
+        let at = |place: Place, failure: Failure| match failure {
+            stopped @ (Failure::Stopped(_) | Failure::OutputClosed) => stopped,
+            failure => Failure::At(place, Box::new(failure)),
+        };
+        let statements = self.context.parse(&script.text).map_err(|e| at(place(None, true), e.into()))?;
+        let queries = statements.iter().filter(|statement| statement.is_query()).count();
+        if self.destination.file.is_some() && queries + usize::from(self.written) > 1 {
+            return Err(Failure::Usage("--output takes one result, but the statements give several".to_owned()));
+        }
+        let is_only = statements.len() == 1;
         let Some(foreground) = self.foreground.take() else {
-            return Err(Failure::Cancelled);
+            return Err(Failure::Stopped(Stop::Interrupt));
         };
         let result = foreground.block_on(async {
             // Listens from before the first statement to after the last: a signal between two of them counts too.
-            let mut stop = pin!(interrupted());
-            for statement in statements {
+            let mut stop = pin!(stopped());
+            for (index, statement) in statements.into_iter().enumerate() {
+                let place = place(Some((index + 1, statement.line())), is_only);
                 tokio::select! {
                     biased;
-                    _ = &mut stop => return Err(Failure::Cancelled),
-                    result = self.run_statement(statement) => result?,
+                    stop = &mut stop => return Err(Failure::Stopped(stop)),
+                    result = self.run_statement(statement) => result.map_err(|failure| at(place, failure))?,
                 }
             }
             Ok(())
@@ -156,12 +177,23 @@ impl Session {
         result
     }
 
-    async fn run_statement(&mut self, statement: crate::SqlStatement) -> Result<(), Failure> {
+    /// Whether what was asked for was written, now that all statements have run.
+    pub(super) fn check_written(&self) -> Result<(), Failure> {
+        match &self.destination.file {
+            Some(path) if !self.written => {
+                Err(Failure::Usage(format!("'{}' was not written, since no statement is a query", path.display())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn run_statement(&mut self, statement: SqlStatement) -> Result<(), Failure> {
         let started = Instant::now();
         let progress = Progress::start(self.progress);
         let context = self.context.clone();
+        let is_query = statement.is_query();
         let dataset = self.on_workers(async move { context.run(statement).await }).await?;
-        let result = self.write_result(&dataset, &progress).await;
+        let result = self.write_result(&dataset, is_query, &progress).await;
         progress.clear();
         let rows = result?;
         if let Some(failures) = dataset.failures().filter(|_| !self.quiet) {
@@ -187,31 +219,50 @@ impl Session {
                 self.0.abort();
             }
         }
-        let Some(workers) = &self.workers else {
-            return Err(Failure::Cancelled);
-        };
-        let mut task = AbortOnDrop(workers.handle().spawn(future));
-        match (&mut task.0).await {
-            Ok(result) => Ok(result?),
-            Err(e) if e.is_panic() => Err(Failure::Statement(DataFusionError::External(Box::new(e)))),
-            Err(_) => Err(Failure::Cancelled),
-        }
+        let mut task = AbortOnDrop(self.workers()?.handle().spawn(future));
+        joined((&mut task.0).await)
     }
 
-    /// Writes the rows of a dataset, if it has columns; returns how many.
-    async fn write_result(&mut self, dataset: &Dataset, progress: &Progress) -> Result<Option<usize>, Failure> {
+    /// Runs what may take long or wait for whoever reads the output, where signals are heard meanwhile.
+    async fn on_writer<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> datafusion::common::Result<T> + Send + 'static,
+    ) -> Result<T, Failure> {
+        joined(self.workers()?.handle().spawn_blocking(work).await)
+    }
+
+    fn workers(&self) -> Result<&Runtime, Failure> {
+        self.workers.as_ref().ok_or(Failure::Stopped(Stop::Interrupt))
+    }
+
+    /// Writes the rows of a dataset, if it has columns; returns how many. Only those of a query go into a file.
+    async fn write_result(
+        &mut self,
+        dataset: &Dataset,
+        is_query: bool,
+        progress: &Progress,
+    ) -> Result<Option<usize>, Failure> {
         if dataset.columns().is_empty() {
             return Ok(None);
         }
-        if self.output.is_some() && std::mem::replace(&mut self.written, true) {
-            return Err(Failure::Usage("--output takes one result, but the statements give several".to_owned()));
-        }
+        let destination = match (&self.destination.file, is_query) {
+            (Some(_), true) if std::mem::replace(&mut self.written, true) => {
+                return Err(Failure::Usage("--output takes one result, but the statements give several".to_owned()));
+            }
+            (Some(_), false) => Destination { format: Format::Table, file: None },
+            _ => self.destination.clone(),
+        };
         let started = dataset.clone();
         let whole = IterOptions { batch_size: None, drop_last: false };
         let mut batches = self.on_workers(async move { started.iter_batches(whole).await }).await?;
-        let mut output = None;
-        let mut rows = 0;
-        let schema = dataset.schema();
+        let stop = StopOnDrop(Arc::default());
+        let (names, stopped, planned) = (headers::shown(dataset), Arc::clone(&stop.0), dataset.schema());
+        let begin = move |first: Option<&RecordBatch>| {
+            let schema = first.map_or(planned, RecordBatch::schema);
+            Output::begin(&destination, headers::renamed(&schema, &names), stopped)
+        };
+        let mut begin = Some(begin);
+        let mut output: Option<Box<Output>> = None;
         let mut tick = tokio::time::interval(Duration::from_millis(100));
         loop {
             let batch = tokio::select! {
@@ -221,23 +272,49 @@ impl Session {
                     continue;
                 }
             };
-            let Some(batch) = batch else { break };
-            let batch = batch?;
-            rows += batch.num_rows();
+            let batch = batch.transpose()?;
             progress.clear();
-            let output = match &mut output {
-                Some(output) => output,
-                none => none.insert(Output::begin(self.format, self.output.as_ref(), batch.schema())?),
+            let (begun, begin) = (output.take(), begin.take());
+            let write = move || {
+                let mut output = match (begun, begin) {
+                    (Some(output), _) => output,
+                    (None, Some(begin)) => Box::new(begin(batch.as_ref())?),
+                    (None, None) => return internal_err!("a result was not begun"),
+                };
+                match batch {
+                    Some(batch) => output.write(&batch).map(|()| Written::More(output)),
+                    None => output.end().map(Written::All),
+                }
             };
-            output.write(&batch)?;
+            match self.on_writer(write).await? {
+                Written::More(more) => output = Some(more),
+                Written::All(rows) => return Ok(Some(rows)),
+            }
         }
-        progress.clear();
-        let output = match output {
-            Some(output) => output,
-            None => Output::begin(self.format, self.output.as_ref(), Arc::clone(&schema))?,
-        };
-        output.end(rows, &schema)?;
-        Ok(Some(rows))
+    }
+}
+
+/// How far a result is written.
+enum Written {
+    More(Box<Output>),
+    All(usize),
+}
+
+/// Tells a writer that nobody waits for it any more.
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// The result of what ran on another thread.
+fn joined<T>(joined: Result<datafusion::common::Result<T>, tokio::task::JoinError>) -> Result<T, Failure> {
+    match joined {
+        Ok(result) => Ok(result?),
+        Err(e) if e.is_panic() => Err(Failure::Statement(DataFusionError::External(Box::new(e)))),
+        Err(_) => Err(Failure::Stopped(Stop::Interrupt)),
     }
 }
 
@@ -248,26 +325,5 @@ impl Drop for Session {
             workers.shutdown_timeout(Duration::from_secs(2));
         }
         self.context.store().directories().close();
-    }
-}
-
-/// Ends when the process is asked to stop: Ctrl-C, or a termination signal.
-async fn interrupted() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        let signals = (signal(SignalKind::terminate()), signal(SignalKind::hangup()));
-        if let (Ok(mut terminate), Ok(mut hangup)) = signals {
-            tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
-                _ = terminate.recv() => {}
-                _ = hangup.recv() => {}
-            }
-            return;
-        }
-    }
-    if tokio::signal::ctrl_c().await.is_err() {
-        // Without signals nothing can interrupt.
-        std::future::pending::<()>().await;
     }
 }

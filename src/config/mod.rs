@@ -7,11 +7,11 @@ use std::any::Any;
 use std::sync::OnceLock;
 
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigField, ConfigOptions, ExtensionOptions};
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::{DataFusionError, Result, config_err};
 use datafusion::execution::TaskContext;
 
-pub(crate) use values::parse_resources;
 pub use values::{BlockSizePreset, ByteSize, MaxErroredBlocks, MemoryLimit, ResourceLimit, SpillCompression};
+pub(crate) use values::{check_num_blocks, parse_resources};
 
 /// Makes the struct of options. DataFusion's own macro lists options without their prefix, by which `SHOW` looks for them.
 macro_rules! options {
@@ -52,8 +52,7 @@ macro_rules! options {
                     $( stringify!($field) => ConfigField::set(&mut self.$field, "", value)?, )*
                     _ => return Err(crate::error::unknown_name("option", key, Self::PREFIX, &[$( stringify!($field) ),*])),
                 }
-                self.was_set(key);
-                Ok(())
+                self.was_set(key)
             }
 
             fn entries(&self) -> Vec<ConfigEntry> {
@@ -191,6 +190,9 @@ impl ConfigExtension for BlockyardOptions {
 /// The option that sets others.
 const PRESET_KEY: &str = "block_size_preset";
 
+/// CPUs that a machine may be said to have: each may get a thread.
+const MAX_CPUS: usize = 1024;
+
 impl BlockyardOptions {
     /// The options of a session's configuration, or the defaults where Blockyard was not installed.
     pub fn from_config(config: &ConfigOptions) -> Self {
@@ -220,11 +222,19 @@ impl BlockyardOptions {
         Ok(options)
     }
 
-    /// Sets what follows from an option.
-    fn was_set(&mut self, key: &str) {
-        if key == PRESET_KEY {
-            self.use_preset(self.block_size_preset);
+    /// Sets what follows from an option; an error if it makes no sense.
+    fn was_set(&mut self, key: &str) -> Result<()> {
+        match key {
+            PRESET_KEY => {
+                self.use_preset(self.block_size_preset);
+            }
+            "num_cpus" if !(1..=MAX_CPUS).contains(&self.num_cpus) => {
+                return config_err!("num_cpus must be between 1 and {MAX_CPUS}, got {}", self.num_cpus);
+            }
+            "read_op_min_num_blocks" => check_num_blocks(key, self.read_op_min_num_blocks)?,
+            _ => {}
         }
+        Ok(())
     }
 
     /// Sets the block sizes for a kind of work; returns a description.
@@ -329,6 +339,19 @@ mod tests {
         assert_eq!(options.target_min_block_size, ByteSize::mib(128));
         let error = BlockyardOptions::from_env([("BLOCKYARD_NUM_CPUS".to_owned(), "many".to_owned())]).unwrap_err();
         assert!(error.to_string().contains("BLOCKYARD_NUM_CPUS"), "{error}");
+    }
+
+    #[test]
+    fn numbers_without_a_sense_are_refused() {
+        let mut options = BlockyardOptions::default();
+        for (key, value, message) in [
+            ("num_cpus", "0", "num_cpus must be between 1 and 1024, got 0"),
+            ("num_cpus", "1000000", "num_cpus must be between 1 and 1024"),
+            ("read_op_min_num_blocks", "1000000000", "read_op_min_num_blocks must be at most 1000000"),
+        ] {
+            let error = ExtensionOptions::set(&mut options, key, value).unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        }
     }
 
     #[test]

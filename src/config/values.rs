@@ -5,9 +5,24 @@ use std::fmt;
 use std::str::FromStr;
 
 use datafusion::common::config::{ConfigField, Visit};
-use datafusion::common::{DataFusionError, Result, config_err};
+use datafusion::common::{DataFusionError, Result, config_err, plan_err};
 
 use super::machine_memory;
+
+/// Blocks that may be asked for by number. Each costs a few hundred bytes that are not counted, and some time, whatever is
+/// in it.
+const MAX_BLOCKS: usize = 1_000_000;
+
+/// An error unless `num_blocks`, which the user calls `name`, is a number of blocks that makes sense.
+pub(crate) fn check_num_blocks(name: &str, num_blocks: usize) -> Result<()> {
+    match num_blocks {
+        0 => plan_err!("{name} must be at least 1, got 0"),
+        1..=MAX_BLOCKS => Ok(()),
+        _ => plan_err!(
+            "{name} must be at most {MAX_BLOCKS}, got {num_blocks}; blocks do best with megabytes of rows each"
+        ),
+    }
+}
 
 /// A number of bytes, written with a unit: `64MiB`, `1.5 GB`, `1048576`. `infinite` and 0 mean no bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

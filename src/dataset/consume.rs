@@ -7,7 +7,6 @@ use std::time::Duration;
 use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::datatypes::{Int64Type, SchemaRef};
 use datafusion::arrow::util::pretty::pretty_format_batches;
-use datafusion::catalog::TableProvider;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, Result, exec_err};
 use datafusion::datasource::source_as_provider;
@@ -20,14 +19,15 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::Dataset;
 use crate::config::BlockyardOptions;
+use crate::error::without_bug_report;
 use crate::functions::{Row, rows_of_batch};
 use crate::logical::{RandomShuffleNode, RandomizeBlocksNode, extension, node_of};
 use crate::observability::{Execution, Watch};
 use crate::physical::PlanMemory;
 use crate::physical::{StoredBlock, collect_blocks, gather, planned_blocks, query_context};
-use crate::runtime::{block_on_io, in_background};
-use crate::sources::{DatasourceTable, FileTable, StoredBlocks};
-use crate::sql::plan_to_sql;
+use crate::runtime::{DeepStack, block_on_io, in_background};
+use crate::sources::{DatasourceTable, FileTable, StoredBlocks, StoredTable};
+use crate::sql::{check_plan_depth, plan_to_sql};
 use crate::store::{Admission, NextUse, Owner};
 
 impl Dataset {
@@ -161,6 +161,9 @@ impl Dataset {
         if let Some(files) = provider.downcast_ref::<FileTable>() {
             return files.count_by_metadata(&self.state).await;
         }
+        if let Some(table) = provider.downcast_ref::<StoredTable>() {
+            return Ok(Some(table.num_rows()));
+        }
         let source = provider.downcast_ref::<DatasourceTable>();
         Ok(source.and_then(|table| table.num_rows()))
     }
@@ -233,14 +236,6 @@ impl Dataset {
         collected
     }
 
-    /// The table that the dataset scans; an error unless it is a bare scan.
-    pub(crate) fn table(&self) -> Result<Arc<dyn TableProvider>> {
-        match &self.plan {
-            LogicalPlan::TableScan(scan) => source_as_provider(&scan.source),
-            _ => exec_err!("the dataset is not a table"),
-        }
-    }
-
     /// What the last execution did, stage by stage; empty before the first one.
     pub fn stats(&self) -> String {
         self.last.lock().as_ref().map_or(String::new(), Execution::report)
@@ -299,7 +294,9 @@ impl Dataset {
 
     /// Plans an execution and remembers it for `stats`.
     async fn start(&self, attempt: &Attempt) -> Result<Started> {
-        let plan = attempt.state.create_physical_plan(&attempt.plan).await?;
+        check_plan_depth(&attempt.plan)?;
+        let planned = DeepStack::new(attempt.state.create_physical_plan(&attempt.plan)).await;
+        let plan = planned.map_err(without_bug_report)?;
         let context = TaskContext::from(&attempt.state);
         let store = Arc::clone(self.context.store());
         let execution = Execution::start(Arc::clone(&plan), store, &context, attempt.before);

@@ -166,6 +166,9 @@ pub struct Compute {
     pub max_concurrency: usize,
 }
 
+/// Threads that one operator may be given by number: a process has some tens of thousands at most.
+const MAX_WORKERS: usize = 1024;
+
 /// Calls of an async function that a task has in flight, if nothing is said.
 const CALLS_IN_FLIGHT: usize = 16;
 
@@ -214,6 +217,11 @@ impl MapOptions {
             (size, concurrency) => size.or(concurrency),
         };
         match size {
+            Some(Concurrency::Fixed(n) | Concurrency::Range(_, Some(n)) | Concurrency::Range(n, None))
+                if n > MAX_WORKERS =>
+            {
+                return plan_err!("concurrency must be at most {MAX_WORKERS}, since each has a thread, got {n}");
+            }
             Some(Concurrency::Fixed(0) | Concurrency::Range(_, Some(0))) => {
                 return plan_err!("concurrency must be at least 1, got 0");
             }
@@ -350,6 +358,9 @@ mod tests {
         for (strategy, concurrency, is_stateful, text) in [
             ("tasks", "", true, "'f' has state, which tasks do not keep; use compute => 'actors'"),
             ("", "2..8", false, "a range of concurrency, 2..8, is for actors"),
+            ("actors(100000)", "", false, "concurrency must be at most 1024, since each has a thread, got 100000"),
+            ("actors(100000..)", "", true, "concurrency must be at most 1024"),
+            ("", "4000000000", false, "concurrency must be at most 1024"),
             ("actors(2)", "3", false, "compute says 2 and concurrency says 3"),
             ("actors(3..2)", "", false, "the range 3..2 of concurrency is empty"),
             ("actors(0)", "", false, "concurrency must be at least 1, got 0"),

@@ -3,6 +3,7 @@
 
 mod actor;
 mod batch_function;
+mod bounded;
 mod builtin;
 mod compute;
 mod failures;
@@ -14,6 +15,7 @@ mod rows;
 pub(crate) use actor::drop_states;
 pub use actor::{Actor, actor};
 pub use batch_function::{BatchFunction, FunctionRef, from_async, from_closure};
+pub(crate) use bounded::bounded;
 pub use compute::{ActorPool, BatchSize, Compute, ComputeStrategy, Concurrency, Workers};
 pub use failures::{Failures, MaxErrors, OnError};
 pub use language::FunctionLanguage;

@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use datafusion::common::{DFSchemaRef, Result, plan_err};
+use datafusion::common::{DFSchemaRef, Result};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
+use crate::config::check_num_blocks;
 use crate::seed::RandomSeed;
 
 /// A uniform random permutation of all rows, the same for the same seed and input.
@@ -19,9 +20,7 @@ pub struct RandomShuffleNode {
 impl RandomShuffleNode {
     /// Shuffles `input` into `num_blocks` blocks, or as many as its size asks for.
     pub fn try_new(input: LogicalPlan, seed: impl Into<RandomSeed>, num_blocks: Option<usize>) -> Result<Self> {
-        if num_blocks == Some(0) {
-            return plan_err!("num_blocks must be at least 1, got 0");
-        }
+        num_blocks.map_or(Ok(()), |n| check_num_blocks("num_blocks", n))?;
         Ok(Self { input, seed: seed.into(), num_blocks })
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use datafusion::common::{DFSchemaRef, Result, ScalarValue, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
+use crate::config::check_num_blocks;
 use crate::error::unknown_name;
 
 /// Which rows come into which block.
@@ -62,12 +63,14 @@ pub struct RepartitionNode {
 }
 
 impl RepartitionNode {
-    /// Fails for no blocks, blocks without rows or bytes, no keys, and keys that are not columns.
+    /// Fails for no blocks or far too many, blocks without rows or bytes, no keys, and keys that are not columns.
     pub fn try_new(input: LogicalPlan, into: Repartitioning) -> Result<Self> {
+        if let Repartitioning::Blocks { num_blocks, .. } | Repartitioning::Keys { num_blocks: Some(num_blocks), .. } =
+            into
+        {
+            check_num_blocks("num_blocks", num_blocks)?;
+        }
         let zero = match into {
-            Repartitioning::Blocks { num_blocks: 0, .. } | Repartitioning::Keys { num_blocks: Some(0), .. } => {
-                "num_blocks"
-            }
             Repartitioning::Rows { target_num_rows_per_block: 0, .. } => "target_num_rows_per_block",
             Repartitioning::Bytes { target_bytes_per_block: 0 } => "target_bytes_per_block",
             _ => {

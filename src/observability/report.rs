@@ -29,6 +29,8 @@ pub(super) fn report(execution: &Execution) -> String {
         // Writing to a string cannot fail.
         let _written = stage.write(index + 1, &mut text);
     }
+    // Operators of DataFusion spill by themselves.
+    let operators: usize = stages.iter().map(Entry::spilled_by_operator).sum();
     let _written = writeln!(
         text,
         "Dataset: {} in total, of which {} for the consumer; memory {} peak of {}; spilled {}, restored {}",
@@ -36,7 +38,7 @@ pub(super) fn report(execution: &Execution) -> String {
         seconds(execution.untaken()),
         ByteSize(execution.peak_bytes()),
         ByteSize(execution.limit_bytes()),
-        ByteSize(execution.spilled_bytes()),
+        ByteSize(execution.spilled_bytes() + operators),
         ByteSize(execution.restored_bytes())
     );
     if let Some(before) = execution.before() {
@@ -145,6 +147,13 @@ fn add_operator<'a>(plan: &'a dyn ExecutionPlan, entries: &mut Vec<Entry<'a>>) {
 }
 
 impl Entry<'_> {
+    fn spilled_by_operator(&self) -> usize {
+        match self {
+            Self::Operator { spilled, .. } => *spilled,
+            Self::Stage { .. } => 0,
+        }
+    }
+
     fn write(&self, number: usize, text: &mut String) -> std::fmt::Result {
         match self {
             Self::Operator { name, rows, time, spilled } => {

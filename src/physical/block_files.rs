@@ -11,6 +11,7 @@ use object_store::path::Path;
 
 use super::tasks::TaskStream;
 use super::write::encoding_bytes;
+use super::write_clock::WriteClock;
 use crate::block::{TaskId, rows_of_block, sliced_bytes};
 use crate::error::ErrorContext;
 use crate::sinks::{FileWriter, LocalParquet, PartitionColumns, Staged, Staging, Written};
@@ -32,6 +33,7 @@ pub(super) struct BlockFiles {
     pub(super) target_bytes: usize,
     pub(super) buffer_bytes: usize,
     pub(super) reserved: WorkingSet,
+    pub(super) clock: WriteClock,
 }
 
 /// The files of one execution.
@@ -55,6 +57,7 @@ struct Open {
 impl BlockFiles {
     /// Writes all tasks. Returns their blocks with the number of rows of each.
     pub(super) async fn write(self, mut tasks: TaskStream) -> Result<Vec<Staged>> {
+        let clock = self.clock.clone();
         let mut open = Open {
             files: self,
             written: Vec::new(),
@@ -68,16 +71,20 @@ impl BlockFiles {
         };
         while let Some(mut task) = tasks.try_next().await? {
             while let Some(batch) = task.batches.try_next().await? {
-                open.push_rows(&task.id, batch).while_doing(|| format!("writing blocks of task {}", task.id))?;
+                clock
+                    .time(|| open.push_rows(&task.id, batch))
+                    .while_doing(|| format!("writing blocks of task {}", task.id))?;
             }
             // A task without rows still gives a block, which says which columns there are; but for which value?
             if open.rows > 0 || open.blocks == 0 && open.files.by.is_none() {
-                open.end_block(&task.id).while_doing(|| format!("writing blocks of task {}", task.id))?;
+                clock
+                    .time(|| open.end_block(&task.id))
+                    .while_doing(|| format!("writing blocks of task {}", task.id))?;
             }
             open.blocks = 0;
         }
         if let Some((last, _)) = open.unfinished {
-            last.finish()?;
+            clock.time(|| last.finish())?;
         }
         Ok(open.written)
     }

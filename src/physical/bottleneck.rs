@@ -5,6 +5,7 @@ use std::time::Duration;
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::tasks::{TaskPlan, as_task_plan};
+use super::write_clock::write_time;
 use super::{ExchangeExec, MapExec, QueueExec, ReadExec};
 use crate::functions::Workers;
 use crate::runtime::Wait;
@@ -48,6 +49,9 @@ const MUCH: f64 = 0.3;
 /// The part of its time that an operator is on a CPU from which it is said to compute.
 const COMPUTES: f64 = 0.6;
 
+/// The part of the time of all threads from which on they are what everybody waits for.
+const BUSY: f64 = 0.75;
+
 /// The part of the tasks that may run at once from which more of them would help.
 const FULL: f64 = 0.8;
 /// What takes less is not worth a word.
@@ -90,13 +94,21 @@ fn sentence(work: &Work, elapsed: Duration, threads: usize) -> String {
             percent(work.consumer)
         );
     }
-    let Some(most) = work.operators.iter().max_by_key(|operator| operator.wall) else {
+    let cpus: f64 = work.operators.iter().map(|operator| operator.cpu.as_secs_f64()).sum();
+    let busy = cpus / (total * threads.max(1) as f64);
+    // Where the threads are busy, who waits does so for a thread: what computes most is what holds up.
+    let most = match busy > BUSY {
+        true => work.operators.iter().max_by_key(|operator| operator.cpu),
+        false => work.operators.iter().max_by_key(|operator| operator.wall),
+    };
+    let Some(most) = most else {
         return "nothing that was measured".to_owned();
     };
-    let all: f64 = work.operators.iter().map(|operator| operator.wall.as_secs_f64()).sum();
-    let share = 100.0 * most.wall.as_secs_f64() / all.max(1e-9);
+    let part = |operator: &Operator| if busy > BUSY { operator.cpu.as_secs_f64() } else { operator.wall.as_secs_f64() };
+    let all: f64 = work.operators.iter().map(part).sum();
+    let share = 100.0 * part(most) / all.max(1e-9);
     let name = &most.name;
-    let computes = most.cpu.as_secs_f64() > COMPUTES * most.wall.as_secs_f64();
+    let computes = busy > BUSY || most.cpu.as_secs_f64() > COMPUTES * most.wall.as_secs_f64();
     match most.concurrency {
         Some((tasks, ran)) if !computes && at_once(most, ran) > FULL * tasks as f64 => {
             let at_once = at_once(most, ran);
@@ -107,8 +119,7 @@ fn sentence(work: &Work, elapsed: Duration, threads: usize) -> String {
             )
         }
         _ if computes => {
-            let cpus: f64 = work.operators.iter().map(|operator| operator.cpu.as_secs_f64()).sum();
-            let busy = 100.0 * cpus / (total * threads.max(1) as f64);
+            let busy = 100.0 * busy;
             let knob = if most.is_function { "a faster function or a larger batch_size" } else { "more CPUs" };
             format!(
                 "{name}: {share:.0} % of the time of all operators, computing ({busy:.0} % of {threads} threads); {knob} would help"
@@ -146,9 +157,11 @@ fn add(plan: &dyn ExecutionPlan, work: &mut Work) {
     match as_task_plan(plan) {
         Some(stage) => add_stage(plan, stage, work),
         None => {
-            let time = plan.metrics().and_then(|metrics| metrics.elapsed_compute()).unwrap_or(0) as u64;
-            let time = Duration::from_nanos(time);
-            push(plan.name().trim_end_matches("Exec").to_owned(), [(time, time)].into_iter(), None, plan, work);
+            let metrics = plan.metrics();
+            let cpu = metrics.as_ref().and_then(|metrics| metrics.elapsed_compute()).unwrap_or(0) as u64;
+            let cpu = Duration::from_nanos(cpu);
+            let wall = metrics.as_ref().and_then(write_time).unwrap_or(cpu);
+            push(plan.name().trim_end_matches("Exec").to_owned(), [(wall, cpu)].into_iter(), None, plan, work);
         }
     }
 }
@@ -238,6 +251,16 @@ mod tests {
             after_a_second(vec![read(1.5), function(0.5, 0.5, None)]),
             "Read: 75 % of the time of all operators, mostly waiting for files; more threads or a higher override_num_blocks would \
              help"
+        );
+    }
+
+    #[test]
+    fn who_waits_while_all_threads_compute_holds_up_nobody() {
+        let read = Operator { name: "Read".to_owned(), is_read: true, is_function: false, ..function(1.9, 0.3, None) };
+        let write = || Operator { name: "Write".to_owned(), is_function: false, ..function(1.5, 1.5, None) };
+        assert_eq!(
+            after_a_second(vec![read, write()]),
+            "Write: 83 % of the time of all operators, computing (90 % of 2 threads); more CPUs would help"
         );
     }
 

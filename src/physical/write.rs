@@ -24,6 +24,7 @@ use super::gather::{gather, ungathered};
 use super::input_order::InputOrder;
 use super::memory::block_bytes;
 use super::tasks::{Task, block_stream, measured_task_stream, properties, stream_of};
+use super::write_clock::{InputTime, WriteClock};
 use crate::block::{Block, TaskId};
 use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
@@ -203,13 +204,16 @@ impl Job {
         let buffer_bytes = MOST_ROW_GROUP_BYTES.min(block_bytes(&self.context)?);
         let bytes = buffer_bytes + FileWriter::file_bytes(buffer_bytes);
         let _reserved = BlockStore::of_task(&self.context)?.working_set(&self.owner(), bytes)?;
-        let rows = self.writer.write(staging, &id, self.input.schema(), buffer_bytes, batches).await?;
+        let (clock, input) = (WriteClock::new(&self.metrics), InputTime::default());
+        let write = self.writer.write(staging, &id, self.input.schema(), buffer_bytes, input.of(batches));
+        let rows = clock.time_future(&input, write).await?;
         Ok(vec![Staged { id, rows, directory: Path::default() }])
     }
 
     async fn write_as_they_come(&self, staging: &Arc<Staging>) -> Result<Vec<Staged>> {
         let target_bytes = block_bytes(&self.context)?;
         let (store, owner) = (BlockStore::of_task(&self.context)?, self.owner());
+        let clock = WriteClock::new(&self.metrics);
         let mut drivers = Vec::new();
         let input = ungathered(&self.input);
         for partition in 0..input.output_partitioning().partition_count() {
@@ -221,6 +225,7 @@ impl Job {
                 target_bytes,
                 buffer_bytes: MOST_ROW_GROUP_BYTES.min(target_bytes),
                 reserved: store.working_set(&owner, 0)?,
+                clock: clock.clone(),
             };
             let balance = Arc::clone(&self.balance);
             let tasks = measured_task_stream(input, partition, Arc::clone(&self.context))?;
@@ -237,13 +242,14 @@ impl Job {
         let owner = self.owner();
         let retries = Retries::of_io(&BlockyardOptions::from_task(&self.context));
         let log = Arc::<FailureLog>::default();
+        let clock = WriteClock::new(&self.metrics);
         let mut drivers = Vec::new();
         let input = ungathered(&self.input);
         for partition in 0..input.output_partitioning().partition_count() {
             let mut blocks = block_stream(input, partition, Arc::clone(&self.context), target_bytes)?;
             let (writer, staging) = (self.writer.clone(), Arc::clone(staging));
             let (store, owner) = (Arc::clone(&store), Arc::clone(&owner));
-            let (retries, log, by) = (retries.clone(), Arc::clone(&log), self.by.clone());
+            let (retries, log, clock, by) = (retries.clone(), Arc::clone(&log), clock.clone(), self.by.clone());
             let balance = Arc::clone(&self.balance);
             drivers.push(async move {
                 let mut written = Vec::new();
@@ -257,7 +263,8 @@ impl Job {
                         let mut attempt = 0;
                         let rows = loop {
                             let batches = stream::iter(file.batches.clone()).map(Ok);
-                            match writer.write(&staging, &id, Arc::clone(&file.schema), buffer_bytes, batches).await {
+                            let write = writer.write(&staging, &id, Arc::clone(&file.schema), buffer_bytes, batches);
+                            match clock.time_future(&InputTime::default(), write).await {
                                 Err(e) if retries.again(&e, attempt) => {
                                     log.retried(&e);
                                     pause(attempt, id.hash()).await;

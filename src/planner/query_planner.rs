@@ -16,6 +16,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 use super::{NodePlanner, node_planners};
 use crate::logical::is_ours;
 use crate::physical::DiagnoseExec;
+use crate::sources::pin_tables;
 
 /// Plans queries which use our nodes, and leaves the others to the planner that the application had.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ impl BlockyardQueryPlanner {
 #[async_trait]
 impl QueryPlanner for BlockyardQueryPlanner {
     async fn create_physical_plan(&self, plan: &LogicalPlan, session: &dyn Session) -> Result<Arc<dyn ExecutionPlan>> {
+        let pinned = pin_tables(plan)?;
+        let plan = pinned.as_ref().unwrap_or(plan);
         if let Some(others) = &self.others
             && !uses_our_nodes(plan)?
         {

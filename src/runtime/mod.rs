@@ -7,6 +7,7 @@ mod drivers;
 mod io;
 mod out_queue;
 mod scheduler;
+mod stack;
 
 pub(crate) use actors::{ActorLife, Actors};
 pub(crate) use background::in_background;
@@ -16,3 +17,4 @@ pub(crate) use io::{begun_on_io_thread, block_on_io, holding_up, in_thread, on_i
 pub(crate) use out_queue::OutQueue;
 pub use scheduler::{BackpressurePolicy, ConcurrencyCap, DownstreamCapacity, OpId, OpView, ResourceBudget, Resources};
 pub(crate) use scheduler::{OpHandle, OpSpec, OpStatus, Permit, PoolSpec, PoolState, Scheduler, Wait};
+pub(crate) use stack::{DeepStack, on_deep_stack};

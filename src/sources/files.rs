@@ -31,7 +31,7 @@ use super::hive::{partition_columns, with_values};
 use super::listing::{ListedFile, Listing, full_path, list_files};
 use super::parquet::{self, ParquetUnits};
 use super::text::{Shape, with_places};
-use crate::config::BlockyardOptions;
+use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::error::{ErrorContext, unknown_name};
 use crate::physical::{ReadExec, ReadMemory};
 
@@ -86,9 +86,7 @@ impl FileTable {
         paths: &[String],
         options: &ReadOptions,
     ) -> Result<Self> {
-        if options.override_num_blocks == Some(0) {
-            return plan_err!("override_num_blocks must be at least 1, got 0");
-        }
+        options.override_num_blocks.map_or(Ok(()), |n| check_num_blocks("override_num_blocks", n))?;
         let listing = list_files(session.runtime_env(), paths, kind.extensions()).await?;
         let telling = telling(kind, &listing).meta.clone();
         let file_schema = columns_of_files(session, kind, options, &listing, &telling).await?;

@@ -14,6 +14,7 @@ mod json_lines;
 mod listing;
 mod parquet;
 mod range;
+mod tables;
 mod text;
 #[cfg(feature = "tpch")]
 mod tpch;
@@ -24,5 +25,6 @@ pub(crate) use diverted::DivertedRows;
 pub(crate) use files::FileTable;
 pub use formats::{FileKind, ReadOptions};
 pub(crate) use range::Range;
+pub(crate) use tables::{Change, NumberedTable, StoredTable, TableChange, pin_tables};
 #[cfg(feature = "tpch")]
 pub(crate) use tpch::Tpch;

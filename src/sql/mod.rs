@@ -4,6 +4,9 @@
 mod arguments;
 mod column_types;
 mod create_function;
+mod create_table;
+mod depth;
+mod messages;
 mod normalise;
 mod relations;
 mod sample;
@@ -11,6 +14,7 @@ mod signatures;
 mod statements;
 mod unparse;
 
+pub(crate) use depth::check_plan_depth;
 pub(crate) use relations::BlockyardRelationPlanner;
 pub use statements::SqlStatement;
 pub(crate) use statements::run_statements;

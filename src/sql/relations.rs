@@ -14,10 +14,11 @@ use datafusion::sql::sqlparser::ast::{Expr, ObjectName, TableAlias, TableFactor}
 
 use super::arguments::Arguments;
 use super::column_types::column_types;
+use super::messages::check_outer_call;
 use super::normalise::signature_of;
 use super::sample::sample_of;
 use super::signatures::Signature;
-use crate::config::parse_resources;
+use crate::config::{check_num_blocks, parse_resources};
 use crate::functions::{Compute, ComputeStrategy, Failures, FunctionRegistry, MapOptions};
 use crate::logical::{
     MapNode, MapOperator, MixNode, MixOptions, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning,
@@ -74,6 +75,7 @@ impl RelationPlanner for BlockyardRelationPlanner {
             return Ok(RelationPlanning::Original(Box::new(relation)));
         };
         let Some(signature) = signature_of(name) else {
+            check_outer_call(name, &args.args, context)?;
             return Ok(RelationPlanning::Original(Box::new(relation)));
         };
         // DataFusion's own range(start, end, step) stays.
@@ -286,9 +288,7 @@ pub(super) fn map_options(arguments: &Arguments, defaults: MapOptions) -> Result
 
 fn source(source: Arc<dyn Datasource>, arguments: &Arguments) -> Result<LogicalPlan> {
     let num_blocks = arguments.size("override_num_blocks");
-    if num_blocks == Some(0) {
-        return plan_err!("argument 'override_num_blocks' must be at least 1, got 0");
-    }
+    num_blocks.map_or(Ok(()), |n| check_num_blocks("argument 'override_num_blocks'", n))?;
     let name = source.name().to_owned();
     scan(&name, Arc::new(DatasourceTable::new(source, num_blocks)))
 }

@@ -89,6 +89,11 @@ impl Signature {
         SIGNATURES.iter().find(|s| s.name.eq_ignore_ascii_case(name))
     }
 
+    /// Names of all functions.
+    pub(super) fn all() -> impl Iterator<Item = &'static str> {
+        SIGNATURES.iter().map(|signature| signature.name)
+    }
+
     /// Names of the arguments.
     pub(super) fn names(&self) -> Vec<&'static str> {
         self.arguments.iter().map(|(name, _)| *name).collect()

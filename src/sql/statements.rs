@@ -5,26 +5,61 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray};
-use datafusion::common::{Result, config_err, exec_err, not_impl_err};
+use datafusion::common::{DataFusionError, Result, config_err, exec_err};
 use datafusion::config::ExtensionOptions;
-use datafusion::logical_expr::{CreateMemoryTable, DdlStatement, LogicalPlan, Statement};
+use datafusion::logical_expr::{DdlStatement, LogicalPlan, Statement};
 use datafusion::sql::parser::{DFParserBuilder, Statement as DFStatement};
-use datafusion::sql::sqlparser::dialect::GenericDialect;
-use datafusion::sql::sqlparser::dialect::dialect_from_str;
+use datafusion::sql::sqlparser::ast::Statement as AstStatement;
+use datafusion::sql::sqlparser::dialect::{GenericDialect, dialect_from_str};
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
 use super::create_function::create_function;
+use super::create_table::{columns_without_nulls, create_table};
+use super::depth::{check_depth, check_plan_depth};
+use super::messages::with_advice;
 use super::normalise::normalise;
 use crate::config::{BlockyardOptions, ByteSize, MemoryLimit};
 use crate::context::DataContext;
 use crate::dataset::Dataset;
+use crate::runtime::{DeepStack, on_deep_stack};
 
 /// One parsed statement.
 #[derive(Debug, Clone)]
-pub struct SqlStatement(DFStatement);
+pub struct SqlStatement {
+    statement: DFStatement,
+    line: Option<u64>,
+}
+
+impl SqlStatement {
+    /// Whether it asks for rows. What other statements give, like COPY, is the number of rows that they changed, or nothing.
+    pub fn is_query(&self) -> bool {
+        match &self.statement {
+            DFStatement::Explain(_) => true,
+            DFStatement::Statement(statement) => matches!(
+                statement.as_ref(),
+                AstStatement::Query(_)
+                    | AstStatement::Explain { .. }
+                    | AstStatement::ExplainTable { .. }
+                    | AstStatement::Execute { .. }
+                    | AstStatement::ShowFunctions { .. }
+                    | AstStatement::ShowVariable { .. }
+                    | AstStatement::ShowTables { .. }
+                    | AstStatement::ShowColumns { .. }
+                    | AstStatement::ShowCreate { .. }
+            ),
+            _ => false,
+        }
+    }
+
+    /// The line of the text on which it begins, from 1 on, if that is known.
+    pub fn line(&self) -> Option<u64> {
+        self.line
+    }
+}
 
 impl fmt::Display for SqlStatement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.statement.fmt(f)
     }
 }
 
@@ -35,21 +70,36 @@ impl DataContext {
         let generic = GenericDialect {};
         let dialect = dialect_from_str(name);
         let dialect = dialect.as_deref().unwrap_or(&generic);
-        let mut parser = DFParserBuilder::new(statements).with_dialect(dialect).build()?;
-        let mut parsed: Vec<_> = parser.parse_statements()?.into();
-        for statement in &mut parsed {
-            normalise(statement)?;
-        }
-        Ok(parsed.into_iter().map(SqlStatement).collect())
+        // Some editors mark the beginning of a file so.
+        let statements = statements.strip_prefix('\u{feff}').unwrap_or(statements);
+        // What cannot be cut into tokens is an error of the parser.
+        let tokens = Tokenizer::new(dialect, statements).tokenize_with_location().unwrap_or_default();
+        check_depth(&tokens)?;
+        let parsed = on_deep_stack(|| {
+            let mut parser = DFParserBuilder::new(statements).with_dialect(dialect).build()?;
+            let mut parsed: Vec<_> = parser.parse_statements()?.into();
+            parsed.iter_mut().try_for_each(normalise)?;
+            Ok::<_, DataFusionError>(parsed)
+        })?;
+        let lines = Some(first_lines(&tokens)).filter(|lines| lines.len() == parsed.len());
+        let mut lines = lines.into_iter().flatten();
+        Ok(parsed.into_iter().map(|statement| SqlStatement { statement, line: lines.next() }).collect())
     }
 
     /// Runs a statement: definitions and settings take effect, a query comes back as a lazy dataset.
     pub async fn run(&self, statement: SqlStatement) -> Result<Dataset> {
-        if create_function(&statement.0, self.functions())? {
+        DeepStack::new(self.run_here(statement)).await
+    }
+
+    async fn run_here(&self, statement: SqlStatement) -> Result<Dataset> {
+        if create_function(&statement.statement, self.functions())? {
             return self.nothing();
         }
+        let not_null = columns_without_nulls(&statement.statement);
         let state = self.state();
-        let plan = state.statement_to_plan(statement.0).await?;
+        let planned = state.statement_to_plan(statement.statement).await;
+        let plan = planned.map_err(|e| with_advice(e, &state))?;
+        check_plan_depth(&plan)?;
         match plan {
             LogicalPlan::Statement(Statement::SetVariable(set)) => {
                 self.set_option(&set.variable, &set.value).await?;
@@ -59,8 +109,8 @@ impl DataContext {
                 self.reset_option(&reset.variable).await?;
                 self.nothing()
             }
-            LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) if has_rows(&create.input) => {
-                self.create_table_as(create).await?;
+            LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => {
+                create_table(self, create, &not_null).await?;
                 self.nothing()
             }
             plan => {
@@ -133,33 +183,29 @@ impl DataContext {
         }
     }
 
-    /// `CREATE TABLE x AS query`: the rows go into the block store.
-    async fn create_table_as(&self, create: CreateMemoryTable) -> Result<()> {
-        let CreateMemoryTable { name, input, if_not_exists, or_replace, constraints, column_defaults, .. } = create;
-        if constraints.iter().next().is_some() || !column_defaults.is_empty() {
-            return not_impl_err!("constraints and defaults in CREATE TABLE AS");
-        }
-        let exists = self.session().table_exist(name.clone())?;
-        match (exists, if_not_exists, or_replace) {
-            (true, true, false) => return Ok(()),
-            (true, false, false) => return exec_err!("table '{name}' already exists"),
-            (_, true, true) => return exec_err!("IF NOT EXISTS and OR REPLACE exclude each other"),
-            _ => {}
-        }
-        let blocks = self.dataset(Arc::unwrap_or_clone(input)).materialize().await?;
-        if exists {
-            self.session().deregister_table(name.clone())?;
-        }
-        self.session().register_table(name, blocks.table()?)?;
-        Ok(())
-    }
-
     fn nothing(&self) -> Result<Dataset> {
         Ok(self.dataset(LogicalPlan::EmptyRelation(datafusion::logical_expr::EmptyRelation {
             produce_one_row: false,
             schema: Arc::new(datafusion::common::DFSchema::empty()),
         })))
     }
+}
+
+/// The lines on which statements begin, if there is a `;` between any two of them.
+fn first_lines(tokens: &[TokenWithSpan]) -> Vec<u64> {
+    let mut lines = Vec::new();
+    let mut begins = true;
+    for token in tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_) | Token::EOF)) {
+        match (token.token == Token::SemiColon, begins) {
+            (true, _) => begins = true,
+            (false, true) => {
+                lines.push(token.span.start.line);
+                begins = false;
+            }
+            (false, false) => {}
+        }
+    }
+    lines
 }
 
 /// Runs all statements; what is not the last runs to its end.
@@ -172,9 +218,4 @@ pub(crate) async fn run_statements(context: &DataContext, text: &str) -> Result<
         context.run(statement).await?.take_all().await?;
     }
     context.run(last).await
-}
-
-/// A table without a query is DataFusion's own, which can be inserted into.
-fn has_rows(input: &LogicalPlan) -> bool {
-    !matches!(input, LogicalPlan::EmptyRelation(_))
 }

@@ -114,12 +114,14 @@ pub(crate) fn inc(batch: RecordBatch) -> datafusion::error::Result<RecordBatch> 
 /// Waits until the store holds nothing in memory. Drivers and readers let go of their blocks when they have run to their end,
 /// which yielding gives them time for.
 pub(crate) async fn emptied(context: &DataContext) {
+    settled(context, |store| store.budget().blocks() == 0).await;
+    assert_eq!(context.store().budget().blocks(), 0, "{:?} still holds blocks", context.store());
+}
+
+/// Waits until the store is as it is to be.
+pub(crate) async fn settled(context: &DataContext, is_so: impl Fn(&blockyard::BlockStore) -> bool) {
     let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
-        if context.store().budget().blocks() == 0 {
-            return;
-        }
+    while begun.elapsed() < PATIENCE && !is_so(context.store()) {
         tokio::task::yield_now().await;
     }
-    assert_eq!(context.store().budget().blocks(), 0, "{:?} still holds blocks", context.store());
 }

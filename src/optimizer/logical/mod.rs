@@ -1,5 +1,6 @@
 //! Logical rules, in the order in which they are registered.
 
+mod change_tables;
 mod evaluate_once;
 mod guard_filter_pushdown;
 mod rename_shadowed;
@@ -11,6 +12,7 @@ use super::{Anchor, RuleRegistry};
 
 pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(evaluate_once::EvaluateOnce), Anchor::First, &[]);
+    registry.add_logical(Arc::new(change_tables::ChangeTables), Anchor::First, &[]);
     let guard = guard_filter_pushdown::GuardFilterPushdown::new();
     registry.add_logical(Arc::new(guard), Anchor::replace("push_down_filter"), &[]);
     let reorder = reorder_randomize_blocks::ReorderRandomizeBlocks;

@@ -7,6 +7,8 @@ const GROW_AT: f64 = 1.75;
 const GROW_AT_PART: f64 = 0.875;
 /// Tasks per actor up to which a pool shrinks.
 const SHRINK_AT: f64 = 0.5;
+/// Actors of a pool that nobody has given a bound, whatever the resources: each has a thread.
+const MAX_ACTORS: usize = 1024;
 /// How long a pool that has grown does not shrink.
 const REST: Duration = Duration::from_secs(10);
 
@@ -71,7 +73,7 @@ impl Pool {
     fn decide(&self, queued: usize, room: usize, now: Duration) -> isize {
         let PoolState { in_flight, pending, input_ended, .. } = self.state;
         let size = self.state.size();
-        let most = self.spec.max.unwrap_or(usize::MAX).max(1);
+        let most = self.spec.max.unwrap_or(MAX_ACTORS).max(1);
         if input_ended && queued == 0 && in_flight < size {
             return in_flight as isize - size as isize;
         }

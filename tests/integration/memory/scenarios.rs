@@ -173,6 +173,16 @@ fn over_rows(rows: &Input) -> Vec<Scenario> {
              SELECT sum(place * v) AS ordered FROM (SELECT v, row_number() OVER () AS place FROM t)",
         ),
         scenario(
+            "change_table",
+            rows,
+            "CREATE TABLE t AS SELECT id, v, s FROM read_parquet('{rows}/') WHERE false;
+             INSERT INTO t SELECT id, v, s FROM read_parquet('{rows}/');
+             UPDATE t SET v = v + 1 WHERE id % 2 = 0;
+             DELETE FROM t WHERE id % 3 = 0;
+             SELECT count(*) AS n, sum(v) AS v, min(s) AS s FROM t;
+             SELECT sum(place * v) AS ordered FROM (SELECT v, row_number() OVER () AS place FROM t)",
+        ),
+        scenario(
             "random_shuffle",
             rows,
             "SELECT count(*) AS n, sum(place * v) AS ordered, min(s) AS first, max(s) AS last

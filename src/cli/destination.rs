@@ -1,0 +1,134 @@
+//! Where results go and how they are written: checked before anything runs.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use super::arguments::Format;
+
+/// Bytes that are written without looking whether anybody still wants them.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Where results go.
+#[derive(Debug, Clone)]
+pub(super) struct Destination {
+    pub(super) format: Format,
+    pub(super) file: Option<PathBuf>,
+}
+
+impl Destination {
+    /// The destination that the options ask for: the ending of a file says its format, unless an option does.
+    pub(super) fn new(format: Option<Format>, file: Option<&Path>) -> Result<Self, String> {
+        let Some(path) = file else {
+            return match format {
+                Some(Format::Parquet) => Err("--format parquet needs --output FILE".to_owned()),
+                format => Ok(Self { format: format.unwrap_or(Format::Table), file: None }),
+            };
+        };
+        let format = match format {
+            Some(format) => format,
+            None => format_of(path)?,
+        };
+        let shown = path.display();
+        if path.is_dir() {
+            return Err(format!("cannot write to '{shown}': it is a directory; --output takes a file"));
+        }
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !directory.is_dir() {
+            return Err(format!("cannot write to '{shown}': there is no directory '{}'", directory.display()));
+        }
+        Ok(Self { format, file: Some(path.to_owned()) })
+    }
+
+    /// Begins to write.
+    pub(super) fn begin(&self) -> std::io::Result<Destined> {
+        let Some(path) = &self.file else {
+            return Ok(Destined { out: Box::new(std::io::stdout()), staged: None });
+        };
+        // Devices and pipes are written as they are; a file appears when it is complete.
+        if path.exists() && !path.is_file() {
+            return Ok(Destined { out: Box::new(File::create(path)?), staged: None });
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let hidden = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));
+        let out = Box::new(File::create(&hidden)?);
+        Ok(Destined { out, staged: Some(Staged { hidden, path: path.clone() }) })
+    }
+}
+
+fn format_of(path: &Path) -> Result<Format, String> {
+    let Some(ending) = path.extension() else {
+        return Ok(Format::Table);
+    };
+    Ok(match ending.to_string_lossy().to_lowercase().as_str() {
+        "txt" | "text" | "out" | "log" | "md" => Format::Table,
+        "csv" => Format::Csv,
+        "tsv" | "tab" => Format::Tsv,
+        "json" => Format::Json,
+        "ndjson" | "jsonl" => Format::Ndjson,
+        "arrow" | "arrows" => Format::Arrow,
+        "parquet" | "pq" => Format::Parquet,
+        other => {
+            return Err(format!(
+                "cannot tell from '.{other}' how '{}' is to be written; say it with --format, or end the name with .txt, \
+                 .csv, .tsv, .json, .ndjson, .arrow or .parquet",
+                path.display()
+            ));
+        }
+    })
+}
+
+/// A destination that is being written.
+pub(super) struct Destined {
+    out: Box<dyn Write + Send>,
+    staged: Option<Staged>,
+}
+
+impl Destined {
+    /// What takes the bytes until `stop` is set, and the file that is to appear at the end.
+    pub(super) fn into_parts(self, stop: Arc<AtomicBool>) -> (Box<dyn Write + Send>, Option<Staged>) {
+        (Box::new(BufWriter::new(Stoppable { out: self.out, stop })), self.staged)
+    }
+}
+
+/// A file that is not there yet. What is staged goes when this drops.
+#[derive(Debug)]
+pub(super) struct Staged {
+    hidden: PathBuf,
+    path: PathBuf,
+}
+
+impl Staged {
+    /// Makes the file visible.
+    pub(super) fn publish(self) -> std::io::Result<()> {
+        std::fs::rename(&self.hidden, &self.path)
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // It is gone when it was published.
+        let _removed = std::fs::remove_file(&self.hidden);
+    }
+}
+
+/// Takes no more bytes when nobody wants them.
+struct Stoppable {
+    out: Box<dyn Write + Send>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Write for Stoppable {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.stop.load(Relaxed) {
+            return Err(std::io::Error::other("cancelled"));
+        }
+        self.out.write(&bytes[..bytes.len().min(PIECE_BYTES)])
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
+    }
+}
