@@ -17,6 +17,8 @@ use crate::config::ByteSize;
 use crate::physical::{ExchangeExec, QueueExec, ReadExec, StageMetrics, as_task_plan, planned_blocks};
 use crate::runtime::{OpStatus, Wait};
 
+/// Operators of DataFusion that are shown.
+const OPERATORS: usize = 3;
 /// Tasks before which nothing is said of one that takes longer than others.
 const SAMPLES: usize = 10;
 /// Deviations from the mean from which a task is said to hang.
@@ -48,7 +50,24 @@ pub(super) fn progress(execution: &Execution) -> Vec<String> {
         ByteSize(execution.limit_bytes())
     )];
     add(execution.plan(), &ops, &mut lines);
+    if lines.len() == 1 {
+        add_operators(execution.plan(), &mut lines);
+    }
     lines
+}
+
+/// Where no stage of ours runs: the operators of DataFusion that have given most rows.
+fn add_operators(plan: &Arc<dyn ExecutionPlan>, lines: &mut Vec<String>) {
+    let mut rows = Vec::new();
+    let mut plans = vec![plan];
+    while let Some(plan) = plans.pop() {
+        let given = plan.metrics().and_then(|metrics| metrics.output_rows()).unwrap_or(0);
+        rows.push((given, plan.name().trim_end_matches("Exec")));
+        plans.extend(plan.children());
+    }
+    rows.retain(|(given, _)| *given > 0);
+    rows.sort_by_key(|(given, _)| std::cmp::Reverse(*given));
+    lines.extend(rows.into_iter().take(OPERATORS).map(|(given, name)| format!("- {name}: {given} rows")));
 }
 
 fn add(plan: &Arc<dyn ExecutionPlan>, ops: &[OpStatus], lines: &mut Vec<String>) {
@@ -91,8 +110,7 @@ fn stage_lines(name: &str, stage: &StageMetrics, total: Option<usize>, ops: &[Op
         let _written = write!(line, "; Queued blocks: {} ({queued})", op.queued_blocks);
         let _written = write!(line, "; Resources: {}", op.needs.times(op.running as u64));
     }
-    let rows: usize = ended.iter().map(|task| task.output.num_rows).sum();
-    let _written = write!(line, "; {rows} rows");
+    let _written = write!(line, "; {} rows", stage.rows());
     lines.push(line);
     lines.extend(op.and_then(|op| stalls(name, op.idle, op.wait.as_ref())));
     let walls: Vec<f64> = ended.iter().map(|task| task.wall.as_secs_f64()).collect();

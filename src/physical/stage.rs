@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,8 @@ pub(crate) struct TaskRecord {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StageMetrics {
     set: ExecutionPlanMetricsSet,
+    /// Rows and time of all tasks together: there may be a million of them.
+    counts: Arc<OnceLock<(Count, Time)>>,
     tasks: Arc<Mutex<Vec<TaskRecord>>>,
     owner: Arc<Owner>,
     failures: Arc<FailureLog>,
@@ -69,6 +71,11 @@ impl StageMetrics {
         Arc::clone(&self.failures)
     }
 
+    /// Rows that its tasks have given so far, those that run still too.
+    pub(crate) fn rows(&self) -> usize {
+        self.counts.get().map_or(0, |(rows, _)| rows.value())
+    }
+
     /// Records of the tasks that ended.
     pub(crate) fn tasks(&self) -> Vec<TaskRecord> {
         self.tasks.lock().clone()
@@ -81,6 +88,9 @@ impl StageMetrics {
 
     /// A task whose time and output are recorded here.
     pub(crate) fn measure(&self, task: Task) -> Task {
+        let (rows, time) = self.counts.get_or_init(|| {
+            (MetricBuilder::new(&self.set).output_rows(0), MetricBuilder::new(&self.set).elapsed_compute(0))
+        });
         let measured = MeasuredStream {
             task: task.id.clone(),
             has_begun: false,
@@ -89,8 +99,8 @@ impl StageMetrics {
             cpu: CpuMeter::default(),
             waiting_since: None,
             given_at: None,
-            rows: MetricBuilder::new(&self.set).output_rows(0),
-            time: MetricBuilder::new(&self.set).elapsed_compute(0),
+            rows: rows.clone(),
+            time: time.clone(),
             stage: self.clone(),
         };
         Task { id: task.id, batches: Box::pin(measured) }

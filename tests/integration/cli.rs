@@ -301,7 +301,7 @@ fn long_chains_run_and_those_without_end_are_errors() {
         std::fs::write(&file, sql).unwrap();
         run(&["run", file.to_str().unwrap(), "--format", "csv"])
     };
-    let terms: Vec<String> = (0..3000).map(|i| format!("id * {i} = 7 * {i} + 1")).collect();
+    let terms: Vec<String> = (0..3000).map(|i| format!("id = {i} + 1000")).collect();
     let any = run_text(&format!("SELECT count(*) AS n FROM range(100) WHERE {} OR id = 3", terms.join(" OR ")));
     assert_eq!(text(&any.stdout), "n\n1\n", "{}", text(&any.stderr));
     let sum = run_text(&format!("SELECT 1{} AS n", " + 1".repeat(1900)));

@@ -1,11 +1,12 @@
 use std::sync::Mutex;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 
 use blockyard::prelude::*;
 use datafusion::arrow::array::AsArray;
 use datafusion::arrow::datatypes::UInt64Type;
 use datafusion::error::Result;
 use futures::TryStreamExt;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::fixtures::{context, context_with, emptied, ints, mib, settled};
 
@@ -20,15 +21,15 @@ async fn ids(context: &DataContext) -> Vec<i64> {
     ints(&context.sql("SELECT id FROM t").await.unwrap().take_all().await.unwrap(), "id")
 }
 
-/// A context with a table `t` of ten rows, and a function `wait` that gives its input back once something was sent.
-fn with_a_gate() -> (DataContext, std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>) {
+/// A context with a function `wait` that says when it is called with rows, and gives them back once something was sent.
+fn with_a_gate() -> (DataContext, Sender<()>, UnboundedReceiver<()>) {
     let context = context();
-    let ((open, gate), (begun, has_begun)) = (channel::<()>(), channel::<()>());
-    let (gate, begun) = (Mutex::new(gate), Mutex::new(begun));
+    let ((open, gate), (begun, has_begun)) = (channel::<()>(), unbounded_channel());
+    let gate = Mutex::new(gate);
     context.register_batches("wait", move |batch| {
         // The function is called with no rows to find its columns.
         if batch.num_rows() > 0 {
-            begun.lock().unwrap().send(()).unwrap();
+            begun.send(()).unwrap();
             gate.lock().unwrap().recv().unwrap();
         }
         Ok(batch)
@@ -38,15 +39,17 @@ fn with_a_gate() -> (DataContext, std::sync::mpsc::Sender<()>, std::sync::mpsc::
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_are_added_by_two_statements_at_once() {
-    let (context, open, begun) = with_a_gate();
+    let (context, open, mut begun) = with_a_gate();
     run(&context, "CREATE TABLE t AS SELECT id FROM range(10, override_num_blocks => 1)").await.unwrap();
     let slow = "INSERT INTO t SELECT id + 100 FROM map_batches(range(3, override_num_blocks => 1), 'wait')";
-    let slow = context.sql(slow).await.unwrap();
-    let slow = tokio::spawn(async move { slow.take_all().await });
-    tokio::task::spawn_blocking(move || begun.recv().unwrap()).await.unwrap();
-    assert_eq!(run(&context, "INSERT INTO t VALUES (50)").await.unwrap(), [1]);
-    open.send(()).unwrap();
-    slow.await.unwrap().unwrap();
+    let meanwhile = async {
+        begun.recv().await.unwrap();
+        let added = run(&context, "INSERT INTO t VALUES (50)").await;
+        open.send(()).unwrap();
+        added
+    };
+    let (slow, added) = tokio::join!(run(&context, slow), meanwhile);
+    assert_eq!((slow.unwrap(), added.unwrap()), (vec![3], vec![1]));
     assert_eq!(ids(&context).await, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 50, 100, 101, 102]);
 }
 
@@ -57,14 +60,17 @@ async fn a_change_of_a_table_that_was_changed_meanwhile_is_an_error() {
         "UPDATE t SET id = -1 WHERE id IN (SELECT id FROM map_batches(range(3, override_num_blocks => 1), 'wait'))",
         "INSERT OVERWRITE t SELECT id FROM map_batches(range(3, override_num_blocks => 1), 'wait')",
     ] {
-        let (context, open, begun) = with_a_gate();
+        let (context, open, mut begun) = with_a_gate();
         run(&context, "CREATE TABLE t AS SELECT id FROM range(10, override_num_blocks => 1)").await.unwrap();
-        let slow = context.sql(slow).await.unwrap();
-        let slow = tokio::spawn(async move { slow.take_all().await });
-        tokio::task::spawn_blocking(move || begun.recv().unwrap()).await.unwrap();
-        assert_eq!(run(&context, "DELETE FROM t WHERE id > 1").await.unwrap(), [8]);
-        open.send(()).unwrap();
-        let error = slow.await.unwrap().unwrap_err().to_string();
+        let meanwhile = async {
+            begun.recv().await.unwrap();
+            let deleted = run(&context, "DELETE FROM t WHERE id > 1").await;
+            open.send(()).unwrap();
+            deleted
+        };
+        let (slow, deleted) = tokio::join!(run(&context, slow), meanwhile);
+        assert_eq!(deleted.unwrap(), [8]);
+        let error = slow.unwrap_err().to_string();
         assert!(error.contains("table 't' was changed by another statement while this one ran"), "{error}");
         assert_eq!(ids(&context).await, [0, 1], "it changed nothing");
     }
