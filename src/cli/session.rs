@@ -86,6 +86,8 @@ pub(super) struct Session {
     stats: bool,
     quiet: bool,
     progress: bool,
+    /// Whether statements run, which end by themselves when they are asked to.
+    busy: Arc<AtomicBool>,
 }
 
 impl Session {
@@ -131,6 +133,7 @@ impl Session {
             stats: options.stats,
             quiet: options.quiet,
             progress: !options.quiet && !options.no_progress,
+            busy: Arc::default(),
         })
     }
 
@@ -160,6 +163,7 @@ impl Session {
         let Some(foreground) = self.foreground.take() else {
             return Err(Failure::Stopped(Stop::Interrupt));
         };
+        self.busy.store(true, Relaxed);
         let result = foreground.block_on(async {
             // Listens from before the first statement to after the last: a signal between two of them counts too.
             let mut stop = pin!(stopped());
@@ -173,8 +177,24 @@ impl Session {
             }
             Ok(())
         });
+        self.busy.store(false, Relaxed);
         self.foreground = Some(foreground);
         result
+    }
+
+    /// Lets signals end the process while no statement runs: once they are listened to, they no longer do so by themselves.
+    pub(super) fn end_while_idle(&self) -> Result<(), Failure> {
+        let (busy, directories) = (Arc::clone(&self.busy), Arc::clone(self.context.store().directories()));
+        self.workers()?.handle().spawn(async move {
+            loop {
+                let stop = stopped().await;
+                if stop != Stop::Interrupt && !busy.load(Relaxed) {
+                    directories.close();
+                    std::process::exit(i32::from(stop.exit_code()));
+                }
+            }
+        });
+        Ok(())
     }
 
     /// Whether what was asked for was written, now that all statements have run.

@@ -54,6 +54,7 @@ pub(super) fn run(session: &mut Session) -> Result<(), Failure> {
     let failed = |e: ReadlineError| Failure::Usage(format!("the terminal cannot be used: {e}"));
     let config = Config::builder().history_ignore_space(true).build();
     let mut editor: Editor<Prompt, DefaultHistory> = Editor::with_config(config).map_err(failed)?;
+    session.end_while_idle()?;
     let history = std::env::home_dir().map(|home| home.join(".blockyard_history"));
     load(&mut editor, history.as_ref());
     if !session.is_quiet() {

@@ -252,6 +252,15 @@ async fn datafusion_still_has_its_traps() {
     let layers = "SELECT a + 2 AS a FROM (SELECT a + 2 AS a FROM (SELECT 1 AS a)) WHERE a > 3";
     assert_eq!(plain.sql(layers).await.unwrap().collect().await.unwrap(), [], "equal projections are each kept");
 
+    plain.sql("CREATE TABLE d AS SELECT value AS a FROM range(10)").await.unwrap();
+    plain.sql("DELETE FROM d WHERE a IN (SELECT a FROM t WHERE a > 5000)").await.unwrap().collect().await.unwrap();
+    let left = plain.table("d").await.unwrap().count().await.unwrap();
+    assert_eq!(left, 0, "a DELETE with a subquery keeps its predicate");
+
+    plain.sql("CREATE TABLE u (a INT UNIQUE) AS VALUES (NULL), (NULL)").await.unwrap();
+    let distinct = plain.sql("SELECT DISTINCT a FROM u").await.unwrap().count().await.unwrap();
+    assert_eq!(distinct, 2, "nulls of a unique column are brought together");
+
     let pool = std::sync::Arc::clone(&plain.runtime_env().memory_pool);
     plain.sql("SET datafusion.runtime.memory_limit = '64M'").await.unwrap();
     assert!(!std::sync::Arc::ptr_eq(&pool, &plain.runtime_env().memory_pool), "SET keeps the memory pool");

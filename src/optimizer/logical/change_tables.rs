@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Where there are subqueries, rows are numbered, the query of the statement finds the numbers of those that change, and
-//! they are joined with all rows.
+//! they are joined with all rows. The numbers come last among the columns: what is stored keeps their order.
 
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ impl Statement<'_> {
         if !has_subquery(&predicate) {
             return LogicalPlanBuilder::from(rows.clone()).filter(predicate.clone().is_not_true())?.build();
         }
-        let numbers = self.numbers();
+        let numbers = self.unused("row");
         let gone = LogicalPlanBuilder::from(self.numbered(input, &numbers)?)
             .project([self.column(&numbers).alias(&numbers)])?
             .alias(CHANGES)?;
@@ -99,7 +99,7 @@ impl Statement<'_> {
         LogicalPlanBuilder::from(self.scan_numbered(&numbers)?)
             .join(gone.build()?, JoinType::LeftAnti, self.by(&numbers), None)?
             .sort([self.column(&numbers).sort(true, false)])?
-            .project(columns.into_iter().map(Expr::Column))?
+            .project(columns.into_iter().map(Expr::Column).chain([self.column(&numbers)]))?
             .build()
     }
 
@@ -112,7 +112,7 @@ impl Statement<'_> {
         if predicate.iter().chain(values).any(has_subquery) {
             return self.updated_by_number(values, matching);
         }
-        let changed = self.numbers();
+        let changed = self.unused("changed");
         let flag = || Expr::Column(Column::from_name(&changed));
         let old = rows.schema().columns();
         let all = old.iter().cloned().map(Expr::Column);
@@ -131,7 +131,7 @@ impl Statement<'_> {
     }
 
     fn updated_by_number(&self, values: &[Expr], matching: &LogicalPlan) -> Result<LogicalPlan> {
-        let numbers = self.numbers();
+        let (numbers, flag) = (self.unused("row"), self.unused("changed"));
         let columns = self.columns();
         let matching = self.numbered(matching, &numbers)?;
         let number = matching.schema().qualified_field_with_unqualified_name(&numbers)?;
@@ -144,7 +144,8 @@ impl Statement<'_> {
             let value = when(changed(), of_changes(&old.name)).otherwise(Expr::Column(old.clone()))?;
             Ok(value.alias(&old.name))
         });
-        let new = new.chain([Ok(changed().alias(&numbers))]).collect::<Result<Vec<_>>>()?;
+        let others = [changed().alias(&flag), self.column(&numbers)];
+        let new = new.chain(others.map(Ok)).collect::<Result<Vec<_>>>()?;
         LogicalPlanBuilder::from(self.scan_numbered(&numbers)?)
             .join(changes, JoinType::Left, self.by(&numbers), None)?
             .sort([self.column(&numbers).sort(true, false)])?
@@ -185,9 +186,9 @@ impl Statement<'_> {
     }
 
     /// A name that no column has.
-    fn numbers(&self) -> String {
+    fn unused(&self, name: &str) -> String {
         let schema = self.table.schema();
-        let mut name = "row".to_owned();
+        let mut name = name.to_owned();
         while schema.fields().iter().any(|field| *field.name() == name) {
             name.insert(0, '_');
         }

@@ -33,9 +33,9 @@ pub(crate) enum Change {
     Insert,
     /// They are all that the table holds from now on.
     Overwrite,
-    /// They are what stays; those that do not are reported.
+    /// They are what stays; those that do not are reported. More columns than the table has are left out.
     Delete,
-    /// They are all rows of the table. One more column, the last, says which of them the statement has changed.
+    /// They are all rows of the table. The column after those of the table says which of them the statement has changed.
     Update,
 }
 
@@ -197,7 +197,7 @@ fn num_rows(blocks: &[BlockHandle]) -> usize {
     blocks.iter().map(|block| block.metadata().num_rows).sum()
 }
 
-/// Rows that an UPDATE has changed: the last column says so.
+/// Rows that an UPDATE has changed: a column says so.
 fn changed_rows(batch: &RecordBatch, column: usize) -> Result<usize> {
     match batch.columns().get(column).and_then(|c| c.as_boolean_opt()) {
         Some(changed) => Ok(changed.true_count()),
