@@ -132,6 +132,10 @@ options! {
         /// Plan every join that can spill as one that does, not only those that are not expected to fit in memory.
         pub prefer_spilling_joins: bool, default = false
 
+        /// Sort all rows, which spills, where only the first of them are wanted, not only where these are not expected to fit
+        /// in memory.
+        pub prefer_spilling_sorts: bool, default = false
+
         /// Give blocks to the consumer in the order of their ids (the order of the input), instead of as they come.
         pub preserve_order: bool, default = true
 

@@ -23,8 +23,9 @@ use crate::error::without_bug_report;
 use crate::functions::{Row, rows_of_batch};
 use crate::logical::{RandomShuffleNode, RandomizeBlocksNode, extension, node_of};
 use crate::observability::{Execution, Watch};
-use crate::physical::PlanMemory;
-use crate::physical::{StoredBlock, collect_blocks, gather, planned_blocks, query_context};
+use crate::physical::{
+    PlanMemory, StoredBlock, collect_blocks, gather, in_least_memory, planned_blocks, query_context,
+};
 use crate::runtime::{DeepStack, block_on_io, in_background};
 use crate::sources::{DatasourceTable, FileTable, StoredBlocks, StoredTable};
 use crate::sql::{check_plan_depth, plan_to_sql};
@@ -38,9 +39,9 @@ impl Dataset {
         let (schema, dataset) = (first.schema(), self.clone());
         let batches = stream::once(async move {
             match first.next().await {
-                Some(Err(e)) if is_full_hash_join(&e) => {
+                Some(Err(e)) if is_kept_in_vain(&e) => {
                     drop(first);
-                    dataset.stream_once(&dataset.again_with_spilling_joins(attempt)).await
+                    dataset.stream_once(&dataset.again_with_spilling(attempt)).await
                 }
                 head => {
                     let schema = first.schema();
@@ -78,10 +79,12 @@ impl Dataset {
         Ok(Attempt { plan: self.plan_of_epoch()?, state: self.state.clone(), before: None })
     }
 
-    /// The same execution with settings under which no join fails because its build side does not fit.
-    fn again_with_spilling_joins(&self, mut attempt: Attempt) -> Attempt {
+    /// The same execution with settings under which no join fails because its build side does not fit, and no sort because
+    /// the first rows do not.
+    fn again_with_spilling(&self, mut attempt: Attempt) -> Attempt {
         let mut options = BlockyardOptions::from_config(attempt.state.config_options());
         options.prefer_spilling_joins = true;
+        options.prefer_spilling_sorts = true;
         attempt.state.config_mut().options_mut().extensions.insert(options);
         attempt.before = self.last.lock().as_ref().map(Execution::elapsed);
         attempt
@@ -214,7 +217,7 @@ impl Dataset {
     pub async fn materialize(&self) -> Result<Self> {
         let attempt = self.attempt()?;
         let stored = match self.collect_once(&attempt).await {
-            Err(e) if is_full_hash_join(&e) => self.collect_once(&self.again_with_spilling_joins(attempt)).await?,
+            Err(e) if is_kept_in_vain(&e) => self.collect_once(&self.again_with_spilling(attempt)).await?,
             stored => stored?,
         };
         let handles = stored.into_iter().map(|block| block.handle).collect();
@@ -278,6 +281,7 @@ impl Dataset {
             LogicalPlan::Analyze(analyze) => self.state.create_physical_plan(&analyze.input).await?,
             plan => self.state.create_physical_plan(plan).await?,
         };
+        let plan = in_least_memory(plan)?;
         Ok(PlanMemory::least_of(plan.as_ref(), self.state.config().batch_size()).to_string())
     }
 
@@ -327,7 +331,8 @@ struct Started {
     admission: Admission,
 }
 
-/// Whether a query failed because the build side of a hash join did not fit.
-fn is_full_hash_join(error: &DataFusionError) -> bool {
-    matches!(error.find_root(), DataFusionError::ResourcesExhausted(text) if text.starts_with("HashJoinInput"))
+/// Whether a query failed because the build side of a hash join, or the first rows of a sort, did not fit.
+fn is_kept_in_vain(error: &DataFusionError) -> bool {
+    let keeps = |text: &str| ["HashJoinInput", "TopK["].iter().any(|keeper| text.starts_with(keeper));
+    matches!(error.find_root(), DataFusionError::ResourcesExhausted(text) if keeps(text))
 }

@@ -44,8 +44,8 @@ pub(super) fn report(execution: &Execution) -> String {
     if let Some(before) = execution.before() {
         let _written = writeln!(
             text,
-            "Planned twice: the hash table of a join did not fit into memory after {}; with blockyard.prefer_spilling_joins it is \
-             not tried",
+            "Planned twice: the hash table of a join, or the first rows of a sort, did not fit into memory after {}; with \
+             blockyard.prefer_spilling_joins and blockyard.prefer_spilling_sorts that is not tried",
             seconds(before)
         );
     }

@@ -41,6 +41,8 @@ pub(crate) struct ReadExec {
     input: Arc<dyn ExecutionPlan>,
     /// The next task of each execution.
     next_task: Executions<AtomicUsize>,
+    /// How many of its streams read; the others give nothing.
+    streams: usize,
     properties: Arc<PlanProperties>,
     statistics: Option<Arc<Statistics>>,
     memory: Arc<ReadMemory>,
@@ -65,6 +67,7 @@ impl ReadExec {
             name: name.into(),
             input,
             next_task: Executions::default(),
+            streams: partitions,
             properties,
             statistics: None,
             memory: Arc::default(),
@@ -81,6 +84,18 @@ impl ReadExec {
     /// Number of streams.
     pub(crate) fn partitions(&self) -> usize {
         self.properties.partitioning.partition_count()
+    }
+
+    /// Number of streams that read, and so of tasks that run at once.
+    pub(crate) fn streams(&self) -> usize {
+        self.streams
+    }
+
+    /// The same read by at most `streams` of its streams: where memory is short, fewer row groups are open at once.
+    pub(crate) fn with_streams(&self, streams: usize) -> Self {
+        let read = Self::new(self.name.clone(), Arc::clone(&self.input), self.partitions());
+        let (statistics, memory) = (self.statistics.clone(), Arc::clone(&self.memory));
+        Self { statistics, memory, streams: streams.clamp(1, self.streams.max(1)), ..read }
     }
 
     /// Bytes of a row once it is decoded.
@@ -110,7 +125,7 @@ impl ReadExec {
         let bytes = |task: &usize| self.memory.task_bytes.get(*task).copied().unwrap_or(0);
         let memory = ReadMemory { row_bytes: self.memory.row_bytes, task_bytes: task_of.iter().map(bytes).collect() };
         let read = Self::new(self.name.clone(), scan, self.partitions());
-        Some(Self { statistics: self.statistics.clone(), ..read }.with_memory(memory))
+        Some(Self { statistics: self.statistics.clone(), streams: self.streams, ..read }.with_memory(memory))
     }
 
     /// Number of read tasks.
@@ -123,6 +138,9 @@ impl DisplayAs for ReadExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match t {
             DisplayFormatType::TreeRender => writeln!(f, "{}\ntasks={}", self.name, self.num_tasks()),
+            _ if self.streams < self.partitions() => {
+                write!(f, "ReadExec: {}, tasks={}, streams={}", self.name, self.num_tasks(), self.streams)
+            }
             _ => write!(f, "ReadExec: {}, tasks={}", self.name, self.num_tasks()),
         }
     }
@@ -151,7 +169,8 @@ impl ExecutionPlan for ReadExec {
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let read = Self::new(self.name.clone(), children.swap_remove(0), self.partitions());
-        Ok(Arc::new(Self { statistics: self.statistics.clone(), memory: Arc::clone(&self.memory), ..read }))
+        let (statistics, memory) = (self.statistics.clone(), Arc::clone(&self.memory));
+        Ok(Arc::new(Self { statistics, memory, streams: self.streams, ..read }))
     }
 
     without_expressions!();
@@ -192,6 +211,10 @@ impl ExecutionPlan for ReadExec {
 
 impl TaskPlan for ReadExec {
     fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
+        if partition >= self.streams {
+            // The others take its tasks: all pull from one queue.
+            return Ok(stream::empty().boxed());
+        }
         let (input, next_task, total) =
             (Arc::clone(&self.input), self.next_task.join(partition, &context), self.num_tasks());
         let (name, memory) = (self.name.clone(), Arc::clone(&self.memory));

@@ -16,7 +16,9 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::conservation::check_rows;
 use super::stored::block_batches;
-use super::{CombineExec, ExchangeExec, ExchangeScheme, GatherExec, MapExec, QueueExec, ReadExec, StageMetrics};
+use super::{
+    CombineExec, ExchangeExec, ExchangeScheme, GatherExec, MapExec, QueueExec, ReadExec, StageMetrics, TurnsExec,
+};
 use crate::block::{Block, OutputBuffer, TaskId};
 use crate::config::ByteSize;
 use crate::runtime::{OpId, in_background};
@@ -91,6 +93,8 @@ pub(crate) fn as_task_plan(plan: &dyn ExecutionPlan) -> Option<&dyn TaskPlan> {
     } else if let Some(p) = plan.downcast_ref::<CombineExec>() {
         Some(p)
     } else if let Some(p) = plan.downcast_ref::<GatherExec>() {
+        Some(p)
+    } else if let Some(p) = plan.downcast_ref::<TurnsExec>() {
         Some(p)
     } else {
         None

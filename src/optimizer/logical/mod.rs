@@ -2,6 +2,7 @@
 
 mod change_tables;
 mod evaluate_once;
+mod group_distinct;
 mod guard_filter_pushdown;
 mod rename_shadowed;
 mod reorder_randomize_blocks;
@@ -15,6 +16,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(change_tables::ChangeTables), Anchor::First, &[]);
     let guard = guard_filter_pushdown::GuardFilterPushdown::new();
     registry.add_logical(Arc::new(guard), Anchor::replace("push_down_filter"), &[]);
+    let distinct = group_distinct::GroupDistinct;
+    registry.add_logical(Arc::new(distinct), Anchor::before("single_distinct_aggregation_to_group_by"), &[]);
     let reorder = reorder_randomize_blocks::ReorderRandomizeBlocks;
     registry.add_logical(Arc::new(reorder), Anchor::before("push_down_limit"), &[]);
     let rename = rename_shadowed::RenameShadowed;

@@ -4,6 +4,9 @@
 //! Correct because buckets are ranges of the order and gathered in order. A sort stays DataFusion's when it is for the first rows only, when it
 //! is known to be small, and when nothing below it is ours.
 //!
+//! DataFusion keeps the first rows (`LIMIT`, with those that `OFFSET` skips) in memory. Where they are many, or wide, or turned out
+//! not to fit, all rows are sorted, which spills, and the first are taken.
+//!
 //! ```text
 //! SortPreservingMergeExec: [k ASC]        GatherExec: order=[k ASC]
 //!   SortExec: [k ASC]                ->     ExchangeExec: scheme=range(k ASC)
@@ -18,6 +21,7 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_expr::LexOrdering;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
@@ -30,22 +34,42 @@ use crate::physical::{ExchangeExec, ExchangeScheme, GatherExec, can_sort, row_by
 const SMALL: usize = 64 << 20;
 /// The same as a part of the memory limit.
 const SMALL_PART: usize = 16;
+/// First rows that take at most this part of the limit, once for each thread, are kept in memory.
+const FIRST_ROWS_PART: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct ExchangeSorts;
 
 impl PhysicalOptimizerRule for ExchangeSorts {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        let limit = BlockyardOptions::from_config(config).memory_limit.bytes();
+        let options = BlockyardOptions::from_config(config);
+        let limit = options.memory_limit.bytes();
         let threads = config.execution.target_partitions;
-        let rewrite = |node: Arc<dyn ExecutionPlan>| match sorted(&node) {
-            Some((input, order)) if is_large(input, limit) && can_sort(order, &input.schema()) => {
+        let spills = options.prefer_spilling_sorts;
+        let keeps = |rows: usize, input: &dyn ExecutionPlan| {
+            !spills && rows.saturating_mul(threads * row_bytes(input)) <= limit / FIRST_ROWS_PART
+        };
+        let rewrite = |node: Arc<dyn ExecutionPlan>| {
+            let Some(Sorted { input, order, fetch }) = sorted(&node) else { return Ok(Transformed::no(node)) };
+            let rewritten = match fetch {
+                Some(rows) => !keeps(rows, input.as_ref()) && (spills || is_large(input, limit)),
+                None => is_large(input, limit),
+            };
+            if !rewritten {
+                return Ok(Transformed::no(node));
+            }
+            if uses_ours(input) && can_sort(order, &input.schema()) {
                 let scheme = ExchangeScheme::Range { order: order.clone(), boundaries: None };
                 let exchange = Arc::new(ExchangeExec::new(Arc::clone(input), scheme, threads));
-                let known = node.equivalence_properties().clone();
-                Ok(Transformed::yes(Arc::new(GatherExec::sorted(exchange, known)) as _))
+                let gather = GatherExec::sorted(exchange, node.equivalence_properties().clone());
+                let gather = gather.with_fetch(fetch).unwrap_or_else(|| Arc::new(gather));
+                return Ok(Transformed::yes(gather));
             }
-            _ => Ok(Transformed::no(node)),
+            let Some(rows) = fetch else { return Ok(Transformed::no(node)) };
+            let partitions = input.output_partitioning().partition_count();
+            let sort = SortExec::new(order.clone(), Arc::clone(input)).with_preserve_partitioning(partitions > 1);
+            let merge = SortPreservingMergeExec::new(order.clone(), Arc::new(sort));
+            Ok(Transformed::yes(Arc::new(GlobalLimitExec::new(Arc::new(merge), 0, Some(rows))) as _))
         };
         plan.transform_down(rewrite).data()
     }
@@ -59,12 +83,18 @@ impl PhysicalOptimizerRule for ExchangeSorts {
     }
 }
 
-/// What is sorted as a whole, and by what.
-fn sorted(node: &Arc<dyn ExecutionPlan>) -> Option<(&Arc<dyn ExecutionPlan>, &LexOrdering)> {
+/// What is sorted as a whole, by what, and how many of the first rows are wanted.
+struct Sorted<'a> {
+    input: &'a Arc<dyn ExecutionPlan>,
+    order: &'a LexOrdering,
+    fetch: Option<usize>,
+}
+
+fn sorted(node: &Arc<dyn ExecutionPlan>) -> Option<Sorted<'_>> {
     let (sort, one) = match node.downcast_ref::<SortPreservingMergeExec>() {
         Some(merge) => {
             let sort = merge.input().downcast_ref::<SortExec>();
-            (sort.filter(|sort| merge.fetch().is_none() && sort.expr() == merge.expr())?, true)
+            (sort.filter(|sort| merge.fetch() == sort.fetch() && sort.expr() == merge.expr())?, true)
         }
         None => {
             let sort = node.downcast_ref::<SortExec>()?;
@@ -75,14 +105,15 @@ fn sorted(node: &Arc<dyn ExecutionPlan>) -> Option<(&Arc<dyn ExecutionPlan>, &Le
         Some(coalesce) if coalesce.fetch().is_none() => coalesce.input(),
         _ => sort.input(),
     };
-    (one && sort.fetch().is_none()).then_some((input, sort.expr()))
+    one.then_some(Sorted { input, order: sort.expr(), fetch: sort.fetch() })
 }
 
+/// Whether rows are not known to be few.
 fn is_large(input: &Arc<dyn ExecutionPlan>, limit: usize) -> bool {
     let rows = StatisticsContext::new()
         .compute(input.as_ref(), &StatisticsArgs::new())
         .ok()
         .and_then(|statistics| statistics.num_rows.get_value().copied());
     let small = SMALL.min(limit / SMALL_PART);
-    uses_ours(input) && rows.is_none_or(|rows| rows.saturating_mul(row_bytes(input.as_ref())) > small)
+    rows.is_none_or(|rows| rows.saturating_mul(row_bytes(input.as_ref())) > small)
 }

@@ -4,10 +4,12 @@ mod cardinality;
 mod collect_once;
 mod compact_slices;
 mod exchange_sorts;
+mod fit_memory;
 mod fuse_maps;
 mod gather_in_order;
 mod read_by_file;
 mod schedule_stages;
+mod sort_groups;
 mod spill_joins;
 mod split_aggregates;
 mod window_partitions;
@@ -24,6 +26,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     // Before DataFusion adds its own repartitions, which would come between stages.
     let fuse = fuse_maps::FuseMaps::over_maps();
     registry.add_physical(Arc::new(fuse), Anchor::before("EnsureRequirements"), &[]);
+    let groups = sort_groups::SortGroups;
+    registry.add_physical(Arc::new(groups), Anchor::before("SanityCheckPlan"), &["collect_once"]);
     let sorts = exchange_sorts::ExchangeSorts;
     registry.add_physical(Arc::new(sorts), Anchor::before("SanityCheckPlan"), &["fuse_maps"]);
     // After DataFusion has pushed filters and projections into scans.
@@ -41,4 +45,6 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(compact), Anchor::before("SanityCheckPlan"), &["schedule_stages"]);
     let windows = window_partitions::WindowPartitions;
     registry.add_physical(Arc::new(windows), Anchor::before("SanityCheckPlan"), &["compact_slices"]);
+    let fit = fit_memory::FitMemory;
+    registry.add_physical(Arc::new(fit), Anchor::before("SanityCheckPlan"), &["window_partitions"]);
 }

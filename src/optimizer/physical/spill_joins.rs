@@ -12,7 +12,8 @@
 //! A build side that is known to be small, over a read or a stage of ours that is not, is held once by all threads: DataFusion would deal out the
 //! rows of both sides from 1 MiB on, and copy all of the larger one.
 //!
-//! Null-aware anti joins stay: whether there is any null decides about all rows, which a bucket does not know.
+//! Joins for `NOT IN` write the rows of the subquery first: whether there is any null among them decides about all rows, which
+//! a bucket does not know. With a further condition it would depend on the row, and they stay.
 
 use std::sync::Arc;
 
@@ -55,7 +56,7 @@ impl PhysicalOptimizerRule for SpillJoins {
                 let join = join.builder().with_partition_mode(PartitionMode::CollectLeft);
                 Ok(Transformed::yes(join.build_exec()?))
             }
-            Some(join) if !join.null_aware && !fits(join, share) => {
+            Some(join) if can_be_cut(join) && !fits(join, share) => {
                 Ok(Transformed::yes(Arc::new(BucketJoinExec::new(join, smaller_side(join))?) as _))
             }
             _ => Ok(Transformed::no(node)),
@@ -70,6 +71,11 @@ impl PhysicalOptimizerRule for SpillJoins {
     fn schema_check(&self) -> bool {
         true
     }
+}
+
+/// Whether buckets know enough to join their rows.
+fn can_be_cut(join: &HashJoinExec) -> bool {
+    !join.null_aware || join.filter().is_none()
 }
 
 fn hash_joins(plan: &Arc<dyn ExecutionPlan>) -> usize {
@@ -89,8 +95,11 @@ fn build_row_bytes(side: &Arc<dyn ExecutionPlan>) -> usize {
     schema_bytes(&side.schema()) + HASH_ENTRY_BYTES
 }
 
-/// The side that is expected to have fewer bytes.
+/// The side that is expected to have fewer bytes, or that tells of nulls.
 fn smaller_side(join: &HashJoinExec) -> JoinSide {
+    if join.null_aware {
+        return JoinSide::Right;
+    }
     let bytes = |side| Some(expected_rows(side)?.saturating_mul(build_row_bytes(side)));
     match (bytes(join.left()), bytes(join.right())) {
         (Some(left), Some(right)) if right < left => JoinSide::Right,

@@ -25,6 +25,6 @@ mod window;
 pub(crate) use collect::{StoredBlock, collect_blocks};
 pub(crate) use cutter::BlockSize;
 pub(crate) use exec::ExchangeExec;
-pub(super) use runs::{Coding, Cut, Runs, cuts, equal_parts, exact_parts};
+pub(super) use runs::{Coding, Cut, Runs, code_of_null, cuts, equal_parts, exact_parts};
 pub(crate) use scheme::ExchangeScheme;
 pub(crate) use sorted::can_sort;

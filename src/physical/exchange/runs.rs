@@ -7,7 +7,7 @@
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
-use datafusion::arrow::array::{AsArray, BooleanArray, RecordBatch, UInt64Array};
+use datafusion::arrow::array::{AsArray, BooleanArray, RecordBatch, UInt64Array, new_null_array};
 use datafusion::arrow::compute::{concat_batches, filter_record_batch, interleave_record_batch};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
 use datafusion::common::hash_utils::{RandomState, create_hashes};
@@ -83,6 +83,13 @@ impl Coding {
             }
         }
     }
+}
+
+/// The code of a row whose only key, of this type, is null.
+pub(crate) fn code_of_null(key_type: &DataType) -> Result<u64> {
+    let mut codes = [0];
+    create_hashes(&[new_null_array(key_type, 1)], &RandomState::with_seed(CODE_SEED), &mut codes)?;
+    Ok(mix(codes[0]))
 }
 
 /// The rows of one run, as one block whose batch i holds the keys with leading bits i, keys in the last column.

@@ -35,6 +35,10 @@ const RUN_BYTES: usize = 64 << 20;
 /// A run is cut into pieces of so many bytes at least, and at most so many of them.
 const PIECE_BYTES: usize = 64 << 10;
 const MOST_PIECES: usize = 512;
+/// Of the keys of these pieces, which stay in memory, so much is kept at least, and more where they are at most this part of
+/// the rows. Keys that begin with the same bytes are not told apart when buckets are cut.
+const LEAST_KEY_BYTES: usize = 512;
+const KEYS_PART: usize = 64;
 /// What sorting a run, or merging a bucket, takes: rows as they come, their keys, and rows in order.
 const COPIES: usize = 3;
 /// A bucket has at least this many bytes.
@@ -91,8 +95,32 @@ struct Place {
     row: usize,
 }
 
-/// The key of the first row of a piece, and the number of that row in the run.
-type First = (Box<[u8]>, usize);
+/// The first row of a piece.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct First {
+    /// Its key, or the beginning of a long one.
+    key: Box<[u8]>,
+    is_whole: bool,
+    /// Its number in the run.
+    row: usize,
+}
+
+impl First {
+    fn new(key: &[u8], row: usize, most_bytes: usize) -> Self {
+        let length = key.len().min(most_bytes);
+        Self { key: key[..length].into(), is_whole: length == key.len(), row }
+    }
+
+    /// Whether the row, of run number `run`, is before a place. `None` where the rest of its key would have to tell.
+    fn is_before(&self, run: usize, place: &Place) -> Option<bool> {
+        match self.is_whole {
+            true => Some(compare(&self.key, run, self.row, place).is_lt()),
+            false if place.key.len() > self.key.len() && place.key.starts_with(&self.key) => None,
+            // A key is behind what it begins with.
+            false => Some(self.key < place.key),
+        }
+    }
+}
 
 /// Rows of one task in order, as one block of pieces.
 #[derive(Debug)]
@@ -185,9 +213,10 @@ fn sorted_run(order: &Order, batches: Vec<RecordBatch>, bytes: usize) -> Result<
     let pieces = (bytes / PIECE_BYTES).clamp(1, MOST_PIECES);
     let size = together.num_rows().div_ceil(pieces).max(1);
     let starts = (0..together.num_rows()).step_by(size);
+    let key_bytes = (bytes / KEYS_PART / pieces).max(LEAST_KEY_BYTES);
     let first = |row: usize| {
         let (batch, at) = places[row];
-        (keys[batch].row(at).as_ref().into(), row)
+        First::new(keys[batch].row(at).as_ref(), row, key_bytes)
     };
     let firsts = starts.clone().map(first).collect();
     let slices = starts.map(|start| together.slice(start, size.min(together.num_rows() - start))).collect();
@@ -250,7 +279,7 @@ fn cuts(runs: &[Run], target: usize) -> Vec<Place> {
     let mut pieces = Vec::new();
     for (number, run) in runs.iter().enumerate() {
         let bytes = run.handle.metadata().size_bytes / run.firsts.len().max(1);
-        pieces.extend(run.firsts.iter().map(|(key, row)| (key, number, *row, bytes)));
+        pieces.extend(run.firsts.iter().map(|first| (&first.key, number, first.row, bytes)));
     }
     pieces.sort_unstable();
     let (mut cuts, mut bytes) = (Vec::new(), 0);
@@ -322,13 +351,21 @@ impl Sorted {
     /// The rows of a run between two places, with their keys.
     fn part(&self, number: usize, from: Option<&Place>, to: Option<&Place>) -> Result<Option<(RecordBatch, Rows)>> {
         let run = &self.runs[number];
-        // The piece in which a place is: the last that begins before it.
-        let piece_of = |place: &Place| {
-            let before = |(key, row): &First| compare(key, number, *row, place).is_lt();
+        // The piece in which a place is: the last that begins before it, or may do so.
+        let piece_of = |place: &Place, unknown: bool| {
+            let before = |first: &First| first.is_before(number, place).unwrap_or(unknown);
             run.firsts.partition_point(before).saturating_sub(1)
         };
-        let first = from.map_or(0, piece_of);
-        let last = to.map_or(run.firsts.len().saturating_sub(1), piece_of);
+        let mut first = from.map_or(0, |place| piece_of(place, false));
+        let last = to.map_or(run.firsts.len().saturating_sub(1), |place| piece_of(place, true));
+        if let (Some(place), [piece, next, ..]) = (from, &run.firsts[first..]) {
+            // A piece of one row that is before the place has none behind it. It may be large.
+            let is_before = piece.is_before(number, place) == Some(true);
+            first += usize::from(is_before && next.row == piece.row + 1);
+        }
+        if first > last {
+            return Ok(None);
+        }
         let mut group = Group::default();
         for piece in run.handle.batches(first..=last) {
             group.push(piece?);
@@ -338,7 +375,7 @@ impl Sorted {
         }
         let rows = group.copied()?;
         let keys = self.order.keys(&rows)?;
-        let begin = run.firsts[first].1;
+        let begin = run.firsts[first].row;
         let row_of = |place: &Place| {
             let (mut low, mut high) = (0, keys.num_rows());
             while low < high {
@@ -399,6 +436,27 @@ mod tests {
             parts.iter().enumerate().flat_map(|(p, rows)| (0..rows.num_rows()).map(move |r| (p, r))).collect();
         all.sort_by(|a, b| parts[a.0].row(a.1).cmp(&parts[b.0].row(b.1)));
         all
+    }
+
+    #[test]
+    fn the_beginning_of_a_key_tells_where_it_is_or_that_it_does_not() {
+        let place = |key: &str, row| Place { key: key.as_bytes().into(), run: 1, row };
+        let first = |key: &str, most| First::new(key.as_bytes(), 5, most);
+        let cases = [
+            ("abcd", 9, "abcd", 4, Some(false)),
+            ("abcd", 9, "abcd", 6, Some(true)),
+            ("abcd", 9, "abce", 0, Some(true)),
+            ("abcd", 3, "abd", 0, Some(true)),
+            ("abcd", 3, "abb", 0, Some(false)),
+            // It has more bytes than these.
+            ("abcd", 3, "abc", 9, Some(false)),
+            ("abcd", 3, "ab", 9, Some(false)),
+            ("abcd", 3, "abcc", 0, None),
+            ("abcd", 3, "abce", 0, None),
+        ];
+        for (key, most, at, row, expected) in cases {
+            assert_eq!(first(key, most).is_before(1, &place(at, row)), expected, "{key} cut to {most} and {at}");
+        }
     }
 
     #[test]

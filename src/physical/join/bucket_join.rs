@@ -9,6 +9,9 @@
 //! Which side is built from, and how many buckets there are, follows from the bytes that were really written. The side that
 //! is expected to be smaller is written first. When it turns out to be small, the other one is not written at all: it streams
 //! through one hash join.
+//!
+//! `NOT IN` writes the rows of its subquery first, which tell whether a null is among them: then nothing is not in them. Otherwise
+//! it is an anti join of the rows whose own key is not null, unless the subquery has no rows at all.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -19,7 +22,9 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, JoinSide, JoinType, Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::expressions::is_not_null;
 use datafusion::physical_plan::execution_plan::EmissionType;
+use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
@@ -34,7 +39,7 @@ use parking_lot::Mutex;
 use super::merge::{can_merge, sort_merge};
 use crate::physical::StageMetrics;
 use crate::physical::conservation::{Output, RowBalance};
-use crate::physical::exchange::{Coding, Cut, Runs, cuts, equal_parts, exact_parts};
+use crate::physical::exchange::{Coding, Cut, Runs, code_of_null, cuts, equal_parts, exact_parts};
 use crate::physical::executions::Executions;
 use crate::physical::memory::query_memory;
 use crate::physical::tasks::{properties, stream_of};
@@ -97,6 +102,8 @@ enum Work {
     Stream { join: Arc<dyn ExecutionPlan>, written: Side },
     /// Both sides were written.
     Buckets { left: Side, right: Side, buckets: Vec<Bucket>, target: usize },
+    /// There is a null among what no row may be in.
+    Nothing,
 }
 
 /// A side that was written.
@@ -197,13 +204,16 @@ struct Prepare {
 }
 
 impl Prepare {
-    async fn work(self) -> Result<Work> {
+    async fn work(mut self) -> Result<Work> {
         let threads = self.context.session_config().target_partitions();
         // One table that all threads share may be as large as theirs together.
         let small = self.build_memory()?;
         let (left, right) = match self.first {
             JoinSide::Right => {
                 let right = self.runs(JoinSide::Right).await?;
+                if self.join.null_aware && !self.becomes_anti_join(&right).await? {
+                    return Ok(Work::Nothing);
+                }
                 if build_bytes(&right) <= small {
                     let written = Side::new(right, RIGHT, &self.context);
                     let sources = vec![Arc::clone(self.join.left()), written.source(0..=u64::MAX)?];
@@ -247,6 +257,28 @@ impl Prepare {
         Ok(Work::Buckets { left, right, buckets, target })
     }
 
+    /// Makes a join for `NOT IN`, of which the right side is there, one that does not look for nulls. Returns whether it gives
+    /// any rows.
+    async fn becomes_anti_join(&mut self, right: &Arc<Runs>) -> Result<bool> {
+        let Some((left_key, right_key)) = self.join.on().first().cloned() else {
+            return internal_err!("a join for NOT IN has no key");
+        };
+        let code = code_of_null(&right_key.data_type(right.schema())?)?;
+        let mut rows = right.stream(0..right.len(), code..=code);
+        while let Some(batch) = rows.try_next().await? {
+            if right_key.evaluate(&batch)?.into_array(batch.num_rows())?.logical_null_count() > 0 {
+                return Ok(false);
+            }
+        }
+        let mut left = Arc::clone(self.join.left());
+        if right.num_rows() > 0 {
+            left = Arc::new(FilterExec::try_new(is_not_null(left_key)?, left)?);
+        }
+        let sides = vec![left, Arc::clone(self.join.right())];
+        self.join = self.join.builder().with_null_aware(false).with_new_children(sides)?.reset_state().build()?;
+        Ok(true)
+    }
+
     /// What all threads together may build from: of the memory that the query was planned for, and of what operators and tasks
     /// leave free now, since the tables of other joins stay.
     fn build_memory(&self) -> Result<usize> {
@@ -283,11 +315,12 @@ fn split(side: &Runs, cut: Cut, target: usize) -> Result<Vec<Cut>> {
 impl Work {
     /// The sides that were written.
     fn written(&self) -> impl Iterator<Item = &Side> {
-        let (one, other) = match self {
-            Self::Stream { written, .. } => (written, None),
-            Self::Buckets { left, right, .. } => (left, Some(right)),
+        let sides = match self {
+            Self::Stream { written, .. } => [Some(written), None],
+            Self::Buckets { left, right, .. } => [Some(left), Some(right)],
+            Self::Nothing => [None, None],
         };
-        std::iter::once(one).chain(other)
+        sides.into_iter().flatten()
     }
 
     /// The rows of unit number `index`, if there is one.
@@ -303,12 +336,14 @@ impl Work {
                 true => join.execute(index, Arc::clone(context)).map(Some),
                 false => Ok(None),
             },
+            Self::Nothing => Ok(None),
             Self::Buckets { left, right, buckets, target } => {
                 let Some(bucket) = buckets.get(index) else {
                     return Ok(None);
                 };
                 let sources = vec![left.source(bucket.range.clone())?, right.source(bucket.range.clone())?];
-                let join = join.builder().with_new_children(sources)?.reset_state();
+                // Nulls were seen to when the sides were written.
+                let join = join.builder().with_null_aware(false).with_new_children(sources)?.reset_state();
                 let join = join.with_partition_mode(PartitionMode::CollectLeft).build()?;
                 let count = |what: &'static str| MetricBuilder::new(metrics).global_counter(what).add(1);
                 let smaller = bucket.left_bytes.min(bucket.right_bytes);

@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 
 mod at_once;
+mod less_at_once;
 mod scenarios;
 
 use std::fmt::Write;

@@ -1,0 +1,188 @@
+//! What the operators of a plan cannot do without, and which of them work at the same time.
+
+use std::sync::Arc;
+
+use datafusion::common::stats::Precision;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+
+use super::memory::{collects, groups, sort_streams};
+use super::{
+    BucketJoinExec, CombineExec, ExchangeExec, GatherExec, ReadExec, TurnsExec, WindowPartitionsExec, WriteExec,
+};
+
+/// What a grouping aggregate has to be able to hold to get ahead.
+const LEAST_AGGREGATE_BYTES: usize = 1 << 20;
+
+/// What one operator cannot do without.
+#[derive(Debug, Clone)]
+pub(super) struct Need {
+    pub(super) operator: String,
+    pub(super) bytes: usize,
+}
+
+/// What the operators of a plan cannot do without.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Needs {
+    /// Those that work while rows of the plan come out.
+    pub(super) live: Vec<Need>,
+    /// Those that work when most is needed.
+    pub(super) peak: Vec<Need>,
+}
+
+/// In which order the inputs of an operator work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Inputs {
+    /// All at the same time.
+    Together,
+    /// The first input gives all of its rows before the second one is asked for any, which then runs along with the operator.
+    FirstBeforeSecond,
+    /// One after the other, in whatever order.
+    InTurn,
+}
+
+impl Needs {
+    /// Of `plan`, with batches of `batch_bytes` and sorts that set `sort_bytes` aside for their merges.
+    pub(super) fn of(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Self {
+        // What a read scans belongs to it.
+        let children = plan.children().into_iter().filter(|_| !plan.is::<ReadExec>());
+        let below: Vec<Self> = children.map(|child| Self::of(child.as_ref(), batch_bytes, sort_bytes)).collect();
+        let own = need(plan, batch_bytes, sort_bytes);
+        let Self { mut live, mut peak } = match inputs_of(plan) {
+            Inputs::Together => Self::together(below),
+            Inputs::FirstBeforeSecond => Self::first_before_second(below, own.as_ref()),
+            Inputs::InTurn => Self::in_turn(below),
+        };
+        live.extend(own.clone());
+        if total(&live) > total(&peak) {
+            peak.clone_from(&live);
+        }
+        // Most exchanges give their first row when all below them have ended.
+        if plan.downcast_ref::<ExchangeExec>().is_some_and(|exchange| !exchange.streams()) {
+            live = own.into_iter().collect();
+        }
+        Self { live, peak }
+    }
+
+    fn together(below: Vec<Self>) -> Self {
+        below.into_iter().fold(Self::default(), |mut all, next| {
+            all.live.extend(next.live);
+            all.peak.extend(next.peak);
+            all
+        })
+    }
+
+    fn first_before_second(mut below: Vec<Self>, own: Option<&Need>) -> Self {
+        let second = below.pop().unwrap_or_default();
+        let first = Self::together(below);
+        // What the operator keeps of the first is there while the second works.
+        let after: Vec<Need> = second.peak.into_iter().chain(own.cloned()).collect();
+        Self { live: second.live, peak: larger(first.peak, after) }
+    }
+
+    fn in_turn(below: Vec<Self>) -> Self {
+        below.into_iter().fold(Self::default(), |all, next| Self {
+            live: larger(all.live, next.live),
+            peak: larger(all.peak, next.peak),
+        })
+    }
+}
+
+/// The bytes of all.
+pub(super) fn total(needs: &[Need]) -> usize {
+    needs.iter().map(|need| need.bytes).fold(0, usize::saturating_add)
+}
+
+fn larger(some: Vec<Need>, others: Vec<Need>) -> Vec<Need> {
+    if total(&others) > total(&some) { others } else { some }
+}
+
+fn inputs_of(plan: &dyn ExecutionPlan) -> Inputs {
+    if plan.is::<TurnsExec>() || plan.is::<BucketJoinExec>() {
+        return Inputs::InTurn;
+    }
+    let keeps_first = plan.is::<HashJoinExec>() || plan.is::<CrossJoinExec>() || plan.is::<NestedLoopJoinExec>();
+    match plan.children().as_slice() {
+        [_, second] if keeps_first && !starts_at_once(second.as_ref()) => Inputs::FirstBeforeSecond,
+        _ => Inputs::Together,
+    }
+}
+
+/// Whether a plan starts to work when it is executed, and not when its first row is asked for.
+fn starts_at_once(plan: &dyn ExecutionPlan) -> bool {
+    let waits = plan.is::<RepartitionExec>()
+        || plan.is::<ExchangeExec>()
+        || plan.is::<BucketJoinExec>()
+        || plan.is::<TurnsExec>()
+        || plan.is::<ReadExec>();
+    let gathers = plan.is::<CoalescePartitionsExec>()
+        || plan.is::<SortPreservingMergeExec>()
+        || plan.is::<GatherExec>()
+        || plan.is::<CombineExec>();
+    gathers || !waits && plan.children().into_iter().any(|child| starts_at_once(child.as_ref()))
+}
+
+/// What an operator needs of its own, beside what those below it need.
+fn need(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Option<Need> {
+    let streams = plan.output_partitioning().partition_count();
+    let bytes = if let Some(window) = plan.downcast_ref::<WindowPartitionsExec>() {
+        known_bytes(plan.children()[0].as_ref()).saturating_mul(window.copies_of_input())
+    } else if plan.is::<CrossJoinExec>() || plan.is::<NestedLoopJoinExec>() {
+        known_bytes(plan.children()[0].as_ref())
+    } else if let Some(read) = plan.downcast_ref::<ReadExec>() {
+        read.streams().min(read.num_tasks()) * read.task_bytes()
+    } else if plan.is::<SortExec>() && plan.fetch().is_none() {
+        sort_streams(plan) * (sort_bytes + 4 * batch_bytes)
+    } else if let Some(merge) = plan.downcast_ref::<SortPreservingMergeExec>() {
+        merge.input().output_partitioning().partition_count() * 2 * batch_bytes
+    } else if groups(plan) {
+        streams * LEAST_AGGREGATE_BYTES
+    } else if plan.is::<AggregateExec>() {
+        collected_bytes(plan)
+    } else if plan.is::<SortMergeJoinExec>() || plan.is::<BucketJoinExec>() || plan.is::<ExchangeExec>() {
+        streams * 2 * batch_bytes
+    } else if plan.is::<WriteExec>() {
+        plan.children()[0].output_partitioning().partition_count() * 2 * batch_bytes
+    } else {
+        return None;
+    };
+    Some(Need { operator: plan.name().to_owned(), bytes })
+}
+
+/// Bytes that the rows of a plan take for sure: nothing where their number is an estimate, and nothing for texts.
+fn known_bytes(plan: &dyn ExecutionPlan) -> usize {
+    let fields = plan.schema().fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(0)).sum();
+    known_rows(plan).saturating_mul(fields)
+}
+
+/// Bytes of the values that an aggregate of all rows keeps, as far as they are known in the same way.
+fn collected_bytes(plan: &dyn ExecutionPlan) -> usize {
+    let Some(aggregate) = plan.downcast_ref::<AggregateExec>().filter(|a| *a.mode() == AggregateMode::Single) else {
+        return 0;
+    };
+    let schema = aggregate.input_schema();
+    let width = |value: &Arc<dyn PhysicalExpr>| value.data_type(&schema).ok()?.primitive_width();
+    let keeps = |(function, filter): &(&Arc<AggregateFunctionExpr>, &Option<_>)| {
+        collects(function) && !function.is_distinct() && filter.is_none()
+    };
+    let functions = aggregate.aggr_expr().iter().zip(aggregate.filter_expr()).filter(keeps);
+    let values = functions.filter_map(|(function, _)| function.expressions().first().and_then(width));
+    known_rows(aggregate.input().as_ref()).saturating_mul(values.sum())
+}
+
+/// The number of rows of a plan, where it is known from the start; 0 otherwise.
+fn known_rows(plan: &dyn ExecutionPlan) -> usize {
+    let statistics = StatisticsContext::new().compute(plan, &StatisticsArgs::new());
+    match statistics.map(|s| s.num_rows) {
+        Ok(Precision::Exact(rows)) => rows,
+        _ => 0,
+    }
+}
