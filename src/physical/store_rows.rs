@@ -17,6 +17,7 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, TryStreamExt, stream};
 
+use super::conservation::RowBalance;
 use super::gather::ungathered;
 use super::input_order::InputOrder;
 use super::memory::block_bytes;
@@ -132,14 +133,17 @@ async fn collect(
     let store = BlockStore::of_task(context)?;
     let owner = Arc::new(Owner::default());
     owner.describe(QueryPool::query_of(context), || "Materialize".to_owned());
+    let balance = RowBalance::new(target.to_string(), context);
     let bytes = block_bytes(context)?;
     let mut drivers = Vec::new();
     for partition in 0..input.output_partitioning().partition_count() {
         let mut blocks = block_stream(input, partition, Arc::clone(context), bytes)?;
         let (store, owner, target) = (Arc::clone(&store), Arc::clone(&owner), Arc::clone(target));
+        let balance = Arc::clone(&balance);
         drivers.push(async move {
             let mut stored = Vec::new();
             while let Some((id, block)) = blocks.try_next().await? {
+                balance.take(block.num_rows());
                 let (block, changed) = target.prepare(block)?;
                 stored.push((id, store.put(block, NextUse::Kept, &owner)?, changed));
             }
@@ -148,6 +152,8 @@ async fn collect(
     }
     let mut stored: Vec<_> = Drivers::start(drivers).finish().await?.into_iter().flatten().collect();
     stored.sort_by(|a, b| a.0.cmp(&b.0));
+    balance.give(stored.iter().map(|(_, handle, _)| handle.metadata().num_rows).sum());
+    balance.check()?;
     let changed = stored.iter().map(|(_, _, changed)| changed).sum();
     Ok((stored.into_iter().map(|(_, handle, _)| handle).collect(), changed))
 }
