@@ -83,6 +83,11 @@ impl ExecutionPlan for StoreExec {
         self.input_order.distribution()
     }
 
+    /// As DataFusion's sinks say too: else a sort by columns that are not among the result would be dropped.
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
         vec![false]
     }
