@@ -2,6 +2,9 @@
 //! the tool runs as a child, and the kernel says how large it was. `tests/integration/memory/mod.rs` runs a part of them
 //! as tests, `benches/memory.rs` all of them at several limits.
 
+#[path = "more_scenarios.rs"]
+mod more_scenarios;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::fs;
@@ -97,7 +100,10 @@ pub(crate) struct Scenario {
 /// All scenarios. Fails when the TPC-H queries cannot be read.
 pub(crate) fn scenarios(scale: Scale) -> io::Result<Vec<Scenario>> {
     let mut all = vec![scenario("nothing", &[], "SELECT 1 AS one")];
-    all.extend(over_rows(&rows(scale)));
+    let rows = rows(scale);
+    all.extend(over_rows(&rows));
+    all.extend(more_scenarios::of_several_reads(&rows));
+    all.extend(more_scenarios::of_many_values(&rows));
     all.extend(over_other_shapes(scale));
     if let Some(factor) = scale.tpch {
         all.extend(tpch(factor)?);
@@ -248,6 +254,12 @@ fn over_other_shapes(scale: Scale) -> Vec<Scenario> {
         16 * MIB / 32,
         (huge / 4).max(1)
     );
+    let long = format!(
+        "SELECT id, arrow_cast(repeat(md5(CAST(id AS VARCHAR)), {}), 'Utf8') AS s FROM range({}, override_num_blocks => {})",
+        MIB / 32,
+        scale.bytes / MIB,
+        (scale.bytes / (16 * MIB)).max(1)
+    );
     let nested = format!(
         "SELECT id, make_array({text}, NULL, {text}) AS tags, \
          named_struct('at', id, 'place', named_struct('label', {text})) AS point, \
@@ -260,8 +272,9 @@ fn over_other_shapes(scale: Scale) -> Vec<Scenario> {
         scale.bytes / row,
         scale.files
     );
-    let [wide, huge, nested, small] = [("wide", wide), ("huge", huge), ("nested", nested), ("small", small)]
-        .map(|(name, query)| Input::parquet(name, query));
+    let [wide, huge, long, nested, small] =
+        [("wide", wide), ("huge", huge), ("long", long), ("nested", nested), ("small", small)]
+            .map(|(name, query)| Input::parquet(name, query));
     vec![
         scenario(
             "group_by_numbers",
@@ -272,6 +285,7 @@ fn over_other_shapes(scale: Scale) -> Vec<Scenario> {
         ),
         writing("wide_rows", &[&wide], "SELECT * FROM random_shuffle(read_parquet('{wide}/'), seed => 7)"),
         writing("huge_rows", &[&huge], "SELECT * FROM random_shuffle(read_parquet('{huge}/'), seed => 7)"),
+        writing("sort_long_texts", &[&long], "SELECT * FROM read_parquet('{long}/') ORDER BY s"),
         writing("nested", &[&nested], "SELECT * FROM random_shuffle(read_parquet('{nested}/'), seed => 7)"),
         writing(
             "many_files",
