@@ -51,6 +51,9 @@ mod shuffle;
 /// The `.slt` files under every engine mode.
 #[path = "integration/slt.rs"]
 mod slt;
+/// Random star-schema queries against plain DataFusion.
+#[path = "integration/stars.rs"]
+mod stars;
 /// Stored tables and what changes them.
 #[path = "integration/tables.rs"]
 mod tables;

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::TaskContext;
 use parking_lot::Mutex;
 
@@ -42,10 +43,80 @@ impl<T: Default> Executions<T> {
     }
 }
 
+/// Work that the streams of all partitions share. When the last of them drops, it is cancelled and what it made goes.
+#[derive(Debug, Default)]
+pub(super) enum Run<T> {
+    #[default]
+    NotStarted,
+    /// Whether any of its rows have been handed out.
+    Running(Weak<T>, bool),
+    Ended,
+}
+
+impl<T> Run<T> {
+    /// The work of `operator`, which the first stream starts; nothing when all of it is done.
+    ///
+    /// A stream may come when all others have been dropped already: DataFusion executes partitions one by one while it
+    /// polls, and drops one of which it needs nothing, as in a join without rows on the other side. As long as no rows
+    /// were handed out, the work begins again.
+    pub(super) fn join(&mut self, operator: &str, start: impl FnOnce() -> Result<Arc<T>>) -> Result<Option<Arc<T>>> {
+        match self {
+            Self::Ended => return Ok(None),
+            Self::Running(work, given) => match (work.upgrade(), *given) {
+                (Some(work), _) => return Ok(Some(work)),
+                (None, false) => {}
+                (None, true) => {
+                    return internal_err!("a partition of {operator} was executed after the others were cancelled");
+                }
+            },
+            Self::NotStarted => {}
+        }
+        let work = start()?;
+        *self = Self::Running(Arc::downgrade(&work), false);
+        Ok(Some(work))
+    }
+
+    /// Some of the rows are handed out.
+    pub(super) fn gives(&mut self) {
+        if let Self::Running(_, given) = self {
+            *given = true;
+        }
+    }
+
+    /// All rows have been handed out.
+    pub(super) fn ends(&mut self) {
+        *self = Self::Ended;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
+
+    #[test]
+    fn work_begins_again_as_long_as_nothing_was_handed_out() {
+        let mut run = Run::default();
+        let mut starts = 0;
+        let mut join = |run: &mut Run<usize>| {
+            run.join("a queue", || {
+                starts += 1;
+                Ok(Arc::new(starts))
+            })
+        };
+        let first = join(&mut run).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&first, &join(&mut run).unwrap().unwrap()));
+        drop(first);
+        let again = join(&mut run).unwrap().unwrap();
+        assert_eq!(*again, 2);
+        run.gives();
+        assert!(Arc::ptr_eq(&again, &join(&mut run).unwrap().unwrap()));
+        drop(again);
+        let error = join(&mut run).unwrap_err().to_string();
+        assert!(error.contains("a partition of a queue was executed after the others were cancelled"), "{error}");
+        run.ends();
+        assert!(join(&mut run).unwrap().is_none());
+    }
 
     #[test]
     fn partitions_of_one_execution_share_and_repeats_do_not() {

@@ -28,6 +28,7 @@ use datafusion::physical_plan::{
 };
 use futures::{Stream, StreamExt};
 
+use super::claims;
 use super::rows_of_input;
 use super::tasks::stream_of;
 
@@ -48,9 +49,7 @@ impl FoldExec {
             return internal_err!("{many} partitions cannot be folded into {partitions}");
         }
         let partitioning = Partitioning::Hash(keys.clone(), partitions);
-        let mut known = input.equivalence_properties().clone();
-        known.clear_orderings();
-        known.clear_per_partition_constants();
+        let known = claims::of_rows(input.as_ref());
         let properties = PlanProperties::new(known, partitioning, input.pipeline_behavior(), input.boundedness());
         Ok(Self { input, properties: Arc::new(properties) })
     }

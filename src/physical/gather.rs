@@ -28,6 +28,7 @@ use futures::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 
 use super::StageMetrics;
+use super::claims;
 use super::conservation::RowBalance;
 use super::map::limited;
 use super::memory::block_bytes;
@@ -62,7 +63,7 @@ pub(crate) struct GatherExec {
 impl GatherExec {
     /// Gathers `input`.
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>, fetch: Option<usize>) -> Self {
-        let properties = properties(input.schema(), 1, EmissionType::Incremental);
+        let properties = properties(claims::of_gathered(&input), 1, EmissionType::Incremental);
         Self { input, fetch, sorted: None, properties, stage: StageMetrics::default() }
     }
 

@@ -30,6 +30,7 @@ macro_rules! without_expressions {
 
 mod block_files;
 mod bottleneck;
+mod claims;
 mod combine;
 mod compact;
 mod conservation;
@@ -39,6 +40,7 @@ mod dispatch;
 mod exchange;
 mod executions;
 mod failures;
+mod filter_barrier;
 mod fit;
 mod fold;
 mod gather;
@@ -67,6 +69,7 @@ pub(crate) use compact::CompactExec;
 pub(crate) use diagnose::DiagnoseExec;
 pub(crate) use exchange::{BlockSize, ExchangeExec, ExchangeScheme, StoredBlock, can_sort, collect_blocks};
 pub(crate) use failures::FailureLog;
+pub(crate) use filter_barrier::{FilterBarrierExec, unambiguous};
 pub(crate) use fit::{fitted, in_least_memory};
 pub(crate) use fold::FoldExec;
 pub(crate) use gather::{GatherExec, gather};

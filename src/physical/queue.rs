@@ -1,9 +1,9 @@
 //! The out queue behind a stage that the scheduler runs: its blocks wait in the store, two of each task at the most.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use datafusion::common::{Result, Statistics, internal_err};
+use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
@@ -17,7 +17,8 @@ use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 
 use super::StageMetrics;
-use super::executions::Executions;
+use super::claims;
+use super::executions::{Executions, Run};
 use super::input_order::InputOrder;
 use super::rows_of_input;
 use super::stage_run::StageRun;
@@ -29,27 +30,18 @@ use crate::runtime::OpId;
 pub(crate) struct QueueExec {
     input: Arc<dyn ExecutionPlan>,
     input_order: InputOrder,
-    runs: Executions<Mutex<Run>>,
+    runs: Executions<Mutex<Run<StageRun>>>,
     properties: Arc<PlanProperties>,
     stage: StageMetrics,
     /// Whether what takes the blocks wants all of them before it gives any.
     feeds_all_to_all: bool,
 }
 
-/// One execution. The streams share it; when the last of them drops, the stage is cancelled and its blocks go.
-#[derive(Debug, Default)]
-enum Run {
-    #[default]
-    NotStarted,
-    Running(Weak<StageRun>),
-    Ended,
-}
-
 impl QueueExec {
     /// A queue behind `input`.
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>) -> Self {
         let partitions = input.output_partitioning().partition_count();
-        let properties = properties(input.schema(), partitions, EmissionType::Incremental);
+        let properties = properties(claims::of_rows(input.as_ref()), partitions, EmissionType::Incremental);
         let input_order = InputOrder::of(input.as_ref());
         Self {
             input,
@@ -137,30 +129,22 @@ impl ExecutionPlan for QueueExec {
 impl QueueExec {
     fn run(&self, partition: usize, context: &Arc<TaskContext>, consumer: Option<OpId>) -> Result<TaskStream> {
         let run = self.runs.join(partition, context);
-        let started = {
-            let mut run = run.lock();
-            let running = match &*run {
-                Run::Ended => return Ok(stream::empty().boxed()),
-                Run::Running(running) => running.upgrade(),
-                Run::NotStarted => {
-                    let owner = owner_of(self, context);
-                    let started =
-                        Arc::new(StageRun::start(&self.input, context, owner, consumer, self.feeds_all_to_all)?);
-                    *run = Run::Running(Arc::downgrade(&started));
-                    Some(started)
-                }
-            };
-            match running {
-                Some(running) => running,
-                None => return internal_err!("a partition of a queue was executed after the others were cancelled"),
-            }
+        let start = || {
+            let owner = owner_of(self, context);
+            StageRun::start(&self.input, context, owner, consumer, self.feeds_all_to_all).map(Arc::new)
+        };
+        let Some(started) = run.lock().join("a queue", start)? else {
+            return Ok(stream::empty().boxed());
         };
         let tasks = stream::try_unfold((started, run), |(started, run)| async move {
             let mut output = started.balance().output();
             match started.next().await? {
-                Some(Task { id, batches }) => Ok(Some((Task { id, batches: output.of(batches) }, (started, run)))),
+                Some(Task { id, batches }) => {
+                    run.lock().gives();
+                    Ok(Some((Task { id, batches: output.of(batches) }, (started, run))))
+                }
                 None => {
-                    *run.lock() = Run::Ended;
+                    run.lock().ends();
                     output.end()?;
                     started.balance().all_begun()?;
                     Ok(None)

@@ -24,6 +24,7 @@ use datafusion::physical_plan::{
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::StageMetrics;
+use super::claims;
 use super::executions::Executions;
 use super::failures::{FailureLog, Retries, pause};
 use super::memory::schema_bytes;
@@ -62,7 +63,7 @@ pub(crate) struct ReadMemory {
 impl ReadExec {
     /// Reads `input`, one task per partition, with `partitions` streams. `name` is what plans show, like `ReadParquet`.
     pub(crate) fn new(name: impl Into<String>, input: Arc<dyn ExecutionPlan>, partitions: usize) -> Self {
-        let properties = properties(input.schema(), partitions, EmissionType::Incremental);
+        let properties = properties(claims::of_rows(input.as_ref()), partitions, EmissionType::Incremental);
         Self {
             name: name.into(),
             input,

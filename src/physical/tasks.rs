@@ -309,14 +309,13 @@ pub(crate) fn stream_of(
     Box::pin(RecordBatchStreamAdapter::new(schema, batches))
 }
 
-/// Properties of an operator of ours: `partitions` unordered streams.
-pub(crate) fn properties(schema: SchemaRef, partitions: usize, emission: EmissionType) -> Arc<PlanProperties> {
-    Arc::new(PlanProperties::new(
-        EquivalenceProperties::new(schema),
-        Partitioning::UnknownPartitioning(partitions),
-        emission,
-        Boundedness::Bounded,
-    ))
+/// Properties of an operator of ours: `partitions` streams, of whose rows something is `known` (see [`super::claims`]).
+pub(crate) fn properties(
+    known: EquivalenceProperties,
+    partitions: usize,
+    emission: EmissionType,
+) -> Arc<PlanProperties> {
+    Arc::new(PlanProperties::new(known, Partitioning::UnknownPartitioning(partitions), emission, Boundedness::Bounded))
 }
 
 /// A task over a stored block. The block is freed when the task has taken all of it.

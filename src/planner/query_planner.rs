@@ -5,12 +5,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::Schema;
 use datafusion::catalog::Session;
-use datafusion::common::{DFSchema, Result, plan_err};
+use datafusion::common::display::{PlanType, StringifiedPlan};
+use datafusion::common::{DFSchema, DataFusionError, Result, plan_err};
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::analyze::AnalyzeExec;
+use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use super::{NodePlanner, node_planners};
@@ -45,8 +47,28 @@ impl QueryPlanner for BlockyardQueryPlanner {
             node_planners().into_iter().map(|p| Arc::new(Adapter(p)) as _).collect();
         let planned =
             DefaultPhysicalPlanner::with_extension_planners(planners).create_physical_plan(plan, session).await?;
+        if let Some(explain) = planned.downcast_ref::<ExplainExec>().filter(|explain| !explain.verbose()) {
+            fail_as_planned(explain, session.config_options().explain.logical_plan_only)?;
+        }
         // DataFusion puts an AnalyzeExec on top after all rules have run.
         Ok(if planned.is::<AnalyzeExec>() { Arc::new(DiagnoseExec::new(planned)) } else { planned })
+    }
+}
+
+/// Fails where the query that is explained does. DataFusion shows the plan before the rule that failed, and of the error
+/// nothing, unless the explanation is verbose.
+fn fail_as_planned(explain: &ExplainExec, logical_only: bool) -> Result<()> {
+    let plans = explain.stringified_plans();
+    let ended = |plan: &StringifiedPlan| match plan.plan_type {
+        PlanType::FinalPhysicalPlan | PlanType::PhysicalPlanError => true,
+        PlanType::FinalLogicalPlan => logical_only,
+        _ => false,
+    };
+    match plans.last() {
+        Some(StringifiedPlan { plan_type, plan }) if !plans.iter().any(ended) => {
+            Err(DataFusionError::External(plan.to_string().into()).context(plan_type.to_string()))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -4,6 +4,7 @@ mod change_tables;
 mod evaluate_once;
 mod group_distinct;
 mod guard_filter_pushdown;
+mod order_partial_functions;
 mod rename_shadowed;
 mod reorder_randomize_blocks;
 
@@ -18,6 +19,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(guard), Anchor::replace("push_down_filter"), &[]);
     let distinct = group_distinct::GroupDistinct;
     registry.add_logical(Arc::new(distinct), Anchor::before("single_distinct_aggregation_to_group_by"), &[]);
+    let partial = order_partial_functions::OrderPartialFunctions;
+    registry.add_logical(Arc::new(partial), Anchor::First, &[]);
     let reorder = reorder_randomize_blocks::ReorderRandomizeBlocks;
     registry.add_logical(Arc::new(reorder), Anchor::before("push_down_limit"), &[]);
     let rename = rename_shadowed::RenameShadowed;

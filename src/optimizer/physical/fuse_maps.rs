@@ -18,8 +18,8 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::limit::LocalLimitExec;
@@ -93,7 +93,7 @@ impl FuseMaps {
             return None;
         }
         let compute = input.downcast_ref::<MapExec>().map_or_else(Compute::default, |map| map.compute().clone());
-        Some(MapExec::with_properties(input, steps, compute, Arc::clone(plan.properties())))
+        Some(MapExec::new(input, steps, compute))
     }
 }
 
@@ -101,26 +101,31 @@ type Steps = Vec<Arc<dyn MapStep>>;
 
 /// Steps that do what an operator of DataFusion does, and its input.
 fn steps_of(plan: &Arc<dyn ExecutionPlan>) -> Option<(Arc<dyn ExecutionPlan>, Steps)> {
+    let known = plan.equivalence_properties();
     if let Some(filter) = plan.downcast_ref::<FilterExec>() {
         let input = Arc::clone(filter.input());
-        let mut steps: Steps = vec![Arc::new(FilterStep::new(Arc::clone(filter.predicate()), input.schema()))];
+        let filtered = match filter.projection() {
+            Some(_) => EquivalenceProperties::new(input.schema()),
+            None => known.clone(),
+        };
+        let mut steps: Steps = vec![Arc::new(FilterStep::new(Arc::clone(filter.predicate()), filtered))];
         if let Some(projection) = filter.projection() {
             let schema = input.schema();
             let column = |i: &usize| Arc::new(Column::new(schema.field(*i).name(), *i)) as Arc<dyn PhysicalExpr>;
             let columns = projection.iter().map(column).collect();
-            steps.push(Arc::new(ProjectStep::new(columns, plan.schema())));
+            steps.push(Arc::new(ProjectStep::new(columns, known.clone())));
         }
-        steps.extend(filter.fetch().map(|fetch| Arc::new(LimitStep::new(fetch, plan.schema())) as Arc<dyn MapStep>));
+        steps.extend(filter.fetch().map(|fetch| Arc::new(LimitStep::new(fetch, known.clone())) as Arc<dyn MapStep>));
         return Some((input, steps));
     }
     if let Some(limit) = plan.downcast_ref::<LocalLimitExec>() {
         let input = Arc::clone(limit.input());
-        let step = Arc::new(LimitStep::new(limit.fetch(), input.schema()));
+        let step = Arc::new(LimitStep::new(limit.fetch(), known.clone()));
         return Some((input, vec![step]));
     }
     let projection = plan.downcast_ref::<ProjectionExec>()?;
     let expressions = projection.expr().iter().map(|e| Arc::clone(&e.expr)).collect();
-    let step = Arc::new(ProjectStep::new(expressions, plan.schema()));
+    let step = Arc::new(ProjectStep::new(expressions, known.clone()));
     Some((Arc::clone(projection.input()), vec![step]))
 }
 
@@ -146,12 +151,7 @@ fn fuse(map: MapExec, options: &BlockyardOptions) -> Arc<dyn ExecutionPlan> {
     let input = Arc::clone(map.input());
     let behind_queue = |map: &MapExec| {
         let queue = Arc::new(QueueExec::new(Arc::clone(map.input())));
-        Arc::new(MapExec::with_properties(
-            queue,
-            map.steps().to_vec(),
-            map.compute().clone(),
-            Arc::clone(map.properties()),
-        ))
+        Arc::new(MapExec::new(queue, map.steps().to_vec(), map.compute().clone()))
     };
     if let Some(below) = input.downcast_ref::<MapExec>() {
         if !options.optimize_fuse_stages || below.compute().canonical() != map.compute().canonical() {
@@ -159,7 +159,7 @@ fn fuse(map: MapExec, options: &BlockyardOptions) -> Arc<dyn ExecutionPlan> {
         }
         let steps = [below.steps(), map.steps()].concat();
         let below_input = Arc::clone(below.input());
-        let fused = MapExec::with_properties(below_input, steps, map.compute().clone(), Arc::clone(map.properties()));
+        let fused = MapExec::new(below_input, steps, map.compute().clone());
         return Arc::new(if below.is_fused() { fused.fused() } else { fused });
     }
     if input.is::<ReadExec>() {

@@ -7,7 +7,9 @@ mod exchange_sorts;
 mod fit_memory;
 mod fuse_maps;
 mod gather_in_order;
+mod guard_filter_pushdown;
 mod read_by_file;
+mod restore_orders;
 mod schedule_stages;
 mod sort_groups;
 mod spill_joins;
@@ -21,6 +23,10 @@ use super::{Anchor, RuleRegistry};
 pub(super) fn register(registry: &mut RuleRegistry) {
     // After DataFusion has chosen build sides, and before it adds the sorts and repartitions that a join asks for.
     registry.add_physical(Arc::new(spill_joins::SpillJoins), Anchor::after("join_selection"), &[]);
+    let guard = guard_filter_pushdown::GuardFilterPushdown::new();
+    registry.add_physical(Arc::new(guard), Anchor::replace("FilterPushdown"), &[]);
+    let guard = guard_filter_pushdown::GuardFilterPushdown::post_optimization();
+    registry.add_physical(Arc::new(guard), Anchor::replace("FilterPushdown(Post)"), &[]);
     let collect = collect_once::CollectOnce;
     registry.add_physical(Arc::new(collect), Anchor::before("EnsureRequirements"), &[]);
     // Before DataFusion adds its own repartitions, which would come between stages.
@@ -45,6 +51,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(compact), Anchor::before("SanityCheckPlan"), &["schedule_stages"]);
     let windows = window_partitions::WindowPartitions;
     registry.add_physical(Arc::new(windows), Anchor::before("SanityCheckPlan"), &["compact_slices"]);
+    let restore = restore_orders::RestoreOrders;
+    registry.add_physical(Arc::new(restore), Anchor::before("SanityCheckPlan"), &["window_partitions"]);
     let fit = fit_memory::FitMemory;
     registry.add_physical(Arc::new(fit), Anchor::before("SanityCheckPlan"), &["window_partitions"]);
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::metrics::MetricsSet;
@@ -64,7 +65,7 @@ pub(crate) struct CombineExec {
 impl CombineExec {
     /// `schema` is that of the rows that come out.
     pub(crate) fn new(inputs: Vec<Arc<dyn ExecutionPlan>>, how: Combination, schema: SchemaRef) -> Self {
-        let properties = properties(schema, 1, EmissionType::Incremental);
+        let properties = properties(EquivalenceProperties::new(schema), 1, EmissionType::Incremental);
         let input_orders = inputs.iter().map(|input| InputOrder::of(input.as_ref())).collect();
         Self { inputs, how, input_orders, properties, stage: StageMetrics::default() }
     }

@@ -1,8 +1,8 @@
 //! [`ExchangeExec`].
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
 
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -31,8 +31,9 @@ use super::window::Window;
 use super::{ExchangeScheme, collect_blocks};
 use crate::block::TaskId;
 use crate::physical::StageMetrics;
+use crate::physical::claims;
 use crate::physical::conservation::RowBalance;
-use crate::physical::executions::Executions;
+use crate::physical::executions::{Executions, Run};
 use crate::physical::gather::{PIECE_BYTES, blocks_in_order};
 use crate::physical::input_order::InputOrder;
 use crate::physical::memory::block_bytes;
@@ -48,21 +49,13 @@ pub(crate) struct ExchangeExec {
     input_order: Option<InputOrder>,
     /// Whether the stage below belongs to the map side.
     fused: bool,
-    runs: Executions<Mutex<Run>>,
+    runs: Executions<Mutex<Run<Execution>>>,
     properties: Arc<PlanProperties>,
     map_stage: StageMetrics,
     stage: StageMetrics,
 }
 
-/// One execution. The streams share it; when the last of them drops, the map side is cancelled and its blocks go.
-#[derive(Debug, Default)]
-enum Run {
-    #[default]
-    NotStarted,
-    Running(Weak<Execution>),
-    Ended,
-}
-
+/// One execution. When the last of the streams drops, the map side is cancelled and its blocks go.
 struct Execution {
     buckets: Shared<BoxFuture<'static, Result<Buckets, Arc<DataFusionError>>>>,
     next: AtomicUsize,
@@ -108,7 +101,7 @@ impl ExchangeExec {
             ExchangeScheme::Sized(_) | ExchangeScheme::BlockOrder { window: Some(_), .. } => EmissionType::Incremental,
             _ => EmissionType::Final,
         };
-        let properties = properties(input.schema(), partitions, emission);
+        let properties = properties(claims::of_rows(input.as_ref()), partitions, emission);
         // A random shuffle and a sort do not care for the order, so a sort below them may go.
         let ordered = !matches!(scheme, ExchangeScheme::Random { .. } | ExchangeScheme::Range { .. });
         let input_order = ordered.then(|| InputOrder::of(input.as_ref()));
@@ -179,18 +172,7 @@ impl ExchangeExec {
         }
     }
 
-    fn execution(&self, run: &Mutex<Run>, context: &Arc<TaskContext>) -> Result<Option<Arc<Execution>>> {
-        let mut run = run.lock();
-        match &*run {
-            Run::Ended => return Ok(None),
-            Run::Running(execution) => match execution.upgrade() {
-                Some(execution) => return Ok(Some(execution)),
-                None => {
-                    return internal_err!("a partition of an exchange was executed after the others were cancelled");
-                }
-            },
-            Run::NotStarted => {}
-        }
+    fn start(&self, context: &Arc<TaskContext>) -> Arc<Execution> {
         let (input, scheme, stage) = (Arc::clone(&self.input), self.scheme.clone(), self.map_stage.clone());
         let context = Arc::clone(context);
         stage.owner().describe(QueryPool::query_of(&context), || self.map_stage_name());
@@ -242,10 +224,7 @@ impl ExchangeExec {
                 None => internal_err!("the map side vanished").map_err(Arc::new),
             }
         };
-        let buckets = buckets.boxed().shared();
-        let execution = Arc::new(Execution { buckets, next: AtomicUsize::new(0), balance });
-        *run = Run::Running(Arc::downgrade(&execution));
-        Ok(Some(execution))
+        Arc::new(Execution { buckets: buckets.boxed().shared(), next: AtomicUsize::new(0), balance })
     }
 }
 
@@ -354,7 +333,7 @@ impl ExecutionPlan for ExchangeExec {
 impl TaskPlan for ExchangeExec {
     fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
         let run = self.runs.join(partition, &context);
-        let Some(execution) = self.execution(&run, &context)? else {
+        let Some(execution) = run.lock().join("an exchange", || Ok(self.start(&context)))? else {
             return Ok(stream::empty().boxed());
         };
         let schema = self.schema();
@@ -378,11 +357,12 @@ impl TaskPlan for ExchangeExec {
                 Buckets::Hash(runs) => (index < runs.num_tasks()).then(|| Arc::clone(runs).read(index)),
             };
             let Some(batches) = batches else {
-                *run.lock() = Run::Ended;
+                run.lock().ends();
                 output.end()?;
                 execution.balance.all_begun()?;
                 return Ok(None);
             };
+            run.lock().gives();
             let batches = output.of(stream_of(Arc::clone(&schema), batches));
             let task = Task { id: TaskId::root(index), batches };
             Ok(Some((task, (execution, schema, run))))

@@ -15,8 +15,8 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -38,9 +38,10 @@ use parking_lot::Mutex;
 
 use super::merge::{can_merge, sort_merge};
 use crate::physical::StageMetrics;
+use crate::physical::claims;
 use crate::physical::conservation::{Output, RowBalance};
 use crate::physical::exchange::{Coding, Cut, Runs, code_of_null, cuts, equal_parts, exact_parts};
-use crate::physical::executions::Executions;
+use crate::physical::executions::{Executions, Run};
 use crate::physical::memory::query_memory;
 use crate::physical::tasks::{properties, stream_of};
 use crate::runtime::{Drivers, on_io_thread};
@@ -69,21 +70,13 @@ pub(crate) struct BucketJoinExec {
     /// What a bucket runs; its inputs are those of this operator.
     join: HashJoinExec,
     first: JoinSide,
-    runs: Executions<Mutex<Run>>,
+    runs: Executions<Mutex<Run<Execution>>>,
     properties: Arc<PlanProperties>,
     sides: [StageMetrics; 2],
     metrics: ExecutionPlanMetricsSet,
 }
 
-/// One execution. The streams share it; when the last of them drops, what is written goes.
-#[derive(Debug, Default)]
-enum Run {
-    #[default]
-    NotStarted,
-    Running(Weak<Execution>),
-    Ended,
-}
-
+/// One execution. When the last of the streams drops, what is written goes.
 struct Execution {
     work: Shared<BoxFuture<'static, Result<Arc<Work>, Arc<DataFusionError>>>>,
     next: AtomicUsize,
@@ -152,7 +145,7 @@ impl BucketJoinExec {
         let inputs = [join.left(), join.right()].map(|side| side.output_partitioning().partition_count());
         let partitions = inputs.into_iter().max().unwrap_or(1).max(partitions);
         Ok(Self {
-            properties: properties(join.schema(), partitions, EmissionType::Final),
+            properties: properties(claims::of_rows(&join), partitions, EmissionType::Final),
             join,
             first,
             runs: Executions::default(),
@@ -161,16 +154,7 @@ impl BucketJoinExec {
         })
     }
 
-    fn execution(&self, run: &Mutex<Run>, context: &Arc<TaskContext>) -> Result<Option<Arc<Execution>>> {
-        let mut run = run.lock();
-        match &*run {
-            Run::Ended => return Ok(None),
-            Run::Running(execution) => match execution.upgrade() {
-                Some(execution) => return Ok(Some(execution)),
-                None => return internal_err!("a partition of a join was executed after the others were cancelled"),
-            },
-            Run::NotStarted => {}
-        }
+    fn start(&self, context: &Arc<TaskContext>) -> Result<Arc<Execution>> {
         for (side, name) in self.sides.iter().zip([LEFT, RIGHT]) {
             side.owner().describe(QueryPool::query_of(context), || name.to_owned());
         }
@@ -188,9 +172,7 @@ impl BucketJoinExec {
                 None => internal_err!("the sides of a join vanished").map_err(Arc::new),
             }
         };
-        let execution = Arc::new(Execution { work: work.boxed().shared(), next: AtomicUsize::new(0) });
-        *run = Run::Running(Arc::downgrade(&execution));
-        Ok(Some(execution))
+        Ok(Arc::new(Execution { work: work.boxed().shared(), next: AtomicUsize::new(0) }))
     }
 }
 
@@ -450,7 +432,7 @@ impl ExecutionPlan for BucketJoinExec {
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let run = self.runs.join(partition, &context);
-        let Some(execution) = self.execution(&run, &context)? else {
+        let Some(execution) = run.lock().join("a join", || self.start(&context))? else {
             return Ok(stream_of(self.schema(), stream::empty().boxed()));
         };
         let join = self.join.builder().reset_state().build()?;
@@ -464,10 +446,13 @@ impl ExecutionPlan for BucketJoinExec {
             // What the unit reads has outputs of its own now.
             begin.iter_mut().try_for_each(Output::end)?;
             match unit {
-                Some(batches) => Ok(Some((batches, (execution, run, join, metrics, context)))),
+                Some(batches) => {
+                    run.lock().gives();
+                    Ok(Some((batches, (execution, run, join, metrics, context))))
+                }
                 None => {
                     work.written().try_for_each(|side| side.balance.all_begun())?;
-                    *run.lock() = Run::Ended;
+                    run.lock().ends();
                     Ok::<_, DataFusionError>(None)
                 }
             }

@@ -18,6 +18,7 @@ use futures::StreamExt;
 
 use super::{MapStep, StepTask};
 use crate::functions::Compute;
+use crate::physical::claims;
 use crate::physical::executions::Executions;
 use crate::physical::failures::StageRows;
 use crate::physical::input_order::InputOrder;
@@ -46,19 +47,8 @@ pub(crate) struct MapExec {
 impl MapExec {
     /// A stage of its own, above `input`.
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>, steps: Vec<Arc<dyn MapStep>>, compute: Compute) -> Self {
-        let schema = steps.last().map_or_else(|| input.schema(), |s| Arc::clone(s.schema()));
         let partitions = input.output_partitioning().partition_count();
-        let properties = properties(schema, partitions, EmissionType::Incremental);
-        Self::with_properties(input, steps, compute, properties)
-    }
-
-    /// As [`MapExec::new`], with properties that are known better.
-    pub(crate) fn with_properties(
-        input: Arc<dyn ExecutionPlan>,
-        steps: Vec<Arc<dyn MapStep>>,
-        compute: Compute,
-        properties: Arc<PlanProperties>,
-    ) -> Self {
+        let properties = properties(claims::of_steps(&input, &steps), partitions, EmissionType::Incremental);
         let input_order = InputOrder::of(input.as_ref());
         Self {
             input,
@@ -165,13 +155,7 @@ impl ExecutionPlan for MapExec {
         mut children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let input = children.swap_remove(0);
-        let same = input.output_partitioning().partition_count() == self.properties.partitioning.partition_count();
-        let (steps, compute) = (self.steps.clone(), self.compute.clone());
-        let mut plan = match same {
-            true => Self::with_properties(input, steps, compute, Arc::clone(&self.properties)),
-            false => Self::new(input, steps, compute),
-        };
+        let mut plan = Self::new(children.swap_remove(0), self.steps.clone(), self.compute.clone());
         plan.input_order = self.input_order.clone();
         plan.fused = self.fused && as_task_plan(plan.input.as_ref()).is_some();
         Ok(Arc::new(plan))

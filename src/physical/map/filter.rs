@@ -8,7 +8,7 @@ use datafusion::arrow::compute::{BatchCoalescer, prep_null_mask_filter};
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::{Result, exec_err};
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_expr_common::physical_expr::fmt_sql;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 
@@ -19,13 +19,13 @@ use super::{MapStep, StepTask};
 #[derive(Debug)]
 pub(crate) struct FilterStep {
     predicate: Arc<dyn PhysicalExpr>,
-    schema: SchemaRef,
+    known: EquivalenceProperties,
 }
 
 impl FilterStep {
-    /// Filters rows of `schema`.
-    pub(crate) fn new(predicate: Arc<dyn PhysicalExpr>, schema: SchemaRef) -> Self {
-        Self { predicate, schema }
+    /// Filters rows, of which something is `known` then.
+    pub(crate) fn new(predicate: Arc<dyn PhysicalExpr>, known: EquivalenceProperties) -> Self {
+        Self { predicate, known }
     }
 }
 
@@ -35,7 +35,11 @@ impl MapStep for FilterStep {
     }
 
     fn schema(&self) -> &SchemaRef {
-        &self.schema
+        self.known.schema()
+    }
+
+    fn known(&self) -> Option<&EquivalenceProperties> {
+        Some(&self.known)
     }
 
     fn cardinality(&self) -> CardinalityEffect {
@@ -44,9 +48,9 @@ impl MapStep for FilterStep {
 
     fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {
         // Small batches that a selective filter leaves are put together.
-        let kept = BatchCoalescer::new(Arc::clone(&self.schema), task.context.session_config().batch_size());
+        let kept = BatchCoalescer::new(Arc::clone(self.schema()), task.context.session_config().batch_size());
         let push = FilterPush { predicate: Arc::clone(&self.predicate), kept };
-        Ok(push_stream(Arc::clone(&self.schema), batches, &task, push))
+        Ok(push_stream(Arc::clone(self.schema()), batches, &task, push))
     }
 
     fn expressions(&self) -> Vec<&Arc<dyn PhysicalExpr>> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -15,13 +16,13 @@ use crate::physical::tasks::stream_of;
 #[derive(Debug)]
 pub(crate) struct LimitStep {
     fetch: usize,
-    schema: SchemaRef,
+    known: EquivalenceProperties,
 }
 
 impl LimitStep {
-    /// At most `fetch` rows of `schema` per task.
-    pub(crate) fn new(fetch: usize, schema: SchemaRef) -> Self {
-        Self { fetch, schema }
+    /// At most `fetch` rows per task, of which something is `known`.
+    pub(crate) fn new(fetch: usize, known: EquivalenceProperties) -> Self {
+        Self { fetch, known }
     }
 }
 
@@ -31,7 +32,11 @@ impl MapStep for LimitStep {
     }
 
     fn schema(&self) -> &SchemaRef {
-        &self.schema
+        self.known.schema()
+    }
+
+    fn known(&self) -> Option<&EquivalenceProperties> {
+        Some(&self.known)
     }
 
     fn cardinality(&self) -> CardinalityEffect {

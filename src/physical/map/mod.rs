@@ -24,7 +24,7 @@ use std::sync::Arc;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 
 use super::FilesOfTask;
@@ -60,6 +60,11 @@ pub(crate) trait MapStep: Debug + Send + Sync {
     /// Builds what the step keeps on the thread of an actor.
     fn prepare(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// What is true of its rows, in the order of those that it gets, where it stands for an operator of DataFusion.
+    fn known(&self) -> Option<&EquivalenceProperties> {
+        None
     }
 
     /// How many rows it gives for those that it gets.

@@ -7,8 +7,8 @@ use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
 use datafusion::arrow::datatypes::{FieldRef, SchemaRef};
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_expr_common::physical_expr::fmt_sql;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 
@@ -19,13 +19,13 @@ use super::{MapStep, StepTask};
 #[derive(Debug)]
 pub(crate) struct ProjectStep {
     expressions: Vec<Arc<dyn PhysicalExpr>>,
-    schema: SchemaRef,
+    known: EquivalenceProperties,
 }
 
 impl ProjectStep {
-    /// `expressions` give the columns of `schema`.
-    pub(crate) fn new(expressions: Vec<Arc<dyn PhysicalExpr>>, schema: SchemaRef) -> Self {
-        Self { expressions, schema }
+    /// `expressions` give the columns of which something is `known`.
+    pub(crate) fn new(expressions: Vec<Arc<dyn PhysicalExpr>>, known: EquivalenceProperties) -> Self {
+        Self { expressions, known }
     }
 }
 
@@ -36,12 +36,16 @@ impl MapStep for ProjectStep {
             let plain = expression.downcast_ref::<Column>().is_some_and(|c| c.name() == field.name());
             if plain || text == *field.name() { field.name().clone() } else { format!("{text} as {}", field.name()) }
         };
-        let shown: Vec<_> = self.expressions.iter().zip(self.schema.fields()).map(show).collect();
+        let shown: Vec<_> = self.expressions.iter().zip(self.schema().fields()).map(show).collect();
         format!("Project({})", shown.join(", "))
     }
 
     fn schema(&self) -> &SchemaRef {
-        &self.schema
+        self.known.schema()
+    }
+
+    fn known(&self) -> Option<&EquivalenceProperties> {
+        Some(&self.known)
     }
 
     fn cardinality(&self) -> CardinalityEffect {
@@ -49,8 +53,8 @@ impl MapStep for ProjectStep {
     }
 
     fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {
-        let push = ProjectPush { expressions: self.expressions.clone(), schema: Arc::clone(&self.schema) };
-        Ok(push_stream(Arc::clone(&self.schema), batches, &task, push))
+        let push = ProjectPush { expressions: self.expressions.clone(), schema: Arc::clone(self.schema()) };
+        Ok(push_stream(Arc::clone(self.schema()), batches, &task, push))
     }
 
     fn expressions(&self) -> Vec<&Arc<dyn PhysicalExpr>> {

@@ -1,0 +1,130 @@
+//! Keeps filters on the side of a join that they are about.
+//!
+//! DataFusion's `FilterPushdown` takes columns for those of the same name. Where both sides of a join have a `key`, and a
+//! projection has put the sides in another order, a filter on one `key` is pushed to the other, and rows are lost. This
+//! rule stands in its place, and calls it with barriers above every operator with two columns of one name: they let pass what
+//! names other columns only.
+//!
+//! ```text
+//! FilterExec: key@0 IS NULL                  FilterExec: key@0 IS NULL
+//!   ProjectionExec: key@1, key@0               FilterBarrierExec
+//!     HashJoinExec: Left              ->         ProjectionExec: key@1, key@0
+//!       ReadExec: d (key)                          FilterBarrierExec
+//!       ReadExec: e (key)                            HashJoinExec: Left ..
+//! ```
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
+use datafusion::physical_plan::ExecutionPlan;
+
+use crate::physical::{FilterBarrierExec, unambiguous};
+
+#[derive(Debug)]
+pub(super) struct GuardFilterPushdown(FilterPushdown);
+
+impl GuardFilterPushdown {
+    /// In place of the rule that pushes filters of the query.
+    pub(super) fn new() -> Self {
+        Self(FilterPushdown::new())
+    }
+
+    /// In place of the rule that pushes filters which operators make while they run.
+    pub(super) fn post_optimization() -> Self {
+        Self(FilterPushdown::new_post_optimization())
+    }
+}
+
+impl PhysicalOptimizerRule for GuardFilterPushdown {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        let guarded = Arc::clone(&plan).transform_up(|node| {
+            Ok(match is_ambiguous(node.as_ref()) {
+                true => Transformed::yes(Arc::new(FilterBarrierExec::new(node)) as _),
+                false => Transformed::no(node),
+            })
+        })?;
+        if !guarded.transformed {
+            return self.0.optimize(plan, config);
+        }
+        let pushed = self.0.optimize(guarded.data, config)?;
+        let without_barrier = |node: Arc<dyn ExecutionPlan>| {
+            Ok(match node.downcast_ref::<FilterBarrierExec>() {
+                Some(barrier) => Transformed::yes(Arc::clone(barrier.input())),
+                None => Transformed::no(node),
+            })
+        };
+        pushed.transform_up(without_barrier).data()
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn schema_check(&self) -> bool {
+        self.0.schema_check()
+    }
+}
+
+fn is_ambiguous(plan: &dyn ExecutionPlan) -> bool {
+    let schema = plan.schema();
+    unambiguous(&schema).len() < schema.fields().len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::arrow::datatypes::{DataType, Field, Schema};
+    use datafusion::logical_expr::Operator;
+    use datafusion::physical_expr::PhysicalExpr;
+    use datafusion::physical_expr::expressions::{BinaryExpr, Column, col, lit};
+    use datafusion::physical_plan::displayable;
+    use datafusion::physical_plan::empty::EmptyExec;
+    use datafusion::physical_plan::filter::FilterExec;
+    use datafusion::physical_plan::projection::ProjectionExec;
+
+    fn compared(column: Arc<dyn PhysicalExpr>, op: Operator, value: i64) -> Arc<dyn PhysicalExpr> {
+        Arc::new(BinaryExpr::new(column, op, lit(value)))
+    }
+
+    /// A filter on the first column of a projection that calls its columns `names`: the second and the first below.
+    fn filter_over(names: [&str; 2]) -> Arc<dyn ExecutionPlan> {
+        let field = |name| Field::new(name, DataType::Int64, true);
+        let schema = Arc::new(Schema::new(vec![field("a"), field("b")]));
+        let below = compared(col("a", &schema).unwrap(), Operator::Gt, 50);
+        let below = FilterExec::try_new(below, Arc::new(EmptyExec::new(Arc::clone(&schema)))).unwrap();
+        let column = |place: usize, name: &str| (col(name, &schema).unwrap(), names[place].to_owned());
+        let swapped = ProjectionExec::try_new(vec![column(0, "b"), column(1, "a")], Arc::new(below)).unwrap();
+        let first = Arc::new(Column::new(names[0], 0));
+        Arc::new(FilterExec::try_new(compared(first, Operator::Eq, 1), Arc::new(swapped)).unwrap())
+    }
+
+    fn pushed(rule: &dyn PhysicalOptimizerRule, names: [&str; 2]) -> String {
+        let plan = rule.optimize(filter_over(names), &ConfigOptions::default()).unwrap();
+        displayable(plan.as_ref()).indent(false).to_string()
+    }
+
+    /// When this fails after an upgrade, the guard may have become unnecessary.
+    #[test]
+    fn datafusion_still_takes_columns_for_those_of_the_same_name() {
+        let plan = pushed(&FilterPushdown::new(), ["key", "key"]);
+        assert!(plan.contains("a@0 = 1"), "{plan}");
+    }
+
+    #[test]
+    fn a_filter_on_a_column_of_two_stays_above() {
+        let plan = pushed(&GuardFilterPushdown::new(), ["key", "key"]);
+        assert!(plan.starts_with("FilterExec: key@0 = 1") && !plan.contains("FilterBarrierExec"), "{plan}");
+        assert!(plan.contains("FilterExec: a@0 > 50"), "{plan}");
+    }
+
+    #[test]
+    fn other_filters_are_pushed_as_ever() {
+        let plan = pushed(&GuardFilterPushdown::new(), ["k", "l"]);
+        assert!(plan.starts_with("ProjectionExec") && plan.contains("b@1 = 1"), "{plan}");
+        assert_eq!(plan, pushed(&FilterPushdown::new(), ["k", "l"]));
+    }
+}
