@@ -27,7 +27,7 @@ use crate::runtime::{BackpressurePolicy, Scheduler, in_thread};
 use crate::sources::{
     Datasource, DatasourceTable, DivertedRows, FileKind, FileTable, Range, ReadOptions, StoredBlocks,
 };
-use crate::sql::{BlockyardRelationPlanner, run_statements};
+use crate::sql::{BlockyardRelationPlanner, DateArithmetic, run_statements};
 use crate::store::{Allocator, BlockStore, Budget, NextUse, Owner, SharedMemoryPool, SpillDirectories};
 
 /// Bytes that DataFusion reserves for the merge of each sort, when the limit is not smaller.
@@ -98,6 +98,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         let planner = BlockyardQueryPlanner::wrapping(self.query_planner().take());
         let mut relations = self.relation_planners().take().unwrap_or_default();
         let runtime = Arc::new(runtime);
+        self.expr_planners().get_or_insert_default().insert(0, Arc::new(DateArithmetic));
         let mut aggregates = self.aggregate_functions().take().unwrap_or_default();
         aggregates.extend(crate::aggregates::all());
         relations.insert(0, Arc::new(BlockyardRelationPlanner::new(functions, Arc::clone(&runtime), diverted)));
@@ -140,6 +141,8 @@ fn honest_defaults(mut config: SessionConfig, limit: usize) -> Result<SessionCon
     options.execution.spill_compression = OperatorSpillCompression::Lz4Frame;
     options.execution.sort_spill_reservation_bytes = sort_merge_reservation(limit, partitions);
     options.catalog.information_schema = true;
+    // Without a zone, what is written as `timestamptz` is a timestamp without one.
+    options.execution.time_zone.get_or_insert_with(|| "UTC".to_owned());
     let page = &mut options.execution.parquet.data_pagesize_limit;
     if *page == ParquetOptions::default().data_pagesize_limit {
         *page = DATA_PAGE_BYTES;

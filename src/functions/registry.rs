@@ -25,11 +25,13 @@ pub struct FunctionRegistry {
 struct Registered {
     function: FunctionRef,
     defaults: MapOptions,
+    /// Whether `CREATE FUNCTION` made it.
+    created: bool,
 }
 
 impl Default for FunctionRegistry {
     fn default() -> Self {
-        let registered = |function| Registered { function, defaults: MapOptions::default() };
+        let registered = |function| Registered { function, defaults: MapOptions::default(), created: false };
         let functions = builtin::all().into_iter().map(|f| (f.name().to_owned(), registered(f))).collect();
         Self { functions: RwLock::new(functions), languages: Languages::default() }
     }
@@ -44,12 +46,16 @@ impl FunctionRegistry {
     /// As [`FunctionRegistry::register`], with options for calls that do not say otherwise: batch size, compute, concurrency
     /// and resources.
     pub fn register_with(&self, name: &str, function: FunctionRef, defaults: MapOptions) {
+        self.insert(name, function, defaults, false);
+    }
+
+    fn insert(&self, name: &str, function: FunctionRef, defaults: MapOptions, created: bool) {
         let preserves = function.preserves_row_count();
         let function = match function.name() == name {
             true => function,
             false => function.declare(Some(name.to_owned()), None, preserves),
         };
-        self.functions.write().insert(name.to_owned(), Registered { function, defaults });
+        self.functions.write().insert(name.to_owned(), Registered { function, defaults, created });
     }
 
     /// Lets `CREATE FUNCTION .. LANGUAGE name` make functions.
@@ -75,8 +81,20 @@ impl FunctionRegistry {
         };
         // Fails early where the defaults contradict the function.
         defaults.compute(&function)?;
-        self.register_with(name, function, defaults);
+        self.insert(name, function, defaults, true);
         Ok(())
+    }
+
+    /// Removes a function that [`FunctionRegistry::create`] has made. Nothing when there is none of this name.
+    pub(crate) fn remove_created(&self, name: &str) -> Result<bool> {
+        let mut functions = self.functions.write();
+        match functions.get(name) {
+            None => Ok(false),
+            Some(function) if !function.created => {
+                exec_err!("function '{name}' was not made by CREATE FUNCTION and cannot be dropped")
+            }
+            Some(_) => Ok(functions.remove(name).is_some()),
+        }
     }
 
     /// Whether functions can be created in a language.

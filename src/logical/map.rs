@@ -7,8 +7,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::Schema;
-use datafusion::common::{DFSchema, DFSchemaRef, Result, plan_err};
+use datafusion::arrow::datatypes::{Schema, SchemaRef};
+use datafusion::common::{DFSchema, DFSchemaRef, FunctionalDependencies, Result, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
 use crate::error::unknown_name;
@@ -107,7 +107,7 @@ impl MapNode {
                             Schema::new_with_metadata(nullable.collect::<Vec<_>>(), returned.metadata().clone());
                         Arc::new(DFSchema::try_from(schema)?)
                     }
-                    _ => Arc::new(DFSchema::try_from(returned)?),
+                    _ => columns_of(returned, input.schema())?,
                 }
             }
             None => Arc::clone(input.schema()),
@@ -134,6 +134,18 @@ impl MapNode {
     pub fn input(&self) -> &LogicalPlan {
         &self.input
     }
+}
+
+/// The columns that a function gives. Where it gives those of its input, of which some have the same name, they stay apart by
+/// the tables that they are from.
+fn columns_of(returned: SchemaRef, input: &DFSchemaRef) -> Result<DFSchemaRef> {
+    let given = input.as_arrow();
+    let same = returned.fields() == given.fields();
+    let names: HashSet<&String> = given.fields().iter().map(|field| field.name()).collect();
+    Ok(Arc::new(match same && names.len() < given.fields().len() {
+        true => input.as_ref().clone().with_functional_dependencies(FunctionalDependencies::empty())?,
+        false => DFSchema::try_from(returned)?,
+    }))
 }
 
 impl UserDefinedLogicalNodeCore for MapNode {

@@ -268,6 +268,7 @@ mod tests {
         let added = [
             "change_tables",
             "evaluate_once",
+            "group_distinct",
             "order_partial_functions",
             "reorder_randomize_blocks",
             "rename_shadowed",

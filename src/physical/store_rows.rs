@@ -8,6 +8,7 @@ use datafusion::arrow::array::{RecordBatch, UInt64Array};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
@@ -51,7 +52,7 @@ impl StoreExec {
     /// Stores `input` in `target`.
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>, target: Arc<dyn BlockTarget>) -> Self {
         let schema = Arc::new(Schema::new(vec![Field::new("count", DataType::UInt64, false)]));
-        let properties = properties(schema, 1, EmissionType::Final);
+        let properties = properties(EquivalenceProperties::new(schema), 1, EmissionType::Final);
         let input_order = InputOrder::of(input.as_ref());
         Self { input, input_order, target, properties, metrics: ExecutionPlanMetricsSet::new() }
     }

@@ -22,6 +22,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Pla
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::StageMetrics;
+use super::claims;
 use super::tasks::{Task, TaskPlan, TaskStream, all_tasks, execute_tasks, is_ordered, properties};
 
 /// The rows of a union in one stream.
@@ -36,7 +37,7 @@ pub(crate) struct TurnsExec {
 impl TurnsExec {
     /// The rows of `union`, a [`UnionExec`].
     pub(crate) fn new(union: Arc<dyn ExecutionPlan>) -> Self {
-        let properties = properties(union.schema(), 1, EmissionType::Incremental);
+        let properties = properties(claims::of_rows(union.as_ref()), 1, EmissionType::Incremental);
         Self { union, properties, stage: StageMetrics::default() }
     }
 }

@@ -117,11 +117,6 @@ impl FileTable {
         Ok(Self { kind, paths, options, table_schema, columns, schema, telling })
     }
 
-    /// Ray's name of the read.
-    pub(crate) fn read_name(&self) -> &'static str {
-        self.kind.read_name()
-    }
-
     /// The table function that makes this table in SQL.
     pub(crate) fn sql_call(&self) -> Result<String> {
         self.options.sql_call(self.kind, &self.paths)

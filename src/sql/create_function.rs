@@ -1,15 +1,16 @@
-//! `CREATE [OR REPLACE] FUNCTION name() LANGUAGE language AS 'body' [SET batch_size = 1024 ..]`.
+//! `CREATE [OR REPLACE] FUNCTION name() LANGUAGE language AS 'body' [SET batch_size = 1024 ..]`, and `DROP FUNCTION`.
 
 use datafusion::common::{Result, plan_err};
 use datafusion::sql::parser::Statement as DFStatement;
 use datafusion::sql::sqlparser::ast::{
-    CreateFunction, CreateFunctionBody, Expr, FunctionArg, FunctionArgExpr, FunctionArgOperator, FunctionSetValue,
-    Ident, Statement,
+    CreateFunction, CreateFunctionBody, DropFunction, Expr, FunctionArg, FunctionArgExpr, FunctionArgOperator,
+    FunctionSetValue, Ident, ObjectName, Statement,
 };
 
 use super::arguments::Arguments;
 use super::relations::map_options;
 use super::signatures::CREATE_FUNCTION;
+use crate::error::unknown_name;
 use crate::functions::{FunctionRegistry, MapOptions};
 
 /// Creates the function if the statement is for one of our languages. Others are DataFusion's.
@@ -52,11 +53,34 @@ pub(super) fn create_function(statement: &DFStatement, functions: &FunctionRegis
     }
     let arguments = Arguments::parse(&CREATE_FUNCTION, arguments)?;
     let defaults = map_options(&arguments, MapOptions::default())?;
-    let name = name.0.last().map_or_else(String::new, |part| match part.as_ident() {
+    let body = arguments.text("function").unwrap_or_default();
+    functions.create(&last_of(name), &language.value, body, defaults, *or_replace)?;
+    Ok(true)
+}
+
+/// Drops the functions that [`create_function`] has made. Others are DataFusion's.
+pub(super) fn drop_function(statement: &DFStatement, functions: &FunctionRegistry) -> Result<bool> {
+    let DFStatement::Statement(statement) = statement else {
+        return Ok(false);
+    };
+    let Statement::DropFunction(DropFunction { func_desc, .. }) = statement.as_ref() else {
+        return Ok(false);
+    };
+    let names: Vec<String> = func_desc.iter().map(|function| last_of(&function.name)).collect();
+    if !names.iter().any(|name| functions.get(name).is_ok()) {
+        return Ok(false);
+    }
+    for name in names {
+        if !functions.remove_created(&name)? {
+            return Err(unknown_name("function", &name, "DROP FUNCTION", &[]));
+        }
+    }
+    Ok(true)
+}
+
+fn last_of(name: &ObjectName) -> String {
+    name.0.last().map_or_else(String::new, |part| match part.as_ident() {
         Some(ident) => ident.value.clone(),
         None => part.to_string(),
-    });
-    let body = arguments.text("function").unwrap_or_default();
-    functions.create(&name, &language.value, body, defaults, *or_replace)?;
-    Ok(true)
+    })
 }

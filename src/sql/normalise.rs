@@ -2,20 +2,25 @@
 //!
 //! * A table in the place of an argument, `f(t)`, `f(TABLE(t))` or `f(g(..))`, becomes `f((SELECT * FROM t))`: DataFusion
 //!   looks up only the tables that stand in FROM.
+//! * Relations without an alias get one where there are several (`names.rs`), columns of `USING` are written out
+//!   (`using.rs`), `IS DISTINCT FROM` is put where it binds (`distinct_from.rs`), `EXCEPT ALL` and `INTERSECT ALL` become
+//!   calls (`set_operations.rs`).
 //! * `FROM t` without SELECT becomes `SELECT * FROM t`: DataFusion would select no columns.
 
 use std::ops::ControlFlow;
 
 use datafusion::common::{Result, not_impl_err};
-use datafusion::sql::parser::{CopyToSource, Statement as DFStatement};
+use datafusion::sql::parser::{CopyToSource, CreateExternalTable, Statement as DFStatement};
 use datafusion::sql::sqlparser::ast::{
-    Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName, Query, Select, SelectFlavor, SelectItem,
-    SetExpr, Statement, TableFactor, TableFunctionArgs, VisitMut, VisitorMut, WildcardAdditionalOptions,
+    ColumnOption, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName, Query, Select,
+    SelectFlavor, SelectItem, SetExpr, Statement, TableFactor, TableFunctionArgs, VisitMut, VisitorMut,
+    WildcardAdditionalOptions,
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 
 use super::signatures::Signature;
+use super::{distinct_from, names, set_operations, using};
 
 /// Rewrites a statement in place.
 pub(super) fn normalise(statement: &mut DFStatement) -> Result<()> {
@@ -26,8 +31,18 @@ pub(super) fn normalise(statement: &mut DFStatement) -> Result<()> {
             CopyToSource::Relation(_) => Ok(()),
         },
         DFStatement::Explain(explain) => normalise(&mut explain.statement),
+        // DataFusion relies on keys, so that DISTINCT over them does nothing, and does not check them.
+        DFStatement::CreateExternalTable(table) if has_keys(table) => {
+            not_impl_err!("constraints of an external table, which nobody would check; CREATE TABLE AS checks them")
+        }
         DFStatement::CreateExternalTable(_) | DFStatement::Reset(_) => Ok(()),
     }
+}
+
+fn has_keys(table: &CreateExternalTable) -> bool {
+    let is_key = |option: &ColumnOption| matches!(option, ColumnOption::PrimaryKey(_) | ColumnOption::Unique(_));
+    let mut options = table.columns.iter().flat_map(|column| &column.options);
+    !table.constraints.is_empty() || options.any(|option| is_key(&option.option))
 }
 
 fn visit(node: &mut impl VisitMut) -> Result<()> {
@@ -42,15 +57,29 @@ struct Normaliser;
 impl VisitorMut for Normaliser {
     type Break = String;
 
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<String> {
+        if let SetExpr::Select(select) = query.body.as_mut() {
+            names::name_relations(select);
+        }
+        set_operations::rewrite(&mut query.body);
+        continue_unless(using::write_out_order(query))
+    }
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<String> {
+        distinct_from::rebind(expr);
+        ControlFlow::Continue(())
+    }
+
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<String> {
         if select.flavor == SelectFlavor::FromFirstNoSelect {
             select.flavor = SelectFlavor::Standard;
             select.projection = vec![SelectItem::Wildcard(WildcardAdditionalOptions::default())];
         }
-        match unhandled(select) {
-            Some(what) => ControlFlow::Break(what.to_owned()),
-            None => ControlFlow::Continue(()),
+        if let Some(what) = unhandled(select) {
+            return ControlFlow::Break(what.to_owned());
         }
+        names::name_relations(select);
+        continue_unless(using::write_out(select))
     }
 
     fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<String> {
@@ -68,6 +97,13 @@ impl VisitorMut for Normaliser {
             }
         }
         ControlFlow::Continue(())
+    }
+}
+
+fn continue_unless(done: Result<(), String>) -> ControlFlow<String> {
+    match done {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(what) => ControlFlow::Break(what),
     }
 }
 
@@ -122,7 +158,7 @@ fn table_of(expression: &Expr) -> Option<TableFactor> {
 }
 
 /// `SELECT * FROM factor`.
-fn select_all(factor: TableFactor) -> Option<Query> {
+pub(super) fn select_all(factor: TableFactor) -> Option<Query> {
     let mut parsed = Parser::parse_sql(&GenericDialect {}, "SELECT * FROM t").ok()?;
     let Some(Statement::Query(mut query)) = parsed.pop() else {
         return None;
@@ -133,7 +169,7 @@ fn select_all(factor: TableFactor) -> Option<Query> {
     Some(*query)
 }
 
-fn named(name: ObjectName, args: Option<TableFunctionArgs>) -> TableFactor {
+pub(super) fn named(name: ObjectName, args: Option<TableFunctionArgs>) -> TableFactor {
     TableFactor::Table {
         name,
         alias: None,

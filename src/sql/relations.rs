@@ -18,6 +18,7 @@ use super::messages::check_outer_call;
 use super::normalise::signature_of;
 use super::sample::sample_of;
 use super::signatures::Signature;
+use super::{names, set_operations};
 use crate::config::{check_num_blocks, parse_resources};
 use crate::functions::{Compute, ComputeStrategy, Failures, FunctionRegistry, MapOptions};
 use crate::logical::{
@@ -71,6 +72,9 @@ impl RelationPlanner for BlockyardRelationPlanner {
             let plan = self.open(path, context)?;
             return planned(plan, alias.clone());
         }
+        if let Some(plan) = set_operations::plan(&relation, context)? {
+            return planned(plan, None);
+        }
         let TableFactor::Table { name, alias, args: Some(args), .. } = &relation else {
             return Ok(RelationPlanning::Original(Box::new(relation)));
         };
@@ -83,7 +87,8 @@ impl RelationPlanner for BlockyardRelationPlanner {
             return Ok(RelationPlanning::Original(Box::new(relation)));
         }
         let arguments = Arguments::parse(signature, args.args.clone())?;
-        let plan = self.plan_function(signature, &arguments, context)?;
+        let called = names::name_of_call(signature.name, &args.args);
+        let plan = self.plan_function(signature, &arguments, &called, context)?;
         planned(plan, alias.clone())
     }
 }
@@ -147,6 +152,7 @@ impl BlockyardRelationPlanner {
         &self,
         signature: &Signature,
         arguments: &Arguments,
+        called: &str,
         context: &mut dyn RelationPlannerContext,
     ) -> Result<LogicalPlan> {
         let mut table = |index: usize| plan_table(&arguments.tables[index], signature.name, context);
@@ -179,7 +185,7 @@ impl BlockyardRelationPlanner {
             "summary" => summary(table(0)?),
             "diverted" => {
                 let name = arguments.text("name").unwrap_or_default();
-                scan("diverted", self.diverted.table(name)?)
+                scan(called, self.diverted.table(name)?)
             }
             "zip" | "mix" => {
                 let tables = (0..arguments.tables.len()).map(table).collect::<Result<Vec<_>>>()?;
@@ -193,15 +199,15 @@ impl BlockyardRelationPlanner {
                 };
                 Ok(extension(MixNode::try_new(tables, options)?))
             }
-            "range" => source(Arc::new(Range::try_new(arguments.count("n").unwrap_or_default())?), arguments),
+            "range" => source(called, Arc::new(Range::try_new(arguments.count("n").unwrap_or_default())?), arguments),
             #[cfg(feature = "tpch")]
             "tpch" => {
                 let (table, scale) = (arguments.text("table").unwrap_or_default(), arguments.number("scale"));
-                source(Arc::new(crate::sources::Tpch::try_new(table, scale.unwrap_or_default())?), arguments)
+                source(called, Arc::new(crate::sources::Tpch::try_new(table, scale.unwrap_or_default())?), arguments)
             }
-            "read_parquet" => self.read(FileKind::Parquet, arguments, context),
-            "read_csv" => self.read(FileKind::Csv, arguments, context),
-            "read_json" => self.read(FileKind::Json, arguments, context),
+            "read_parquet" => self.read(FileKind::Parquet, arguments, called, context),
+            "read_csv" => self.read(FileKind::Csv, arguments, called, context),
+            "read_json" => self.read(FileKind::Json, arguments, called, context),
             other => plan_err!("unknown table function '{other}'"),
         }
     }
@@ -210,6 +216,7 @@ impl BlockyardRelationPlanner {
         &self,
         kind: FileKind,
         arguments: &Arguments,
+        called: &str,
         context: &mut dyn RelationPlannerContext,
     ) -> Result<LogicalPlan> {
         let delimiter = match arguments.text("delimiter").map(str::as_bytes) {
@@ -229,7 +236,7 @@ impl BlockyardRelationPlanner {
         let paths = arguments.texts("paths").unwrap_or_default();
         let session = self.session(context);
         let table = block_on_io(async move { FileTable::open(&session, kind, &paths, &options).await })?;
-        scan(table.read_name(), Arc::new(table))
+        scan(called, Arc::new(table))
     }
 
     /// `FROM 'dir/*.parquet'`.
@@ -241,8 +248,9 @@ impl BlockyardRelationPlanner {
         };
         let session = self.session(context);
         let options = ReadOptions::default();
+        let called = names::name_of_path(&path, "files");
         let table = block_on_io(async move { FileTable::open(&session, kind, &[path], &options).await })?;
-        scan(table.read_name(), Arc::new(table))
+        scan(&called, Arc::new(table))
     }
 
     /// A session to list and open files with: planning does not see the one that it is part of.
@@ -286,15 +294,14 @@ pub(super) fn map_options(arguments: &Arguments, defaults: MapOptions) -> Result
     Ok(MapOptions { on_error, max_errors, ..said.or(defaults) })
 }
 
-fn source(source: Arc<dyn Datasource>, arguments: &Arguments) -> Result<LogicalPlan> {
+fn source(called: &str, source: Arc<dyn Datasource>, arguments: &Arguments) -> Result<LogicalPlan> {
     let num_blocks = arguments.size("override_num_blocks");
     num_blocks.map_or(Ok(()), |n| check_num_blocks("argument 'override_num_blocks'", n))?;
-    let name = source.name().to_owned();
-    scan(&name, Arc::new(DatasourceTable::new(source, num_blocks)))
+    scan(called, Arc::new(DatasourceTable::new(source, num_blocks)))
 }
 
 fn scan(name: &str, table: Arc<dyn datafusion::catalog::TableProvider>) -> Result<LogicalPlan> {
-    LogicalPlanBuilder::scan(TableReference::bare(name.to_lowercase()), provider_as_source(table), None)?.build()
+    LogicalPlanBuilder::scan(TableReference::bare(name), provider_as_source(table), None)?.build()
 }
 
 fn plan_table(expression: &Expr, function: &str, context: &mut dyn RelationPlannerContext) -> Result<LogicalPlan> {

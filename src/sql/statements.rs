@@ -13,7 +13,7 @@ use datafusion::sql::sqlparser::ast::Statement as AstStatement;
 use datafusion::sql::sqlparser::dialect::{GenericDialect, dialect_from_str};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
-use super::create_function::create_function;
+use super::create_function::{create_function, drop_function};
 use super::create_table::{columns_without_nulls, create_table};
 use super::depth::{check_depth, check_plan_depth};
 use super::messages::with_advice;
@@ -92,7 +92,8 @@ impl DataContext {
     }
 
     async fn run_here(&self, statement: SqlStatement) -> Result<Dataset> {
-        if create_function(&statement.statement, self.functions())? {
+        let functions = self.functions();
+        if create_function(&statement.statement, functions)? || drop_function(&statement.statement, functions)? {
             return self.nothing();
         }
         let not_null = columns_without_nulls(&statement.statement);

@@ -30,11 +30,11 @@ async fn split_groups_join_with_others() {
     HashJoinExec: mode=Partitioned, join_type=Inner, on=[(k@0, k@0)], projection=[k@2, n@3, n@1]
     FoldExec: partitions=2
     AggregateExec: mode=FinalPartitioned
-    RepartitionExec: partitioning=Hash([readrange.id % Int64(300000) * Int64(3)@0], 16), input_partitions=2
+    RepartitionExec: partitioning=Hash([range.id % Int64(300000) * Int64(3)@0], 16), input_partitions=2
     AggregateExec: mode=Partial
     FoldExec: partitions=2
     AggregateExec: mode=FinalPartitioned
-    RepartitionExec: partitioning=Hash([readrange.id * Int64(7) % Int64(600000)@0], 16), input_partitions=2
+    RepartitionExec: partitioning=Hash([range.id * Int64(7) % Int64(600000)@0], 16), input_partitions=2
     AggregateExec: mode=Partial
     ");
     // Multiples of three below 600,000, each with three rows on the one side and four on the other.
@@ -52,7 +52,7 @@ async fn split_groups_spill() {
     AggregateExec: mode=Partial
     FoldExec: partitions=2
     AggregateExec: mode=FinalPartitioned
-    RepartitionExec: partitioning=Hash([readrange.id % Int64(1100000)@0], 4), input_partitions=2
+    RepartitionExec: partitioning=Hash([range.id % Int64(1100000)@0], 4), input_partitions=2
     AggregateExec: mode=Partial
     ");
     assert_eq!(rows(&context, sql).await, ["1100000|2200000|2419998900000|1099999"]);
@@ -67,7 +67,7 @@ async fn groups_of_few_rows_are_not_split() {
     let sql = "SELECT id % 10 AS k, count(*) FROM range(1000) GROUP BY 1";
     insta::assert_snapshot!(of_plan(&context, sql).await, @"
     AggregateExec: mode=FinalPartitioned
-    RepartitionExec: partitioning=Hash([readrange.id % Int64(10)@0], 2), input_partitions=2
+    RepartitionExec: partitioning=Hash([range.id % Int64(10)@0], 2), input_partitions=2
     AggregateExec: mode=Partial
     ");
 }

@@ -289,3 +289,123 @@ async fn datafusion_still_has_its_traps_with_files() {
     std::fs::copy(path("d/1.csv"), path("d/2.csv")).unwrap();
     assert_eq!(count("SELECT * FROM d").await, 1, "new files are seen");
 }
+
+/// Two tables with a `key`: DataFusion swaps their sides, so that filters meet a projection with two columns of one name.
+const SIDES: &str = "CREATE TABLE e AS SELECT value % 700 AS key FROM generate_series(1, 5000);
+     CREATE TABLE d AS SELECT value AS key FROM generate_series(0, 999)";
+const UNMATCHED: &str =
+    "SELECT count(*) AS n FROM e RIGHT JOIN (SELECT * FROM d WHERE key > 50) AS d ON d.key = e.key WHERE e.key IS NULL";
+
+/// DataFusion pushes filters to columns of the same name on the other side of a join.
+#[tokio::test]
+async fn filters_stay_on_their_side_of_a_join() {
+    for spill in [false, true] {
+        let context = context_with(2, |o| o.prefer_spilling_joins = spill);
+        context.sql(SIDES).await.unwrap();
+        assert_eq!(rows(&context, UNMATCHED).await, ["300"], "spill: {spill}");
+    }
+}
+
+/// DataFusion answers `k` of an outer join with USING by the left column, which may be null.
+#[tokio::test]
+async fn columns_of_using_are_those_of_rows_that_stay() {
+    let context = context();
+    let joined = |kind: &str| format!("SELECT k FROM (VALUES (1)) AS l(k) {kind} JOIN (VALUES (2)) AS r(k) USING (k)");
+    assert_eq!(rows(&context, &joined("RIGHT")).await, ["2"]);
+    assert_eq!(rows(&context, &format!("{} ORDER BY k", joined("FULL"))).await, ["1", "2"]);
+}
+
+/// What plain DataFusion does with SQL that is rewritten here, or refused.
+#[tokio::test]
+async fn datafusion_still_misreads_sql() {
+    let plain = SessionContext::new();
+    let column = async |sql: &str| crate::fixtures::lines(&plain.sql(sql).await.unwrap().collect().await.unwrap());
+
+    let joined = |kind: &str| format!("SELECT k FROM (VALUES (1)) AS l(k) {kind} JOIN (VALUES (2)) AS r(k) USING (k)");
+    assert_eq!(column(&joined("RIGHT")).await, ["NULL"], "the column of USING is that of the right side");
+    assert!(column(&joined("FULL")).await.contains(&"NULL".to_owned()), "the column of USING is coalesced");
+    let ambiguous = plain.sql(&format!("{} WHERE k = 1", joined(""))).await;
+    assert!(ambiguous.is_err(), "the column of USING is found in WHERE");
+
+    let except = "SELECT * FROM (VALUES (1), (1)) AS s(a) EXCEPT ALL SELECT * FROM (VALUES (1)) AS t(a)";
+    assert_eq!(column(except).await, [""; 0], "EXCEPT ALL counts rows");
+    let distinct = "SELECT false IS NOT DISTINCT FROM true AND false";
+    assert_eq!(column(distinct).await, ["true"], "IS DISTINCT FROM binds closer than AND");
+    assert_eq!(column("SELECT date '2024-01-01' + interval '1 hour'").await, ["2024-01-01"], "a date has hours");
+    let zone = "SELECT arrow_typeof(timestamptz '2024-01-01 00:00:00+02')";
+    assert_eq!(column(zone).await, ["Timestamp(ns)"], "timestamptz has a zone");
+
+    plain.sql("CREATE TABLE keyed (a int primary key)").await.unwrap().collect().await.unwrap();
+    plain.sql("INSERT INTO keyed VALUES (1), (1)").await.unwrap().collect().await.unwrap();
+    assert_eq!(column("SELECT DISTINCT a FROM keyed").await, ["1", "1"], "a primary key is checked");
+
+    let sum = "SELECT sum(a) FROM (VALUES (9223372036854775807), (1)) AS t(a)";
+    assert_eq!(column(sum).await, ["-9223372036854775808"], "sums of bigint do not wrap");
+}
+
+/// DataFusion takes the results of some functions for unordered where they were just sorted by them.
+#[tokio::test]
+async fn datafusion_still_cannot_order_by_partial_functions() {
+    use datafusion::prelude::SessionConfig;
+    let plain = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2));
+    plain.sql("CREATE TABLE t AS SELECT value AS a FROM generate_series(1, 9)").await.unwrap().collect().await.unwrap();
+    for function in ["acos", "acosh", "asin", "atanh", "ln", "log2", "log10", "sqrt"] {
+        let sql = format!("SELECT a FROM (SELECT a FROM t UNION ALL SELECT a FROM t) ORDER BY {function}(a)");
+        assert!(plain.sql(&sql).await.unwrap().collect().await.is_err(), "{function} says how it is ordered");
+    }
+}
+
+/// Sums of integers that do not fit wrap, as DataFusion's do: a wider type has to be asked for.
+#[tokio::test]
+async fn sums_that_may_not_fit_are_made_of_decimals() {
+    let largest = "(VALUES (9223372036854775807), (1)) AS t(a)";
+    let context = context();
+    let wide = format!("SELECT sum(CAST(a AS decimal(38, 0))) FROM {largest}");
+    assert_eq!(rows(&context, &wide).await, ["9223372036854775808"]);
+    assert_eq!(rows(&context, &format!("SELECT sum(a) FROM {largest}")).await, ["-9223372036854775808"]);
+}
+
+/// A query that cannot be planned cannot be explained: DataFusion shows what it has, and of the error nothing.
+#[tokio::test]
+async fn explain_fails_as_the_query_does() {
+    use datafusion::common::plan_err;
+    use datafusion::config::ConfigOptions;
+    use datafusion::physical_optimizer::PhysicalOptimizerRule;
+    use datafusion::physical_plan::ExecutionPlan;
+    use std::sync::Arc;
+
+    #[derive(Debug)]
+    struct Refuses;
+
+    impl PhysicalOptimizerRule for Refuses {
+        fn optimize(
+            &self,
+            _plan: Arc<dyn ExecutionPlan>,
+            _config: &ConfigOptions,
+        ) -> datafusion::error::Result<Arc<dyn ExecutionPlan>> {
+            plan_err!("no plan is good enough")
+        }
+
+        fn name(&self) -> &str {
+            "refuses"
+        }
+
+        fn schema_check(&self) -> bool {
+            true
+        }
+    }
+
+    let context = context();
+    assert_eq!(rows(&context, "EXPLAIN SELECT 1").await.len(), 2);
+    context
+        .configure_rules(|rules| {
+            rules.add_physical(Arc::new(Refuses), blockyard::Anchor::Last, &[]);
+            Ok(())
+        })
+        .unwrap();
+    for sql in ["SELECT id FROM range(3)", "EXPLAIN SELECT id FROM range(3)"] {
+        assert!(sql_error(&context, sql).await.contains("no plan is good enough"), "{sql}");
+    }
+    context.sql("SET datafusion.explain.logical_plan_only = true").await.unwrap();
+    assert_eq!(rows(&context, "EXPLAIN SELECT 1").await.len(), 1);
+}

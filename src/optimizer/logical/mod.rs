@@ -20,7 +20,7 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     let distinct = group_distinct::GroupDistinct;
     registry.add_logical(Arc::new(distinct), Anchor::before("single_distinct_aggregation_to_group_by"), &[]);
     let partial = order_partial_functions::OrderPartialFunctions;
-    registry.add_logical(Arc::new(partial), Anchor::First, &[]);
+    registry.add_logical(Arc::new(partial), Anchor::after("evaluate_once"), &[]);
     let reorder = reorder_randomize_blocks::ReorderRandomizeBlocks;
     registry.add_logical(Arc::new(reorder), Anchor::before("push_down_limit"), &[]);
     let rename = rename_shadowed::RenameShadowed;
