@@ -43,7 +43,8 @@ pub(super) struct Needs {
 enum Inputs {
     /// All at the same time.
     Together,
-    /// The first input gives all of its rows before the second one is asked for any, which then runs along with the operator.
+    /// The first input gives all of its rows before the second one is asked for any, which then runs along with
+    /// the operator.
     FirstBeforeSecond,
     /// One after the other, in whatever order.
     InTurn,

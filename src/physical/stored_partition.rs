@@ -1,7 +1,7 @@
 //! A partition of windows that say the same of all of its rows (`sum(x) OVER ()`), with its rows in the store.
 //!
-//! Rows are taken in as they come: the windows have seen them all when the last has come, and then the rows are read back.
-//! They spill meanwhile, so that the partition may be larger than memory.
+//! Rows are taken in as they come: the windows have seen them all when the last has come, and then the rows are read
+//! back. They spill meanwhile, so that the partition may be larger than memory.
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 //! UnionExec     input 0 ──────          all are polled at once, and each holds what it works on
 //!               input 1 ──────
 //!
-//! TurnsExec     input 0 ── input 1 ──   an input starts when the one before it has ended and given back what it held
+//! TurnsExec     input 0 ── input 1 ──   an input starts when the one before has given back what it held
 //! ```
 //!
 //! Tasks have the ids that they have in the union, so that rows come in the same order, and belong to the same blocks.

@@ -1,17 +1,18 @@
 //! Turns DISTINCT aggregates that stand beside others into groups of their values, which spill.
 //!
-//! DataFusion keeps the values of a DISTINCT aggregate in a set for each group, in memory only and partly uncounted; where all
-//! aggregates are over the same values it groups by these first. Here every other combination is grouped so, too: a
-//! grouping set for each aggregate that wants its values once, and one for all that do not.
+//! DataFusion keeps the values of a DISTINCT aggregate in a set for each group, in memory only and partly uncounted;
+//! where all aggregates are over the same values it groups by these first. Here every other combination is grouped
+//! so, too: a grouping set for each aggregate that wants its values once, and one for all that do not.
 //!
 //! ```text
 //! Aggregate: groupBy=[g], aggr=[count(DISTINCT a), count(DISTINCT b), avg(c)]
 //!
-//! Aggregate: groupBy=[g], aggr=[count(a) FILTER (set of a), count(b) FILTER (set of b), first_value(avg(c)) FILTER (set of g)]
+//! Aggregate: groupBy=[g], aggr=[count(a) FILTER (set a), count(b) FILTER (set b), first_value(avg(c)) FILTER (set g)]
 //!   Aggregate: groupBy=[GROUPING SETS ((g, a), (g, b), (g))], aggr=[avg(c)]
 //! ```
 //!
-//! Correct because a grouping set has each value once in each group, and because the last set has one row for each group.
+//! Correct because a grouping set has each value once in each group, and because the last set has one row for each
+//! group.
 
 use std::sync::Arc;
 
@@ -108,7 +109,8 @@ impl Split {
         (fits && !split.keys.is_empty() && !split.is_left_to_datafusion(aggregate)).then_some(split)
     }
 
-    /// Whether DataFusion groups by the values itself: where they are of one kind, and the rest can be taken together again.
+    /// Whether DataFusion groups by the values itself: where they are of one kind, and the rest can be taken
+    /// together again.
     fn is_left_to_datafusion(&self, aggregate: &Aggregate) -> bool {
         let simple = |function: &Expr| match function {
             Expr::AggregateFunction(AggregateFunction { func, params }) => {

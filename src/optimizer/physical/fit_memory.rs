@@ -1,5 +1,5 @@
-//! Plans that would be refused, because they work on more at once than the limit has room for, work on less at once: the
-//! inputs of a union come one after the other, and fewer streams of a read have a row group open.
+//! Plans that would be refused, because they work on more at once than the limit has room for, work on less at once:
+//! the inputs of a union come one after the other, and fewer streams of a read have a row group open.
 //!
 //! Correct because streams of a read pull their tasks from one queue, and because the tasks of a union are the same in
 //! whatever order they run. It comes after all rules that add operators, whose needs it counts.

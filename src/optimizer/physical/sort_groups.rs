@@ -87,7 +87,8 @@ fn over_sorted(node: &dyn ExecutionPlan, limit: usize) -> Result<Option<Aggregat
     Ok((streams && sorted.schema() == aggregate.schema()).then_some(sorted))
 }
 
-/// Whether rows may be more than a part of the limit. Of those whose number is unknown, that is so where memory is scarce.
+/// Whether rows may be more than a part of the limit. Of those whose number is unknown, that is so where memory is
+/// scarce.
 fn is_large(input: &Arc<dyn ExecutionPlan>, limit: usize) -> bool {
     match most_rows(input) {
         Some(rows) => rows.saturating_mul(row_bytes(input.as_ref())) > limit / SMALL_PART,
