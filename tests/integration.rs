@@ -42,6 +42,9 @@ mod observability;
 /// Random plans against plain DataFusion.
 #[path = "integration/oracle.rs"]
 mod oracle;
+/// Random pipelines against a model.
+#[path = "integration/pipelines/mod.rs"]
+mod pipelines;
 /// Stages that the scheduler runs.
 #[path = "integration/runtime.rs"]
 mod runtime;
