@@ -37,6 +37,11 @@ impl TaskId {
         self.0.first().map_or(0, |index| *index as usize)
     }
 
+    /// The first `parts` parts: the task that it came from.
+    pub(crate) fn first_parts(&self, parts: usize) -> Self {
+        self.0.iter().take(parts).copied().collect::<Vec<_>>().into()
+    }
+
     /// A number that depends on nothing but the id, for seeding.
     pub fn hash(&self) -> u64 {
         self.0.iter().fold(0xcbf2_9ce4_8422_2325, |h, part| mix(h ^ u64::from(*part)))

@@ -1,6 +1,7 @@
 //! Starts the tasks of a stage: one after the other, when the scheduler says so, on the threads that the stage wants.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use futures::{FutureExt, TryStreamExt};
 use tokio::time::sleep;
 
 use super::MapExec;
-use super::stage_run::Stage;
+use super::stage_run::{Appetite, Stage};
 use super::tasks::{Task, TaskStream};
 use crate::config::BlockyardOptions;
 use crate::functions::{Compute, Workers, drop_states};
@@ -120,7 +121,19 @@ impl Dispatcher {
                 let op = Arc::clone(&self.stage.op);
                 self.asks = Some(async move { op.start().await }.boxed());
             }
-            let takes_more = !self.input_ended && self.in_hand.len() + self.hands.open() < self.hands.capacity();
+            let stage = Arc::clone(&self.stage);
+            let mut changed = pin!(stage.changed());
+            changed.as_mut().enable();
+            let open = self.in_hand.len() + self.hands.open();
+            let appetite = stage.appetite(open);
+            if appetite == Appetite::NeverAgain && !self.input_ended {
+                self.input_ended = true;
+                self.in_hand.clear();
+                self.asks = None;
+                continue;
+            }
+            let is_full = appetite == Appetite::NotNow && !self.input_ended;
+            let takes_more = !self.input_ended && !is_full && open < self.hands.capacity();
             let looks = matches!(self.hands, Hands::Actors { .. });
             tokio::select! {
                 // A stage that fails ends, whatever else it could do.
@@ -141,6 +154,7 @@ impl Dispatcher {
                     Some(task) => self.in_hand.push_back(task),
                     None => self.input_ended = true,
                 },
+                () = changed, if is_full => {}
                 () = async { sleep(LOOK).await }, if looks => {}
             }
         }

@@ -9,9 +9,12 @@
 //! Each partition has a driver which runs ahead into the store, up to a bounded number of bytes. The partition with the
 //! smallest id is always drained, so a driver that waits for room never holds up the one that everybody waits for.
 //! Plans without an order (a join or aggregate of DataFusion) are gathered as rows come.
+//!
+//! Where only the first rows are wanted, each partition begins one task, and others only as long as rows lack.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use datafusion::common::{Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -20,6 +23,7 @@ use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, ReplaceChildrenOptions,
 };
@@ -27,7 +31,6 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 
-use super::StageMetrics;
 use super::claims;
 use super::conservation::RowBalance;
 use super::map::limited;
@@ -35,8 +38,10 @@ use super::memory::block_bytes;
 use super::rows_of_input;
 use super::stored::block_batches;
 use super::tasks::{
-    Task, TaskPlan, TaskStream, block_stream, execute_tasks, is_ordered, owner_of, properties, stream_of,
+    Task, TaskPlan, TaskStream, as_task_plan, block_stream_while, execute_tasks, is_ordered, owner_of, properties,
+    stream_of,
 };
+use super::{MapExec, StageMetrics};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::runtime::Drivers;
@@ -165,13 +170,13 @@ impl TaskPlan for GatherExec {
         let owner = owner_of(self, &context);
         let mut batches = match self.sorted {
             // Whether or not anybody asked for the order of the dataset.
-            Some(_) => gather_in_order(&self.input, context, &owner)?,
-            None => gather(&self.input, context, &owner)?,
+            Some(_) => gather_in_order(&self.input, context, &owner, self.fetch)?,
+            None => gather_first(&self.input, context, &owner, self.fetch)?,
         };
         if let Some(fetch) = self.fetch {
             batches = limited(batches, fetch);
         }
-        Ok(stream::iter([Ok(Task { id: TaskId::root(0), batches })]).boxed())
+        Ok(stream::iter([Ok(Task::of_plan(TaskId::root(0), batches))]).boxed())
     }
 
     fn stage_name(&self) -> String {
@@ -197,6 +202,16 @@ pub(crate) fn gather(
     context: Arc<TaskContext>,
     owner: &Arc<Owner>,
 ) -> Result<SendableRecordBatchStream> {
+    gather_first(plan, context, owner, None)
+}
+
+/// The same where nobody takes more than the first `fetch` rows.
+fn gather_first(
+    plan: &Arc<dyn ExecutionPlan>,
+    context: Arc<TaskContext>,
+    owner: &Arc<Owner>,
+    fetch: Option<usize>,
+) -> Result<SendableRecordBatchStream> {
     let partitions = plan.output_partitioning().partition_count();
     if partitions == 1 {
         return plan.execute(0, context);
@@ -204,18 +219,19 @@ pub(crate) fn gather(
     if !is_ordered(plan.as_ref()) || !BlockyardOptions::from_task(&context).preserve_order {
         return CoalescePartitionsExec::new(Arc::clone(plan)).execute(0, context);
     }
-    gather_in_order(plan, context, owner)
+    gather_in_order(plan, context, owner, fetch)
 }
 
 fn gather_in_order(
     plan: &Arc<dyn ExecutionPlan>,
     context: Arc<TaskContext>,
     owner: &Arc<Owner>,
+    fetch: Option<usize>,
 ) -> Result<SendableRecordBatchStream> {
     let balance = RowBalance::new(format!("gathering the rows of {}", plan.name()), &context);
-    let blocks = blocks_in_order(plan, &context, owner, PIECE_BYTES, &balance)?;
-    let batches = stream_of(plan.schema(), blocks.map_ok(block_batches).try_flatten().boxed());
-    let gathered = balance.giving(batches);
+    let blocks = first_blocks_in_order(plan, &context, owner, PIECE_BYTES, fetch, &balance)?;
+    let batches = blocks.map_ok(|(_, handle)| block_batches(handle)).try_flatten();
+    let gathered = balance.giving(stream_of(plan.schema(), batches.boxed()));
     balance.all_begun()?;
     Ok(gathered)
 }
@@ -228,15 +244,31 @@ pub(super) fn blocks_in_order(
     owner: &Arc<Owner>,
     piece_bytes: usize,
     balance: &Arc<RowBalance>,
-) -> Result<BoxStream<'static, Result<BlockHandle>>> {
+) -> Result<BoxStream<'static, Result<(TaskId, BlockHandle)>>> {
+    first_blocks_in_order(plan, context, owner, piece_bytes, None, balance)
+}
+
+/// The same where nobody takes more than the first `fetch` rows: there may be fewer blocks then, but not fewer rows.
+fn first_blocks_in_order(
+    plan: &Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+    owner: &Arc<Owner>,
+    piece_bytes: usize,
+    fetch: Option<usize>,
+    balance: &Arc<RowBalance>,
+) -> Result<BoxStream<'static, Result<(TaskId, BlockHandle)>>> {
     let store = BlockStore::of_task(context)?;
     let target = block_bytes(context)?;
     let ahead = (target.saturating_mul(2) / piece_bytes.max(1)).clamp(2, 1024);
-    let begin = (BEGIN_BYTES / piece_bytes.max(1)).clamp(1, ahead);
+    // Below a limit a task begins when those before it have been taken: it may not be needed.
+    let begin = if fetch.is_some() { 1 } else { (BEGIN_BYTES / piece_bytes.max(1)).clamp(1, ahead) };
     let mut inputs = Vec::new();
     let mut drivers = Vec::new();
-    for partition in 0..plan.output_partitioning().partition_count() {
-        let mut pieces = block_stream(plan, partition, Arc::clone(context), piece_bytes)?;
+    let fetch = fetch.unwrap_or(usize::MAX);
+    for (partition, rows) in rows_of_partitions(plan).into_iter().enumerate() {
+        let counted = Arc::clone(&rows);
+        let lacks = move || counted.load(Relaxed) < fetch;
+        let mut pieces = block_stream_while(plan, partition, Arc::clone(context), piece_bytes, lacks)?;
         let (send, receive) = mpsc::channel(ahead);
         let (store, owner, balance) = (Arc::clone(&store), Arc::clone(owner), Arc::clone(balance));
         inputs.push(Input { head: None, pieces: Some(receive) });
@@ -245,6 +277,7 @@ pub(super) fn blocks_in_order(
                 let piece = match pieces.try_next().await {
                     Ok(Some((id, block))) => {
                         balance.take(block.num_rows());
+                        rows.fetch_add(block.num_rows(), Relaxed);
                         store.put(block, NextUse::Soon, &owner).map(|handle| Some((id, handle)))
                     }
                     Ok(None) => Ok(None),
@@ -273,9 +306,27 @@ pub(super) fn blocks_in_order(
         let heads = inputs.iter_mut().filter(|i| i.head.is_some());
         let smallest = heads.min_by(|a, b| a.head.as_ref().map(|h| &h.0).cmp(&b.head.as_ref().map(|h| &h.0)));
         let taken = smallest.and_then(|input| input.head.take());
-        Ok(taken.map(|(_, handle)| (handle, (inputs, drivers))))
+        Ok(taken.map(|taken| (taken, (inputs, drivers))))
     });
     Ok(merged.boxed())
+}
+
+/// What counts the rows of each partition. Partitions that pull tasks from one place count together: the tasks that
+/// have begun are the first ones, so their rows are the first rows.
+fn rows_of_partitions(plan: &Arc<dyn ExecutionPlan>) -> Vec<Arc<AtomicUsize>> {
+    let children = plan.children();
+    if plan.is::<UnionExec>() {
+        return children.into_iter().flat_map(rows_of_partitions).collect();
+    }
+    let partitions = plan.output_partitioning().partition_count();
+    match children.first() {
+        Some(input) if plan.is::<MapExec>() => rows_of_partitions(input),
+        _ if as_task_plan(plan.as_ref()).is_some() => {
+            let together = Arc::default();
+            (0..partitions).map(|_| Arc::clone(&together)).collect()
+        }
+        _ => std::iter::repeat_with(Arc::default).take(partitions).collect(),
+    }
 }
 
 /// A piece, the end (`None`), or what went wrong.

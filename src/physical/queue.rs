@@ -21,7 +21,7 @@ use super::claims;
 use super::executions::{Executions, Run};
 use super::input_order::InputOrder;
 use super::rows_of_input;
-use super::stage_run::StageRun;
+use super::stage_run::{StageRun, Takers};
 use super::tasks::{Task, TaskPlan, TaskStream, execute_tasks, is_ordered, owner_of, properties};
 use crate::runtime::OpId;
 
@@ -35,6 +35,16 @@ pub(crate) struct QueueExec {
     stage: StageMetrics,
     /// Whether what takes the blocks wants all of them before it gives any.
     feeds_all_to_all: bool,
+    limit: Option<QueueLimit>,
+}
+
+/// What is known where only the first rows of a plan are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QueueLimit {
+    /// So many rows of the queue are enough.
+    Rows(usize),
+    /// What is above may leave out rows: nobody knows how many are enough.
+    Unknown,
 }
 
 impl QueueExec {
@@ -50,7 +60,20 @@ impl QueueExec {
             properties,
             stage: StageMetrics::default(),
             feeds_all_to_all: false,
+            limit: None,
         }
+    }
+
+    /// The same queue below a limit: its tasks begin as rows lack.
+    pub(crate) fn with_limit(&self, limit: QueueLimit) -> Self {
+        let queue = Self::new(Arc::clone(&self.input));
+        let (input_order, feeds_all_to_all) = (self.input_order.clone(), self.feeds_all_to_all);
+        Self { input_order, feeds_all_to_all, limit: Some(limit), ..queue }
+    }
+
+    /// What is known of a limit above.
+    pub(crate) fn limit(&self) -> Option<QueueLimit> {
+        self.limit
     }
 
     /// The same queue, in front of an operator that wants all blocks before it gives any.
@@ -64,7 +87,10 @@ impl DisplayAs for QueueExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match t {
             DisplayFormatType::TreeRender => Ok(()),
-            _ => write!(f, "QueueExec"),
+            _ => match self.limit {
+                Some(QueueLimit::Rows(rows)) => write!(f, "QueueExec: limit={rows}"),
+                Some(QueueLimit::Unknown) | None => write!(f, "QueueExec"),
+            },
         }
     }
 }
@@ -100,7 +126,8 @@ impl ExecutionPlan for QueueExec {
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let (input_order, feeds_all_to_all) = (self.input_order.clone(), self.feeds_all_to_all);
-        Ok(Arc::new(Self { input_order, feeds_all_to_all, ..Self::new(children.swap_remove(0)) }))
+        let queue = Self::new(children.swap_remove(0));
+        Ok(Arc::new(Self { input_order, feeds_all_to_all, limit: self.limit, ..queue }))
     }
 
     without_expressions!();
@@ -131,7 +158,8 @@ impl QueueExec {
         let run = self.runs.join(partition, context);
         let start = || {
             let owner = owner_of(self, context);
-            StageRun::start(&self.input, context, owner, consumer, self.feeds_all_to_all).map(Arc::new)
+            let takers = Takers { consumer, feeds_all_to_all: self.feeds_all_to_all, limit: self.limit };
+            StageRun::start(&self.input, context, owner, takers).map(Arc::new)
         };
         let Some(started) = run.lock().join("a queue", start)? else {
             return Ok(stream::empty().boxed());
@@ -139,9 +167,10 @@ impl QueueExec {
         let tasks = stream::try_unfold((started, run), |(started, run)| async move {
             let mut output = started.balance().output();
             match started.next().await? {
-                Some(Task { id, batches }) => {
+                Some(task) => {
                     run.lock().gives();
-                    Ok(Some((Task { id, batches: output.of(batches) }, (started, run))))
+                    let batches = output.of(task.batches);
+                    Ok(Some((Task { batches, ..task }, (started, run))))
                 }
                 None => {
                     run.lock().ends();

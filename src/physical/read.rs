@@ -25,6 +25,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::StageMetrics;
 use super::claims;
+use super::exchange::random_place;
 use super::executions::Executions;
 use super::failures::{FailureLog, Retries, pause};
 use super::memory::schema_bytes;
@@ -48,6 +49,8 @@ pub(crate) struct ReadExec {
     statistics: Option<Arc<Statistics>>,
     memory: Arc<ReadMemory>,
     stage: StageMetrics,
+    /// Which partition of the scan each task reads, and the seed that says so, where it is not the one of its number.
+    order: Option<(u64, Arc<[usize]>)>,
 }
 
 /// What reading takes in memory.
@@ -73,7 +76,26 @@ impl ReadExec {
             statistics: None,
             memory: Arc::default(),
             stage: StageMetrics::default(),
+            order: None,
         }
+    }
+
+    /// The same read with its tasks in an order that `seed` gives.
+    pub(crate) fn in_random_order(&self, seed: u64) -> Self {
+        let mut order: Vec<usize> = (0..self.num_tasks()).map(|task| self.partition_of(task)).collect();
+        order.sort_by_cached_key(|partition| random_place(seed, &TaskId::root(*partition)));
+        self.with_order(Some((seed, order.into())))
+    }
+
+    fn with_order(&self, order: Option<(u64, Arc<[usize]>)>) -> Self {
+        let read = Self::new(self.name.clone(), Arc::clone(&self.input), self.partitions());
+        let (statistics, memory) = (self.statistics.clone(), Arc::clone(&self.memory));
+        Self { order, statistics, memory, streams: self.streams, ..read }
+    }
+
+    /// The partition of the scan that a task reads.
+    fn partition_of(&self, task: usize) -> usize {
+        self.order.as_ref().and_then(|(_, order)| order.get(task).copied()).unwrap_or(task)
     }
 
     /// The same read with what its source knows of the memory that it takes.
@@ -96,7 +118,7 @@ impl ReadExec {
     pub(crate) fn with_streams(&self, streams: usize) -> Self {
         let read = Self::new(self.name.clone(), Arc::clone(&self.input), self.partitions());
         let (statistics, memory) = (self.statistics.clone(), Arc::clone(&self.memory));
-        Self { statistics, memory, streams: streams.clamp(1, self.streams.max(1)), ..read }
+        Self { statistics, memory, order: self.order.clone(), streams: streams.clamp(1, self.streams.max(1)), ..read }
     }
 
     /// Bytes of a row once it is decoded.
@@ -117,7 +139,7 @@ impl ReadExec {
 
     /// The files of its tasks.
     pub(super) fn files(&self) -> ReadFiles {
-        ReadFiles::of(&self.input)
+        ReadFiles::of(&self.input, self.order.as_ref().map(|(_, order)| Arc::clone(order)))
     }
 
     /// The same read in tasks that read one file each, if it is of files and has others.
@@ -125,8 +147,16 @@ impl ReadExec {
         let (scan, task_of) = one_file_each(&self.input)?;
         let bytes = |task: &usize| self.memory.task_bytes.get(*task).copied().unwrap_or(0);
         let memory = ReadMemory { row_bytes: self.memory.row_bytes, task_bytes: task_of.iter().map(bytes).collect() };
+        let order = self.order.as_ref().map(|(seed, order)| {
+            // The parts of a task stay together, in their order.
+            let parts =
+                |task: &usize| task_of.iter().enumerate().filter(|(_, of)| *of == task).map(|(part, _)| part).collect();
+            let order: Vec<Vec<usize>> = order.iter().map(parts).collect();
+            (*seed, order.concat().into())
+        });
         let read = Self::new(self.name.clone(), scan, self.partitions());
-        Some(Self { statistics: self.statistics.clone(), streams: self.streams, ..read }.with_memory(memory))
+        let statistics = self.statistics.clone();
+        Some(Self { statistics, order, streams: self.streams, ..read }.with_memory(memory))
     }
 
     /// Number of read tasks.
@@ -139,10 +169,13 @@ impl DisplayAs for ReadExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match t {
             DisplayFormatType::TreeRender => writeln!(f, "{}\ntasks={}", self.name, self.num_tasks()),
-            _ if self.streams < self.partitions() => {
-                write!(f, "ReadExec: {}, tasks={}, streams={}", self.name, self.num_tasks(), self.streams)
+            _ => {
+                write!(f, "ReadExec: {}, tasks={}", self.name, self.num_tasks())?;
+                if self.streams < self.partitions() {
+                    write!(f, ", streams={}", self.streams)?;
+                }
+                self.order.as_ref().map_or(Ok(()), |(seed, _)| write!(f, ", block_order(seed={seed})"))
             }
-            _ => write!(f, "ReadExec: {}, tasks={}", self.name, self.num_tasks()),
         }
     }
 }
@@ -170,8 +203,8 @@ impl ExecutionPlan for ReadExec {
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let read = Self::new(self.name.clone(), children.swap_remove(0), self.partitions());
-        let (statistics, memory) = (self.statistics.clone(), Arc::clone(&self.memory));
-        Ok(Arc::new(Self { statistics, memory, streams: self.streams, ..read }))
+        let (statistics, memory, order) = (self.statistics.clone(), Arc::clone(&self.memory), self.order.clone());
+        Ok(Arc::new(Self { statistics, memory, order, streams: self.streams, ..read }))
     }
 
     without_expressions!();
@@ -219,19 +252,23 @@ impl TaskPlan for ReadExec {
         let (input, next_task, total) =
             (Arc::clone(&self.input), self.next_task.join(partition, &context), self.num_tasks());
         let (name, memory) = (self.name.clone(), Arc::clone(&self.memory));
+        let (files, order) = (self.files(), self.order.as_ref().map(|(_, order)| Arc::clone(order)));
         let store = BlockStore::of_task(&context)?;
         let owner = owner_of(self, &context);
         let (retries, log) = (Retries::of_io(&BlockyardOptions::from_task(&context)), self.stage.failures());
         let tasks = stream::iter(std::iter::from_fn(move || {
             let index = next_task.fetch_add(1, Relaxed);
             (index < total).then(|| {
-                let working_set = store.working_set(&owner, memory.task_bytes.get(index).copied().unwrap_or(0))?;
-                let batches = input.execute(index, Arc::clone(&context))?;
+                let partition = order.as_ref().and_then(|order| order.get(index).copied()).unwrap_or(index);
+                let working_set = store.working_set(&owner, memory.task_bytes.get(partition).copied().unwrap_or(0))?;
+                let batches = input.execute(partition, Arc::clone(&context))?;
                 let schema = batches.schema();
                 let reading = Reading {
                     name: name.clone(),
                     input: Arc::clone(&input),
+                    files: files.clone(),
                     index,
+                    partition,
                     context: Arc::clone(&context),
                     batches,
                     rows: 0,
@@ -242,7 +279,7 @@ impl TaskPlan for ReadExec {
                     _working_set: working_set,
                 };
                 let rows = stream::try_unfold(reading, Reading::next);
-                Ok(Task { id: TaskId::root(index), batches: stream_of(schema, rows.boxed()) })
+                Ok(Task::new(TaskId::root(index), stream_of(schema, rows.boxed())))
             })
         }));
         Ok(tasks.boxed())
@@ -261,7 +298,10 @@ impl TaskPlan for ReadExec {
 struct Reading {
     name: String,
     input: Arc<dyn ExecutionPlan>,
+    files: ReadFiles,
     index: usize,
+    /// The partition of the input that the task reads.
+    partition: usize,
     context: Arc<TaskContext>,
     batches: SendableRecordBatchStream,
     /// Rows that were given.
@@ -277,14 +317,13 @@ struct Reading {
 impl Reading {
     /// The next batch of files that are what they were: they are looked at before the first batch and after the last.
     async fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
-        let files = ReadFiles::of(&self.input);
         if !self.is_checked {
-            files.check(self.index, &self.context).await?;
+            self.files.check(self.index, &self.context).await?;
             self.is_checked = true;
         }
         let batch = self.batches.try_next().await?;
         if batch.is_none() {
-            files.check(self.index, &self.context).await?;
+            self.files.check(self.index, &self.context).await?;
         }
         Ok(batch)
     }
@@ -312,12 +351,11 @@ impl Reading {
                 self.log.retried(&error);
                 pause(self.attempt, self.index as u64).await;
                 self.attempt += 1;
-                self.batches = self.input.execute(self.index, Arc::clone(&self.context))?;
+                self.batches = self.input.execute(self.partition, Arc::clone(&self.context))?;
                 passed = 0;
                 continue;
             }
-            let over =
-                ReadFiles::of(&self.input).of_task(self.index).map_or(String::new(), |f| format!(" over {}", f.paths));
+            let over = self.files.of_task(self.index).map_or(String::new(), |f| format!(" over {}", f.paths));
             let error = Err(error).while_doing(|| format!("running {} task {}{over}", self.name, self.index));
             return match error {
                 Err(e) if self.log.may_give_up(&e, &self.context) => Ok(None),

@@ -35,12 +35,16 @@ pub(crate) struct FilesOfTask {
 
 /// The files of the tasks of a read.
 #[derive(Debug, Clone)]
-pub(super) struct ReadFiles(Arc<dyn ExecutionPlan>);
+pub(super) struct ReadFiles {
+    scan: Arc<dyn ExecutionPlan>,
+    /// Which partition each task reads, where it is not the one of its number.
+    order: Option<Arc<[usize]>>,
+}
 
 impl ReadFiles {
-    /// Those of a scan.
-    pub(super) fn of(scan: &Arc<dyn ExecutionPlan>) -> Self {
-        Self(Arc::clone(scan))
+    /// Those of a scan whose partitions are read in some order.
+    pub(super) fn of(scan: &Arc<dyn ExecutionPlan>, order: Option<Arc<[usize]>>) -> Self {
+        Self { scan: Arc::clone(scan), order }
     }
 
     /// Those from which a task or block came.
@@ -48,10 +52,15 @@ impl ReadFiles {
         self.of_task(id.task_of_source())
     }
 
+    /// The partition of the scan that a task reads.
+    fn partition_of(&self, task: usize) -> Option<usize> {
+        self.order.as_ref().map_or(Some(task), |order| order.get(task).copied())
+    }
+
     /// Those of a task; none where the scan is not of files.
     pub(super) fn of_task(&self, task: usize) -> Option<FilesOfTask> {
-        let config = file_scan(&self.0)?;
-        let group = config.file_groups.get(task)?;
+        let config = file_scan(&self.scan)?;
+        let group = config.file_groups.get(self.partition_of(task)?)?;
         let root = config.object_store_url.as_str().replace("file://", "");
         let paths: Vec<_> =
             group.iter().take(NAMED).map(|file| format!("{root}{}", file.object_meta.location)).collect();
@@ -68,7 +77,9 @@ impl ReadFiles {
     /// Fails where a file of a task is no longer what it was when the query was planned: what is known of its rows and
     /// their places would be wrong.
     pub(super) async fn check(&self, task: usize, context: &TaskContext) -> Result<()> {
-        let Some((config, group)) = file_scan(&self.0).and_then(|c| Some((c, c.file_groups.get(task)?))) else {
+        let Some((config, group)) =
+            file_scan(&self.scan).and_then(|c| Some((c, c.file_groups.get(self.partition_of(task)?)?)))
+        else {
             return Ok(());
         };
         let store = context.runtime_env().object_store(&config.object_store_url)?;

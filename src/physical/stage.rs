@@ -103,7 +103,7 @@ impl StageMetrics {
             time: time.clone(),
             stage: self.clone(),
         };
-        Task { id: task.id, batches: Box::pin(measured) }
+        Task { id: task.id, batches: Box::pin(measured), input: task.input }
     }
 
     /// The metrics that EXPLAIN ANALYZE prints.

@@ -10,24 +10,27 @@
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
-use futures::TryStreamExt;
-use futures::future::{Either, select};
+use futures::future::{Either, poll_fn, select};
+use futures::{StreamExt, pending};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::timeout;
 
 use super::conservation::RowBalance;
 use super::dispatch::{Dispatcher, Hands};
 use super::memory::block_bytes;
-use super::tasks::{Task, all_tasks, as_task_plan, blocks_of_task, is_ordered, task_of_block};
+use super::queue::QueueLimit;
+use super::tasks::{BlockStream, Task, TaskInput, all_tasks, as_task_plan, blocks_of_task, is_ordered, task_of_block};
 use super::{MapExec, ReadExec, StageMetrics};
-use crate::block::{BlockMetadata, TaskId};
+use crate::block::{Block, BlockMetadata, TaskId};
 use crate::config::BlockyardOptions;
 use crate::functions::{ActorPool, Compute, Workers};
 use crate::runtime::{Drivers, OpHandle, OpId, OpSpec, OutQueue, Permit, PoolSpec, Resources, Scheduler};
@@ -35,6 +38,9 @@ use crate::store::{BlockHandle, BlockStore, NextUse, Owner, QueryPool};
 
 /// Blocks of a task that may wait in the queue.
 const UNTAKEN_BLOCKS: usize = 2;
+
+/// How often a consumer that waits looks whether anything can still happen.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// A running stage. Dropping it cancels the stage.
 pub(super) struct StageRun {
@@ -53,6 +59,16 @@ impl fmt::Debug for StageRun {
     }
 }
 
+/// Who takes the blocks of a stage.
+pub(super) struct Takers {
+    /// The operator that does, if it is one that the scheduler knows.
+    pub(super) consumer: Option<OpId>,
+    /// Whether all blocks are wanted before anything is given.
+    pub(super) feeds_all_to_all: bool,
+    /// What is known of a limit above.
+    pub(super) limit: Option<QueueLimit>,
+}
+
 /// What the workers and consumers of a stage share.
 pub(super) struct Stage {
     out: Mutex<Out>,
@@ -67,6 +83,20 @@ pub(super) struct Stage {
     cancelled: Notify,
     /// Rows that came into the queue, and those that went out.
     balance: Arc<RowBalance>,
+    limit: Option<QueueLimit>,
+    /// Threads that run queries.
+    threads: usize,
+}
+
+/// Whether a stage should begin more tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Appetite {
+    /// As many as it can.
+    Yes,
+    /// None before something changes.
+    NotNow,
+    /// None any more: those that have begun give enough.
+    NeverAgain,
 }
 
 struct Out {
@@ -74,18 +104,19 @@ struct Out {
     ended: Option<Result<(), Arc<DataFusionError>>>,
     /// Consumers that wait for a block.
     waiting: usize,
+    /// Tasks that ended, and the rows that all of them gave.
+    ended_tasks: usize,
+    rows: usize,
     is_cancelled: bool,
 }
 
 impl StageRun {
-    /// Starts the stage `plan`, whose blocks `owner` keeps. `consumer` is the operator that takes them, if it is one that
-    /// the scheduler knows.
+    /// Starts the stage `plan`, whose blocks `owner` keeps.
     pub(super) fn start(
         plan: &Arc<dyn ExecutionPlan>,
         context: &Arc<TaskContext>,
         owner: Arc<Owner>,
-        consumer: Option<OpId>,
-        feeds_all_to_all: bool,
+        takers: Takers,
     ) -> Result<Self> {
         let scheduler = Scheduler::of_task(context)?;
         let compute = plan.downcast_ref::<MapExec>().map_or_else(Compute::default, |map| map.compute().clone());
@@ -111,8 +142,8 @@ impl StageRun {
                 }
                 Workers::Actors(_) => None,
             },
-            consumer,
-            feeds_all_to_all,
+            consumer: takers.consumer,
+            feeds_all_to_all: takers.feeds_all_to_all,
             pool,
         };
         let balance = RowBalance::new(format!("the queue behind {}", spec.name), context);
@@ -120,7 +151,14 @@ impl StageRun {
         let op = scheduler.add(query, &scheduler.limits_of_query(&options), spec)?;
         let ordered = is_ordered(plan.as_ref()) && options.preserve_order;
         let tasks = all_tasks(plan, Arc::clone(context), Some(op.id()))?;
-        let out = Out { queue: OutQueue::new(ordered), ended: None, waiting: 0, is_cancelled: false };
+        let out = Out {
+            queue: OutQueue::new(ordered),
+            ended: None,
+            waiting: 0,
+            ended_tasks: 0,
+            rows: 0,
+            is_cancelled: false,
+        };
         let stage = Arc::new(Stage {
             out: Mutex::new(out),
             changed: Notify::new(),
@@ -131,6 +169,8 @@ impl StageRun {
             target_bytes: block_bytes(context)?,
             cancelled: Notify::new(),
             balance,
+            limit: takers.limit,
+            threads: context.session_config().target_partitions(),
         });
         let running = Arc::clone(&stage);
         let hands = Hands::new(plan, &compute, &options);
@@ -172,14 +212,10 @@ impl StageRun {
                     None => {}
                 }
             }
-            waiting.get_or_insert_with(|| Waiting::new(stage));
-            match self.no_progress {
-                Some(within) => {
-                    if timeout(within, changed).await.is_err() {
-                        self.scheduler.check_progress(self.query, within)?;
-                    }
-                }
-                None => changed.await,
+            let waiting = waiting.get_or_insert_with(|| Waiting::new(stage));
+            let look = self.no_progress.map_or(LOOK, |within| within.min(LOOK));
+            if timeout(look, changed).await.is_err() {
+                self.scheduler.check_progress(self.query, waiting.quiet(), self.no_progress)?;
             }
         }
     }
@@ -196,7 +232,11 @@ impl Drop for StageRun {
 }
 
 /// A consumer that waits.
-struct Waiting<'a>(&'a Stage);
+struct Waiting<'a> {
+    stage: &'a Stage,
+    /// The moves of memory and the time at which there were last more of them.
+    moved: (usize, Instant),
+}
 
 impl<'a> Waiting<'a> {
     fn new(stage: &'a Stage) -> Self {
@@ -205,15 +245,46 @@ impl<'a> Waiting<'a> {
         out.waiting += 1;
         stage.op.consumer_waits(true);
         drop(out);
-        Self(stage)
+        Self { stage, moved: (stage.store.budget().moves(), Instant::now()) }
+    }
+
+    /// For how long nothing has moved in the session, as of the looks up to now. What is below a stage, like a sort of
+    /// hours, is no stage itself, but takes memory and gives it back.
+    fn quiet(&mut self) -> Duration {
+        let moves = self.stage.store.budget().moves();
+        if moves != self.moved.0 {
+            self.moved = (moves, Instant::now());
+        }
+        self.moved.1.elapsed()
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let mut out = self.0.out.lock();
+        let mut out = self.stage.out.lock();
         out.waiting -= 1;
-        self.0.op.consumer_waits(out.waiting > 0);
+        self.stage.op.consumer_waits(out.waiting > 0);
+    }
+}
+
+/// The next block of a task. While its input has to come from other stages it holds nothing, since they may need it;
+/// and nobody asks the task for more before it may run again.
+async fn next_block(
+    blocks: &mut BlockStream,
+    input: &TaskInput,
+    permit: &mut Permit,
+) -> Result<Option<(TaskId, Block)>> {
+    loop {
+        let polled = poll_fn(|context| Poll::Ready(blocks.poll_next_unpin(context))).await;
+        if let Poll::Ready(next) = polled {
+            return next.transpose();
+        }
+        if input.awaits_others() {
+            permit.await_input();
+        }
+        // The stream has been told whom to wake.
+        pending!();
+        permit.input_came().await;
     }
 }
 
@@ -240,6 +311,32 @@ fn needs(compute: &Compute, total: Resources) -> Resources {
 }
 
 impl Stage {
+    /// Told whenever a block comes or goes.
+    pub(super) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
+    /// Whether the stage should begin one task more than the `open` that have begun or are about to. Below a limit
+    /// there is one for each thread at first, and then as many as the rows that lack are worth.
+    pub(super) fn appetite(&self, open: usize) -> Appetite {
+        let Some(limit) = self.limit else {
+            return Appetite::Yes;
+        };
+        let out = self.out.lock();
+        let wanted = match limit {
+            // Tasks begin in order, so the rows of those that have begun are the first.
+            QueueLimit::Rows(rows) if out.rows >= rows => return Appetite::NeverAgain,
+            QueueLimit::Rows(_) if out.ended_tasks == 0 => self.threads,
+            QueueLimit::Rows(rows) => {
+                let of_task = out.rows as f64 / out.ended_tasks as f64;
+                // Where tasks give nothing there is nothing to go by.
+                (((rows - out.rows) as f64 / of_task).ceil() as usize).max(1)
+            }
+            QueueLimit::Unknown => self.threads.saturating_sub(out.queue.items()),
+        };
+        if open < wanted { Appetite::Yes } else { Appetite::NotNow }
+    }
+
     /// Says that a task begins. Tasks begin in order.
     pub(super) fn begin(&self, task: &Task) {
         self.out.lock().queue.begin(task.id.clone());
@@ -262,18 +359,27 @@ impl Stage {
     pub(super) async fn run(&self, task: Task, mut permit: Permit) -> Result<()> {
         let key = task.id.clone();
         let working_set = self.store.working_set(&self.owner, 0)?;
+        let input = task.input.clone();
         let mut blocks = blocks_of_task(task, Arc::clone(&self.schema), self.target_bytes, working_set);
-        while let Some((id, block)) = blocks.try_next().await? {
+        while let Some((id, block)) = next_block(&mut blocks, &input, &mut permit).await? {
             let BlockMetadata { size_bytes: bytes, num_rows, .. } = block.metadata();
             self.balance.take(num_rows);
             let handle = self.store.put(block, NextUse::Soon, &self.owner)?;
             self.wait_for_room(&key, &mut permit).await;
             // Before a consumer can say that it took the block.
             self.op.produced(bytes);
-            self.out.lock().queue.push(&key, (id, handle));
+            {
+                let mut out = self.out.lock();
+                out.rows += handle.metadata().num_rows;
+                out.queue.push(&key, (id, handle));
+            }
             self.changed.notify_waiters();
         }
-        self.out.lock().queue.end(&key);
+        {
+            let mut out = self.out.lock();
+            out.ended_tasks += 1;
+            out.queue.end(&key);
+        }
         self.changed.notify_waiters();
         Ok(())
     }

@@ -1,10 +1,11 @@
 //! The stream of tasks beside `ExecutionPlan`, and how plans of DataFusion join in.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::{Result, resources_err};
+use datafusion::common::{DataFusionError, Result, resources_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
@@ -30,16 +31,47 @@ pub(crate) struct Task {
     pub(crate) id: TaskId,
     /// Its rows, in order.
     pub(crate) batches: SendableRecordBatchStream,
+    /// Whether its rows come from other stages while it runs.
+    pub(crate) input: TaskInput,
+}
+
+/// Where the rows of a task come from. Those of a block, a bucket or a file are there when the task begins, or will be
+/// whatever others do. Those of a plan, like a sort or a join, may have to be made by other stages first.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TaskInput(Option<Arc<AtomicBool>>);
+
+impl TaskInput {
+    /// Whether the task waits for other stages, as of the last time that somebody asked for its rows.
+    pub(crate) fn awaits_others(&self) -> bool {
+        self.0.as_ref().is_some_and(|waits| waits.load(Relaxed))
+    }
 }
 
 impl Task {
+    /// A task whose rows do not depend on what other stages do while it runs.
+    pub(crate) fn new(id: TaskId, batches: SendableRecordBatchStream) -> Self {
+        Self { id, batches, input: TaskInput::default() }
+    }
+
+    /// A task over a plan, which may wait for other stages.
+    pub(crate) fn of_plan(id: TaskId, mut batches: SendableRecordBatchStream) -> Self {
+        let (schema, waits) = (batches.schema(), Arc::new(AtomicBool::new(false)));
+        let told = Arc::clone(&waits);
+        let watched = stream::poll_fn(move |context| {
+            let polled = batches.poll_next_unpin(context);
+            told.store(polled.is_pending(), Relaxed);
+            polled
+        });
+        Self { id, batches: stream_of(schema, watched.boxed()), input: TaskInput(Some(waits)) }
+    }
+
     /// The same task, which keeps something until its stream drops.
     pub(crate) fn holding(self, held: impl Send + 'static) -> Self {
         let schema = self.batches.schema();
         let batches = self.batches.inspect(move |_| {
             let _held = &held;
         });
-        Self { id: self.id, batches: stream_of(schema, batches.boxed()) }
+        Self { batches: stream_of(schema, batches.boxed()), ..self }
     }
 }
 
@@ -152,13 +184,13 @@ fn tasks_of(
             let partitions = input.output_partitioning().partition_count();
             if left < partitions {
                 let tasks = tasks_of(input, left, context, tasks)?;
-                return Ok(tasks.map_ok(move |t| Task { id: t.id.within(index), batches: t.batches }).boxed());
+                return Ok(tasks.map_ok(move |task| Task { id: task.id.within(index), ..task }).boxed());
             }
             left -= partitions;
         }
     }
     let batches = plan.execute(partition, context)?;
-    Ok(stream::iter([Ok(Task { id: TaskId::root(partition), batches })]).boxed())
+    Ok(stream::iter([Ok(Task::of_plan(TaskId::root(partition), batches))]).boxed())
 }
 
 /// All tasks of a plan, in order, for one that starts them: the operator `consumer`. Their time is measured.
@@ -187,14 +219,14 @@ pub(crate) fn unmeasured_tasks(
         let mut inputs = Vec::new();
         for (index, input) in plan.children().into_iter().enumerate() {
             let tasks = unmeasured_tasks(input, Arc::clone(&context), consumer)?;
-            inputs.push(tasks.map_ok(move |t| Task { id: t.id.within(index), batches: t.batches }));
+            inputs.push(tasks.map_ok(move |task| Task { id: task.id.within(index), ..task }));
         }
         return Ok(stream::iter(inputs).flatten().boxed());
     }
     // Partitions of DataFusion's may wait for each other, so none is left without being polled.
     let partitions = (0..plan.output_partitioning().partition_count()).map(|partition| {
         let batches = in_background(plan.execute(partition, Arc::clone(&context))?);
-        Ok(Task { id: TaskId::root(partition), batches })
+        Ok(Task::of_plan(TaskId::root(partition), batches))
     });
     Ok(stream::iter(partitions.collect::<Result<Vec<_>>>()?.into_iter().map(Ok)).boxed())
 }
@@ -223,10 +255,25 @@ pub(crate) fn block_stream(
     context: Arc<TaskContext>,
     target_bytes: usize,
 ) -> Result<BlockStream> {
+    block_stream_while(plan, partition, context, target_bytes, || true)
+}
+
+/// The same, as long as more tasks are `wanted`: that is asked before each of them begins.
+pub(crate) fn block_stream_while(
+    plan: &Arc<dyn ExecutionPlan>,
+    partition: usize,
+    context: Arc<TaskContext>,
+    target_bytes: usize,
+    wanted: impl Fn() -> bool + Send + 'static,
+) -> Result<BlockStream> {
     let schema = plan.schema();
     let store = BlockStore::of_task(&context)?;
     let owner = as_task_plan(plan.as_ref()).map_or_else(Arc::default, |plan| owner_of(plan, &context));
     let tasks = measured_task_stream(plan, partition, context)?;
+    let tasks = stream::try_unfold((tasks, wanted), |(mut tasks, wanted)| async move {
+        let task = if wanted() { tasks.try_next().await? } else { None };
+        Ok::<_, DataFusionError>(task.map(|task| (task, (tasks, wanted))))
+    });
     let blocks = tasks.map_ok(move |task| {
         let buffered =
             store.working_set(&owner, 0).map(|set| blocks_of_task(task, Arc::clone(&schema), target_bytes, set));
@@ -320,7 +367,7 @@ pub(crate) fn properties(
 
 /// A task over a stored block. The block is freed when the task has taken all of it.
 pub(crate) fn task_of_block(id: TaskId, schema: SchemaRef, handle: BlockHandle) -> Task {
-    Task { id, batches: stream_of(schema, block_batches(handle)) }
+    Task::new(id, stream_of(schema, block_batches(handle)))
 }
 
 /// Number of blocks that a plan will give, if every task gives one and their number is known before running.

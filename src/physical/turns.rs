@@ -101,7 +101,7 @@ impl TaskPlan for TurnsExec {
         let tasks = stream::iter(inputs).map(move |(index, input)| {
             // Nothing of an input is executed before its turn.
             let tasks = all_tasks(&input, Arc::clone(&context), None)?;
-            let of_input = move |task: Task| Task { id: task.id.within(index), batches: task.batches };
+            let of_input = move |task: Task| Task { id: task.id.within(index), ..task };
             Ok::<_, DataFusionError>(tasks.map_ok(of_input))
         });
         Ok(tasks.try_flatten().boxed())

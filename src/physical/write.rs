@@ -235,7 +235,7 @@ impl Job {
             };
             let balance = Arc::clone(&self.balance);
             let tasks = measured_task_stream(input, partition, Arc::clone(&self.context))?;
-            let taken = tasks.map_ok(move |Task { id, batches }| Task { id, batches: balance.taking(batches) });
+            let taken = tasks.map_ok(move |task| Task { batches: balance.taking(task.batches), ..task });
             drivers.push(files.write(taken.boxed()));
         }
         Ok(Drivers::start(drivers).finish().await?.into_iter().flatten().collect())

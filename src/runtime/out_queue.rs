@@ -78,6 +78,11 @@ impl<K: Ord + Clone, T> OutQueue<K, T> {
     }
 
     /// Items that nobody has taken.
+    pub(crate) fn items(&self) -> usize {
+        self.items
+    }
+
+    /// Items that nobody has taken.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.items

@@ -107,7 +107,7 @@ impl Budget {
     }
 
     /// How often bytes were taken, given back, written or read: where it stays the same, nothing moves.
-    pub(super) fn moves(&self) -> usize {
+    pub(crate) fn moves(&self) -> usize {
         self.moves.load(Relaxed)
     }
 

@@ -32,6 +32,7 @@ async fn without_read_fusion_the_read_is_a_stage_of_its_own() {
     insta::assert_snapshot!(stages(&maps(&context).random_shuffle(Some(1)).unwrap()).await.join("\n"), @"
     ExchangeExec: MapBatches(inc)->MapBatches(inc)->RandomShuffleMap => RandomShuffleReduce, scheme=random(seed=1)
     MapExec: MapBatches(inc)->MapBatches(inc)
+    ExchangeExec: StreamingRepartitionMap => StreamingRepartition, scheme=sized(rows=131072, strict=true)
     QueueExec
     ReadExec: ReadRange, tasks=3
     ");
@@ -45,6 +46,7 @@ async fn without_shuffle_fusion_the_map_side_is_a_stage_of_its_own() {
     });
     insta::assert_snapshot!(stages(&maps(&context).random_shuffle(Some(1)).unwrap()).await.join("\n"), @"
     ExchangeExec: RandomShuffleMap => RandomShuffleReduce, scheme=random(seed=1)
+    ExchangeExec: StreamingRepartitionMap => StreamingRepartition, scheme=sized(rows=131072, strict=true)
     QueueExec
     MapExec: MapBatches(inc)->MapBatches(inc)
     QueueExec
@@ -58,6 +60,7 @@ async fn without_any_fusion_every_operator_is_alone() {
     let ds = maps(&context).filter("id > 1").unwrap().random_shuffle(Some(1)).unwrap();
     insta::assert_snapshot!(stages(&ds).await.join("\n"), @"
     ExchangeExec: RandomShuffleMap => RandomShuffleReduce, scheme=random(seed=1)
+    ExchangeExec: StreamingRepartitionMap => StreamingRepartition, scheme=sized(rows=131072, strict=true)
     QueueExec
     MapExec: Filter(id > 1)
     QueueExec
@@ -110,9 +113,8 @@ async fn randomize_block_order_moves_behind_maps() {
     let ds = context().range(3).unwrap().randomize_block_order(Some(1)).unwrap();
     let ds = ds.map_batches(inc, MapOptions::default()).unwrap();
     insta::assert_snapshot!(stages(&ds).await.join("\n"), @"
-    ExchangeExec: RandomizeBlockOrder => RandomizedBlocks, scheme=block_order(seed=1)
     MapExec: ReadRange->MapBatches(inc)
-    ReadExec: ReadRange, tasks=3
+    ReadExec: ReadRange, tasks=3, block_order(seed=1)
     ");
 }
 
@@ -123,8 +125,7 @@ async fn randomize_block_order_stays_below_a_repartition() {
     insta::assert_snapshot!(stages(&ds).await.join("\n"), @"
     MapExec: MapBatches(inc)
     ExchangeExec: RepartitionMap => RepartitionReduce, scheme=spread(num_blocks=10)
-    ExchangeExec: RandomizeBlockOrder => RandomizedBlocks, scheme=block_order(seed=1)
-    ReadExec: ReadRange, tasks=3
+    ReadExec: ReadRange, tasks=3, block_order(seed=1)
     ");
 }
 
@@ -135,8 +136,7 @@ async fn randomize_block_order_stays_put_when_reordering_is_off() {
     let ds = ds.map_batches(inc, MapOptions::default()).unwrap();
     insta::assert_snapshot!(stages(&ds).await.join("\n"), @"
     MapExec: MapBatches(inc)
-    ExchangeExec: RandomizeBlockOrder => RandomizedBlocks, scheme=block_order(seed=1)
-    ReadExec: ReadRange, tasks=3
+    ReadExec: ReadRange, tasks=3, block_order(seed=1)
     ");
 }
 
@@ -226,6 +226,7 @@ async fn strategies_fuse_as_ray_says() {
     insta::assert_snapshot!(stages(&plan).await.join("\n"), @"
     ExchangeExec: MapBatches(inc)->RandomShuffleMap => RandomShuffleReduce, scheme=random(seed=1)
     MapExec: MapBatches(inc)
+    ExchangeExec: StreamingRepartitionMap => StreamingRepartition, scheme=sized(rows=131072, strict=true)
     QueueExec
     MapExec: ReadRange->MapBatches(inc), compute=actors(1..)
     ReadExec: ReadRange, tasks=3

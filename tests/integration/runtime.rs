@@ -122,3 +122,85 @@ async fn more_tasks_than_there_are_threads_for_io_read_files_at_once() {
     let rows = timeout(PATIENCE, ds.take_all()).await.expect("it stalls").unwrap();
     assert_eq!(ints(&rows, "id").len(), TASKS);
 }
+
+/// A map that counts its calls, and a dataset of 20 tasks of five rows.
+fn counted_calls(options: MapOptions) -> (Dataset, Arc<AtomicUsize>) {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let called = Arc::clone(&calls);
+    let count = move |batch: RecordBatch| {
+        called.fetch_add(usize::from(batch.num_rows() > 0), SeqCst);
+        Ok(batch)
+    };
+    (context().range_in_blocks(100, 20).unwrap().map_batches(count, options).unwrap(), calls)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_begins_as_many_tasks_as_its_rows_need() {
+    for (options, most) in [(MapOptions::default(), 2), (with_concurrency(2), 2), (with_concurrency(8), 2)] {
+        // One task for each thread, and as many more as rows lack.
+        for (limit, tasks) in [(1, most), (5, most), (12, 4), (40, 10)] {
+            let (ds, calls) = counted_calls(options.clone());
+            let rows = timeout(PATIENCE, ds.limit(limit).unwrap().take_all()).await.expect("it stalls").unwrap();
+            assert_eq!(ints(&rows, "id"), (0..limit as i64).collect::<Vec<_>>());
+            assert!(calls.load(SeqCst) <= tasks, "{} tasks for {limit} rows, {options:?}", calls.load(SeqCst));
+        }
+        // What is above leaves out rows.
+        let (ds, _) = counted_calls(options.clone());
+        let ds = ds.filter("id >= 12").unwrap().limit(1).unwrap();
+        assert_eq!(ints(&timeout(PATIENCE, ds.take_all()).await.expect("it stalls").unwrap(), "id"), [12]);
+        let (ds, calls) = counted_calls(options);
+        let ds = ds.filter("id >= 98").unwrap().limit(7).unwrap();
+        assert_eq!(ints(&timeout(PATIENCE, ds.take_all()).await.expect("it stalls").unwrap(), "id"), [98, 99]);
+        assert_eq!(calls.load(SeqCst), 20);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_of_slow_tasks_begins_one_for_each_thread() {
+    for options in [MapOptions::default(), with_concurrency(4)] {
+        // No call ends before two have begun.
+        let (barrier, calls) = (Arc::new(Barrier::new(2)), Arc::new(AtomicUsize::new(0)));
+        let called = Arc::clone(&calls);
+        let slow = move |batch: RecordBatch| {
+            if batch.num_rows() > 0 && called.fetch_add(1, SeqCst) < 2 {
+                barrier.wait();
+            }
+            Ok(batch)
+        };
+        let ds = context().range_in_blocks(100, 20).unwrap().map_batches(slow, options).unwrap();
+        let rows = timeout(PATIENCE, ds.limit(1).unwrap().take_all()).await.expect("it stalls").unwrap();
+        assert_eq!(ints(&rows, "id"), [0]);
+        assert!(calls.load(SeqCst) < 10, "{} of 20 tasks", calls.load(SeqCst));
+    }
+}
+
+/// Stages above a sort, an exchange, a join or a zip do not keep the only CPU from those below.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stage_above_a_barrier_leaves_the_cpu_to_those_below() {
+    let t = "range(3000, override_num_blocks => 12)";
+    let f = |table: &str, options: &str| format!("map_batches({table}, 'identity', {options})");
+    let sorted = |table: &str, order: &str| format!("(SELECT * FROM {table} ORDER BY id {order})");
+    let two = f(t, "concurrency => 2");
+    let queries = [
+        f(&sorted(&f(&sorted(t, "DESC"), "concurrency => 2"), ""), "concurrency => 2"),
+        format!("repartition({}, 100, shuffle => true)", f(&sorted(&two, "DESC"), "num_cpus => 1")),
+        f(&format!("zip({two}, (SELECT id AS other FROM {two}))"), "num_cpus => 1"),
+        f(&format!("mix({two}, {two})"), "num_cpus => 1, concurrency => 1"),
+        f(&format!("(SELECT a.id FROM {two} AS a JOIN {two} AS b ON a.id = b.id)"), "num_cpus => 1"),
+        f(&format!("(SELECT id FROM {two} GROUP BY id)"), "compute => 'actors(1)', num_cpus => 1"),
+        f(&format!("(SELECT * FROM {two} LIMIT 2000)"), "num_cpus => 1"),
+        f(&format!("random_shuffle({}, seed => 1)", f(&sorted(&two, ""), "num_cpus => 1")), "num_cpus => 1"),
+    ];
+    for fuses in [false, true] {
+        for query in &queries {
+            let context = context_with(2, |options| options.optimize_fuse_stages = fuses);
+            context.sql("SET blockyard.resource_limits_cpu = 1").await.unwrap().take_all().await.unwrap();
+            let rows = async { context.sql(&format!("SELECT id FROM {query}")).await.unwrap().take_all().await };
+            let rows = timeout(PATIENCE, rows).await.unwrap_or_else(|_| panic!("it stalls: {query}")).unwrap();
+            let mut ids = ints(&rows, "id");
+            ids.sort_unstable();
+            ids.dedup();
+            assert_eq!(ids.len(), if query.contains("LIMIT") { 2000 } else { 3000 }, "{query}");
+        }
+    }
+}

@@ -413,3 +413,58 @@ async fn a_large_sort_is_stable_in_ranges_and_its_files_keep_the_order() {
         check(read.take_all().await.unwrap());
     }
 }
+
+/// Blocks are cut by the share of the memory that a query has; what is random goes by the data.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orders_and_samples_do_not_depend_on_how_blocks_are_cut() {
+    let files = tempfile::tempdir().unwrap();
+    let table = "repartition((SELECT id, id % 100 AS key, repeat('x', 100) AS s FROM range(60000)), 8)";
+    let copy = format!("COPY (SELECT * FROM {table}) TO '{}/' STORED AS PARQUET", files.path().display());
+    context().sql(&copy).await.unwrap().take_all().await.unwrap();
+    let t = format!("read_parquet('{}/', override_num_blocks => 4)", files.path().display());
+    let queued = |table: &str| format!("map_batches({table}, 'identity', concurrency => 3)");
+    let shuffled = |table: &str| format!("random_shuffle({table}, seed => 1)");
+    let sorted = format!("map_batches((SELECT * FROM {t} ORDER BY key DESC, id), 'identity')");
+    let queries = [
+        queued(&shuffled(&queued(&t))),
+        shuffled(&format!("(SELECT * FROM {} WHERE id % 3 = 0)", queued(&t))),
+        shuffled(&sorted),
+        shuffled(&format!("repartition({t}, 5, keys => 'key', sort => true)")),
+        shuffled(&format!("repartition({t}, target_num_rows_per_block => 300)")),
+        format!("(SELECT * FROM {} TABLESAMPLE BERNOULLI (20) REPEATABLE (3))", queued(&t)),
+        format!("(SELECT * FROM {sorted} TABLESAMPLE BERNOULLI (20) REPEATABLE (3))"),
+        format!("repartition({}, 7, shuffle => true)", queued(&t)),
+        format!("repartition({t}, 7, shuffle => true)"),
+        format!("randomize_block_order({}, seed => 2)", queued(&t)),
+        format!("randomize_block_order({t}, seed => 2)"),
+        format!("randomize_block_order({}, seed => 2, window => 2)", queued(&t)),
+        format!("randomize_block_order({sorted}, seed => 2)"),
+        format!("randomize_block_order(repartition({t}, 5, keys => 'key', sort => true), seed => 2)"),
+        format!("randomize_block_order(repartition({}, target_num_rows_per_block => 300), seed => 2)", queued(&t)),
+    ];
+    for query in queries {
+        let mut orders = Vec::new();
+        for (threads, limit) in [(2, 1024), (4, 24), (1, 32)] {
+            let context = context_with(threads, |options| options.memory_limit = mib(limit));
+            let rows = context.sql(&format!("SELECT id, key, s FROM {query}")).await.unwrap().take_all().await.unwrap();
+            orders.push(ints(&rows, "id"));
+        }
+        assert!(!orders[0].is_empty() && !orders[0].is_sorted() || query.contains("SAMPLE"), "{query}");
+        assert!(orders.windows(2).all(|pair| pair[0] == pair[1]), "another order: {query}");
+    }
+}
+
+#[tokio::test]
+async fn the_order_of_the_tasks_of_a_read_is_random_without_an_exchange() {
+    let order = "randomize_block_order(range(1000, override_num_blocks => 9), seed => 3)";
+    let plan = format!("EXPLAIN SELECT * FROM map_batches({order}, 'identity')");
+    let text = crate::fixtures::rows(&context(), &plan).await.join("\n");
+    assert!(text.contains("block_order(seed=3)") && !text.contains("ExchangeExec"), "{text}");
+    let rows = "SELECT * FROM randomize_block_order(range(900, override_num_blocks => 9), seed => 3)";
+    let ids = crate::fixtures::rows(&context(), rows).await;
+    let firsts: Vec<i64> = ids.iter().step_by(100).map(|id| id.parse::<i64>().unwrap() / 100).collect();
+    let mut tasks = firsts.clone();
+    tasks.sort_unstable();
+    assert_eq!(tasks, (0..9).collect::<Vec<_>>());
+    assert_ne!(tasks, firsts);
+}

@@ -14,6 +14,7 @@ mod schedule_stages;
 mod sort_groups;
 mod spill_joins;
 mod split_aggregates;
+mod steady_rows;
 mod window_partitions;
 
 use std::sync::Arc;
@@ -43,8 +44,10 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(gather), Anchor::before("SanityCheckPlan"), &["absorb_into_reads"]);
     let schedule = schedule_stages::ScheduleStages;
     registry.add_physical(Arc::new(schedule), Anchor::before("SanityCheckPlan"), &["gather_in_order"]);
+    let steady = steady_rows::SteadyRows;
+    registry.add_physical(Arc::new(steady), Anchor::before("SanityCheckPlan"), &["schedule_stages"]);
     let by_file = read_by_file::ReadByFile;
-    registry.add_physical(Arc::new(by_file), Anchor::before("SanityCheckPlan"), &["schedule_stages"]);
+    registry.add_physical(Arc::new(by_file), Anchor::before("SanityCheckPlan"), &["steady_rows"]);
     let split = split_aggregates::SplitAggregates;
     registry.add_physical(Arc::new(split), Anchor::before("SanityCheckPlan"), &["schedule_stages"]);
     let compact = compact_slices::CompactSlices;

@@ -13,10 +13,11 @@ use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::functions::Compute;
-use crate::physical::{ExchangeExec, MapExec, QueueExec};
+use crate::physical::{ExchangeExec, GatherExec, MapExec, QueueExec, QueueLimit};
 
 #[derive(Debug)]
 pub(super) struct ScheduleStages;
@@ -31,7 +32,16 @@ impl PhysicalOptimizerRule for ScheduleStages {
             let children = node.children().into_iter().map(|child| queued(child, all_to_all)).collect();
             Ok(Transformed::yes(replace_children_if_necessary(node, children)?))
         };
-        Ok(queued(&plan.transform_up(rewrite).data()?, false))
+        let scheduled = queued(&plan.transform_up(rewrite).data()?, false);
+        // Below a limit tasks begin as rows lack.
+        let limit = |node: Arc<dyn ExecutionPlan>| {
+            let Some(fetch) = node.downcast_ref::<GatherExec>().and_then(GatherExec::fetch) else {
+                return Ok(Transformed::no(node));
+            };
+            let limited = limited(node.children()[0], QueueLimit::Rows(fetch))?;
+            Ok(Transformed::yes(replace_children_if_necessary(node, vec![limited])?))
+        };
+        scheduled.transform_up(limit).data()
     }
 
     fn name(&self) -> &str {
@@ -45,6 +55,23 @@ impl PhysicalOptimizerRule for ScheduleStages {
 
 fn is_scheduled(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.downcast_ref::<MapExec>().is_some_and(|map| map.compute().canonical() != Compute::default())
+}
+
+/// The plan with limited queues, where at most `limit` of its rows are wanted.
+fn limited(plan: &Arc<dyn ExecutionPlan>, limit: QueueLimit) -> Result<Arc<dyn ExecutionPlan>> {
+    if let Some(queue) = plan.downcast_ref::<QueueExec>() {
+        let input = limited(plan.children()[0], limit)?;
+        let queue: Arc<dyn ExecutionPlan> = Arc::new(queue.with_limit(queue.limit().unwrap_or(limit)));
+        return replace_children_if_necessary(queue, vec![input]);
+    }
+    let below = match (plan.downcast_ref::<MapExec>(), limit) {
+        (Some(map), QueueLimit::Rows(rows)) if map.steps().iter().all(|step| step.keeps_first(rows)) => limit,
+        (Some(_), _) => QueueLimit::Unknown,
+        (None, _) if plan.is::<UnionExec>() => limit,
+        _ => return Ok(Arc::clone(plan)),
+    };
+    let inputs = plan.children().into_iter().map(|input| limited(input, below)).collect::<Result<_>>()?;
+    replace_children_if_necessary(Arc::clone(plan), inputs)
 }
 
 fn queued(plan: &Arc<dyn ExecutionPlan>, all_to_all: bool) -> Arc<dyn ExecutionPlan> {

@@ -170,7 +170,7 @@ impl TaskPlan for CombineExec {
             batches = balance.giving(batches);
             balance.all_begun()?;
         }
-        Ok(stream::iter([Ok(Task { id: TaskId::root(0), batches })]).boxed())
+        Ok(stream::iter([Ok(Task::of_plan(TaskId::root(0), batches))]).boxed())
     }
 
     fn stage_name(&self) -> String {

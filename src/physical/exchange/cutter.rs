@@ -8,16 +8,17 @@ use futures::TryStreamExt;
 use futures::stream::BoxStream;
 
 use super::slices::Slice;
+use crate::block::TaskId;
 use crate::store::BlockHandle;
 
 /// Where blocks end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockSize {
-    /// After so many rows. `strict`: in all blocks but the last; otherwise no block has rows of two blocks of the input.
+    /// After so many rows. `strict`: in all blocks but the last; otherwise no block has rows of two tasks of the input.
     Rows {
         /// Rows of a block.
         rows: usize,
-        /// Whether blocks of the input are joined.
+        /// Whether tasks of the input are joined.
         strict: bool,
     },
     /// Before they have more bytes than this, unless a single row has.
@@ -33,9 +34,10 @@ pub(crate) enum BlockSize {
 
 /// The input, as far as it has not been handed on.
 pub(super) struct Cutter {
-    blocks: BoxStream<'static, Result<BlockHandle>>,
+    blocks: BoxStream<'static, Result<(TaskId, BlockHandle)>>,
     size: BlockSize,
-    pending: VecDeque<Slice>,
+    /// Rows that were not handed on, and the tasks that they are of.
+    pending: VecDeque<(TaskId, Slice)>,
     pending_rows: usize,
     input_ended: bool,
     /// Output blocks, and the rows in them.
@@ -44,8 +46,8 @@ pub(super) struct Cutter {
 }
 
 impl Cutter {
-    /// Cuts `blocks`, which come in the order of the dataset.
-    pub(super) fn new(blocks: BoxStream<'static, Result<BlockHandle>>, size: BlockSize) -> Self {
+    /// Cuts `blocks`, which come in the order of the dataset, each with the task that its rows are of.
+    pub(super) fn new(blocks: BoxStream<'static, Result<(TaskId, BlockHandle)>>, size: BlockSize) -> Self {
         let pending = VecDeque::new();
         Self { blocks, size, pending, pending_rows: 0, input_ended: false, given: 0, given_rows: 0 }
     }
@@ -54,10 +56,7 @@ impl Cutter {
     pub(super) async fn next(&mut self) -> Result<Option<(usize, Vec<Slice>)>> {
         let (rows, ends) = match self.size {
             BlockSize::Rows { rows, strict: true } => (self.up_to(rows).await?, false),
-            BlockSize::Rows { rows, strict: false } => {
-                self.up_to(1).await?;
-                (self.pending.front().map_or(0, |first| first.length.min(rows)), false)
-            }
+            BlockSize::Rows { rows, strict: false } => (self.of_one_task(rows).await?, false),
             BlockSize::Bytes(bytes) => (self.rows_within(bytes).await?, false),
             BlockSize::Parts { num_blocks, total_rows } => {
                 let end = (self.given + 1) * total_rows / num_blocks;
@@ -84,11 +83,11 @@ impl Cutter {
             return Ok(false);
         }
         match self.blocks.try_next().await? {
-            Some(handle) => {
+            Some((task, handle)) => {
                 let length = handle.metadata().num_rows;
                 self.pending_rows += length;
                 if length > 0 {
-                    self.pending.push_back(Slice { handle, offset: 0, length });
+                    self.pending.push_back((task, Slice { handle, offset: 0, length }));
                 }
             }
             None => self.input_ended = true,
@@ -102,6 +101,25 @@ impl Cutter {
         Ok(rows.min(self.pending_rows))
     }
 
+    /// At most so many rows of the first task that has some.
+    async fn of_one_task(&mut self, rows: usize) -> Result<usize> {
+        let (mut found, mut place) = (0, 0);
+        while found < rows {
+            while place >= self.pending.len() {
+                if !self.pull().await? {
+                    return Ok(found);
+                }
+            }
+            let (task, slice) = &self.pending[place];
+            if *task != self.pending[0].0 {
+                break;
+            }
+            found += slice.length;
+            place += 1;
+        }
+        Ok(found.min(rows))
+    }
+
     /// Rows that have so many bytes together, at least one.
     async fn rows_within(&mut self, bytes: usize) -> Result<usize> {
         let (mut rows, mut left, mut place) = (0, bytes as f64, 0);
@@ -111,7 +129,7 @@ impl Cutter {
                     return Ok(rows);
                 }
             }
-            let slice = &self.pending[place];
+            let (_, slice) = &self.pending[place];
             let size = slice.handle.metadata();
             let row_bytes = size.size_bytes as f64 / size.num_rows as f64;
             if slice.length as f64 * row_bytes > left {
@@ -127,12 +145,12 @@ impl Cutter {
     fn take(&mut self, rows: usize) -> Vec<Slice> {
         let (mut taken, mut left) = (Vec::new(), rows);
         while left > 0
-            && let Some(mut slice) = self.pending.pop_front()
+            && let Some((task, mut slice)) = self.pending.pop_front()
         {
             if slice.length > left {
                 let rest =
                     Slice { handle: slice.handle.clone(), offset: slice.offset + left, length: slice.length - left };
-                self.pending.push_front(rest);
+                self.pending.push_front((task, rest));
                 slice.length = left;
             }
             left -= slice.length;
@@ -151,7 +169,7 @@ mod tests {
 
     /// The rows of each output block.
     async fn cut(size: BlockSize, input: &[usize]) -> Vec<usize> {
-        let handles: Vec<_> = blocks(input).into_iter().map(|block| Ok(block.handle)).collect();
+        let handles: Vec<_> = blocks(input).into_iter().map(|block| Ok((block.id, block.handle))).collect();
         let mut cutter = Cutter::new(stream::iter(handles).boxed(), size);
         let mut out = Vec::new();
         while let Some((number, slices)) = cutter.next().await.unwrap() {
@@ -171,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn otherwise_blocks_of_the_input_are_cut_but_not_joined() {
+    async fn otherwise_tasks_of_the_input_are_cut_but_not_joined() {
         let size = BlockSize::Rows { rows: 4, strict: false };
         assert_eq!(cut(size, &[3, 9, 0, 4]).await, [3, 4, 4, 1, 4]);
     }

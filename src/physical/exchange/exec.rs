@@ -18,7 +18,7 @@ use datafusion::physical_plan::{
     ReplaceChildrenOptions,
 };
 use futures::future::{BoxFuture, Shared};
-use futures::{FutureExt, StreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -28,15 +28,16 @@ use super::random::{self, Shuffled};
 use super::slices::{self, Slice};
 use super::sorted::{self, Sorted};
 use super::window::Window;
-use super::{ExchangeScheme, collect_blocks};
+use super::{ExchangeScheme, StoredBlock, collect_blocks};
 use crate::block::TaskId;
 use crate::physical::StageMetrics;
 use crate::physical::claims;
 use crate::physical::conservation::RowBalance;
 use crate::physical::executions::{Executions, Run};
-use crate::physical::gather::{PIECE_BYTES, blocks_in_order};
+use crate::physical::gather::{PIECE_BYTES, blocks_in_order, ungathered};
 use crate::physical::input_order::InputOrder;
 use crate::physical::memory::block_bytes;
+use crate::physical::steady::steady_parts;
 use crate::physical::tasks::{Task, TaskPlan, TaskStream, as_task_plan, execute_tasks, properties, stream_of};
 use crate::runtime::Drivers;
 use crate::store::{NextUse, QueryPool};
@@ -178,7 +179,10 @@ impl ExchangeExec {
         stage.owner().describe(QueryPool::query_of(&context), || self.map_stage_name());
         let cuts = self.cuts();
         let balance = RowBalance::new(format!("ExchangeExec: {}", self.scheme), &context);
-        let taken = Arc::clone(&balance);
+        let balanced = Arc::clone(&balance);
+        // Without an order each block is for itself.
+        let parts_of = |plan: &Arc<dyn ExecutionPlan>| steady_parts(plan).unwrap_or(usize::MAX);
+        let (parts, parts_of_input) = (parts_of(ungathered(&input)), parts_of(&input));
         let map_side = async move {
             if let Some(size) = cuts {
                 // Blocks of the input matter only where they stay what they are.
@@ -186,35 +190,38 @@ impl ExchangeExec {
                     BlockSize::Rows { strict: false, .. } => block_bytes(&context)?,
                     _ => PIECE_BYTES,
                 };
-                let blocks = blocks_in_order(&input, &context, stage.owner(), bytes, &taken)?;
+                let blocks = blocks_in_order(&input, &context, stage.owner(), bytes, &balanced)?;
+                let blocks = blocks.map_ok(move |(id, handle)| (id.first_parts(parts_of_input), handle)).boxed();
                 return Ok(Buckets::Streamed(Arc::new(AsyncMutex::new(Streamed::Cut(Cutter::new(blocks, size))))));
             }
             match scheme {
                 ExchangeScheme::Random { seed, num_blocks } => {
                     let shuffled = random::map_side(&input, &context, &stage, seed, num_blocks).await?;
-                    taken.take(shuffled.num_rows());
+                    balanced.take(shuffled.num_rows());
                     return Ok(Buckets::Random(Arc::new(shuffled)));
                 }
                 ExchangeScheme::Hash { keys, num_blocks, sort } => {
                     let hashed = hashed::map_side(&input, &context, &stage, keys, num_blocks, sort).await?;
-                    taken.take(hashed.num_rows());
+                    balanced.take(hashed.num_rows());
                     return Ok(Buckets::Hash(Arc::new(hashed)));
                 }
                 ExchangeScheme::Range { order, boundaries } => {
                     let sorted = sorted::map_side(&input, &context, &stage, &order, boundaries.as_deref()).await?;
-                    taken.take(sorted.num_rows());
+                    balanced.take(sorted.num_rows());
                     return Ok(Buckets::Sorted(Arc::new(sorted)));
                 }
                 ExchangeScheme::BlockOrder { seed, window: Some(size) } => {
-                    let blocks = blocks_in_order(&input, &context, stage.owner(), block_bytes(&context)?, &taken)?;
-                    let window = Streamed::Window(Window::new(blocks, seed, size));
+                    let (input, bytes) = (ungathered(&input), block_bytes(&context)?);
+                    let blocks = blocks_in_order(input, &context, stage.owner(), bytes, &balanced)?;
+                    let blocks = blocks.map_ok(|(id, handle)| StoredBlock { id, handle }).boxed();
+                    let window = Streamed::Window(Window::new(blocks, parts, seed, size));
                     return Ok(Buckets::Streamed(Arc::new(AsyncMutex::new(window))));
                 }
                 _ => {}
             }
             let blocks = collect_blocks(&input, &context, NextUse::AfterInput, stage.owner()).await?;
-            taken.take(blocks.iter().map(|block| block.handle.metadata().num_rows).sum());
-            let buckets = slices::buckets(&scheme, blocks).into_iter().map(Mutex::new).collect();
+            balanced.take(blocks.iter().map(|block| block.handle.metadata().num_rows).sum());
+            let buckets = slices::buckets(&scheme, blocks, parts).into_iter().map(Mutex::new).collect();
             Ok(Buckets::Slices(Arc::new(buckets)))
         };
         let buckets = async move {
@@ -340,11 +347,12 @@ impl TaskPlan for ExchangeExec {
         let tasks = stream::try_unfold((execution, schema, run), |(execution, schema, run)| async move {
             let buckets = execution.buckets.clone().await.map_err(DataFusionError::Shared)?;
             let mut output = execution.balance.output();
-            let mut index = execution.next.fetch_add(1, AcqRel);
+            let mut id = TaskId::root(execution.next.fetch_add(1, AcqRel));
+            let index = id.task_of_source();
             let batches = match &buckets {
                 Buckets::Streamed(streamed) => match streamed.lock().await.next().await? {
                     Some((number, bucket)) => {
-                        index = number;
+                        id = TaskId::root(number);
                         Some(slices::read(bucket))
                     }
                     None => None,
@@ -354,7 +362,10 @@ impl TaskPlan for ExchangeExec {
                 }
                 Buckets::Random(runs) => (index < runs.num_tasks()).then(|| Arc::clone(runs).read(index)),
                 Buckets::Sorted(runs) => (index < runs.num_tasks()).then(|| Arc::clone(runs).read(index)),
-                Buckets::Hash(runs) => (index < runs.num_tasks()).then(|| Arc::clone(runs).read(index)),
+                Buckets::Hash(runs) => (index < runs.num_tasks()).then(|| {
+                    id = runs.id_of(index);
+                    Arc::clone(runs).read(index)
+                }),
             };
             let Some(batches) = batches else {
                 run.lock().ends();
@@ -363,8 +374,7 @@ impl TaskPlan for ExchangeExec {
                 return Ok(None);
             };
             run.lock().gives();
-            let batches = output.of(stream_of(Arc::clone(&schema), batches));
-            let task = Task { id: TaskId::root(index), batches };
+            let task = Task::new(id, output.of(stream_of(Arc::clone(&schema), batches)));
             Ok(Some((task, (execution, schema, run))))
         });
         Ok(tasks.boxed())

@@ -17,7 +17,7 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::ordered::{RowOrder, Together};
 use super::runs::{Coding, Runs, cuts, equal_parts, equal_ranges};
-use crate::block::sliced_bytes;
+use crate::block::{TaskId, sliced_bytes};
 use crate::config::{BlockyardOptions, ByteSize};
 use crate::physical::memory::{block_bytes, query_memory};
 use crate::physical::stage::StageMetrics;
@@ -47,6 +47,7 @@ pub(super) struct Hashed {
 /// What an output task reads.
 #[derive(Debug, Clone)]
 struct Part {
+    id: TaskId,
     codes: RangeInclusive<u64>,
     runs: Range<usize>,
 }
@@ -73,7 +74,11 @@ pub(super) async fn map_side(
         }
     };
     let most_bytes = if sort { usize::MAX } else { block_bytes(context)? };
-    let tasks: Vec<_> = ranges.into_iter().flat_map(|codes| parts(&runs, codes, most_bytes)).collect();
+    let tasks: Vec<_> = ranges
+        .into_iter()
+        .enumerate()
+        .flat_map(|(block, codes)| parts(&runs, TaskId::root(block), codes, most_bytes))
+        .collect();
     let together_bytes = (query_memory(context)? / (TOGETHER_PART * threads)).min(MOST_TOGETHER_BYTES);
     // A range of codes that is several tasks has far more for itself.
     let whole = tasks.iter().all(|part| part.runs == (0..runs.len()));
@@ -87,12 +92,13 @@ pub(super) async fn map_side(
 }
 
 /// One task, or several where it would give several blocks: of a key that many rows have all threads write some.
-fn parts(runs: &Runs, codes: RangeInclusive<u64>, most_bytes: usize) -> Vec<Part> {
+fn parts(runs: &Runs, id: TaskId, codes: RangeInclusive<u64>, most_bytes: usize) -> Vec<Part> {
     // The bytes are an estimate: a task that hardly gives a second block stays one.
     let bytes = runs.bytes_in(&codes);
     let parts = if bytes / 3 <= most_bytes / 2 { 1 } else { bytes.div_ceil(most_bytes).clamp(1, runs.len().max(1)) };
     let start = |part: usize| part * runs.len() / parts;
-    (0..parts).map(|part| Part { codes: codes.clone(), runs: start(part)..start(part + 1) }).collect()
+    let part = |part| Part { id: id.child(part), codes: codes.clone(), runs: start(part)..start(part + 1) };
+    (0..parts).map(part).collect()
 }
 
 impl Hashed {
@@ -104,6 +110,11 @@ impl Hashed {
     /// Number of output tasks.
     pub(super) fn num_tasks(&self) -> usize {
         self.tasks.len()
+    }
+
+    /// The block that an output task is, and which part of it.
+    pub(super) fn id_of(&self, task: usize) -> TaskId {
+        self.tasks[task].id.clone()
     }
 
     /// The rows of an output task: those with equal keys in the order of the input.
@@ -123,7 +134,7 @@ impl Hashed {
                 stream::once(rows).try_flatten().boxed()
             }
             (false, true) => {
-                let Part { codes, runs } = self.tasks[task].clone();
+                let Part { codes, runs, .. } = self.tasks[task].clone();
                 self.runs.stream(runs, codes)
             }
             (false, false) => {
@@ -135,7 +146,7 @@ impl Hashed {
 
     /// The rows of a task that is read for itself. Blocks.
     fn batches(&self, task: usize) -> impl Iterator<Item = Result<RecordBatch>> {
-        let Part { codes, mut runs } = self.tasks[task].clone();
+        let Part { codes, mut runs, .. } = self.tasks[task].clone();
         let read = move || {
             (!runs.is_empty()).then(|| {
                 let read = self.runs.read(runs.clone(), &codes);

@@ -27,4 +27,5 @@ pub(crate) use cutter::BlockSize;
 pub(crate) use exec::ExchangeExec;
 pub(super) use runs::{Coding, Cut, Runs, code_of_null, cuts, equal_parts, exact_parts};
 pub(crate) use scheme::ExchangeScheme;
+pub(super) use slices::random_place;
 pub(crate) use sorted::can_sort;

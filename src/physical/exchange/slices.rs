@@ -1,12 +1,14 @@
 //! Buckets that are runs of rows of stored blocks: no row is copied, only slices are handed on.
 
+use std::ops::Range;
+
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::Result;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 
 use super::{ExchangeScheme, StoredBlock};
-use crate::block::{mix, row_random};
+use crate::block::{TaskId, mix, row_random};
 use crate::physical::stored::block_rows;
 use crate::store::BlockHandle;
 
@@ -18,11 +20,12 @@ pub(super) struct Slice {
     pub(super) length: usize,
 }
 
-/// The buckets of a scheme that hands slices around.
-pub(super) fn buckets(scheme: &ExchangeScheme, blocks: Vec<StoredBlock>) -> Vec<Vec<Slice>> {
+/// The buckets of a scheme that hands slices around. The first `parts` parts of the ids of blocks say which rows they
+/// are of, whatever the memory in which blocks are cut: what has the same ones stays together.
+pub(super) fn buckets(scheme: &ExchangeScheme, blocks: Vec<StoredBlock>, parts: usize) -> Vec<Vec<Slice>> {
     match *scheme {
-        ExchangeScheme::Spread { num_blocks } => spread(&blocks, num_blocks),
-        ExchangeScheme::BlockOrder { seed, .. } => block_order(blocks, seed),
+        ExchangeScheme::Spread { num_blocks } => spread(&groups(blocks, parts), num_blocks),
+        ExchangeScheme::BlockOrder { seed, .. } => block_order(groups(blocks, parts), seed),
         ExchangeScheme::Slices { num_blocks } => equal_runs(&blocks, num_blocks),
         ExchangeScheme::Random { .. }
         | ExchangeScheme::Hash { .. }
@@ -54,25 +57,70 @@ fn equal_runs(blocks: &[StoredBlock], num_blocks: usize) -> Vec<Vec<Slice>> {
     buckets
 }
 
-fn spread(blocks: &[StoredBlock], num_blocks: usize) -> Vec<Vec<Slice>> {
-    let part = |bucket: usize| {
-        let of_block = |(index, block): (usize, &StoredBlock)| {
-            let rows = block.handle.metadata().num_rows;
-            // Blocks start with different buckets: else small blocks would fill only the last ones.
-            let k = (bucket + index) % num_blocks;
-            let (from, to) = (k * rows / num_blocks, (k + 1) * rows / num_blocks);
-            (to > from).then(|| Slice { handle: block.handle.clone(), offset: from, length: to - from })
-        };
-        blocks.iter().enumerate().filter_map(of_block).collect()
-    };
-    (0..num_blocks).map(part).collect()
+/// Blocks of the same rows.
+#[derive(Debug, Clone)]
+struct Group {
+    id: TaskId,
+    blocks: Vec<BlockHandle>,
 }
 
-fn block_order(blocks: Vec<StoredBlock>, seed: u64) -> Vec<Vec<Slice>> {
-    let mut blocks = blocks;
-    blocks.sort_by_cached_key(|b| (row_random(seed, b.id.hash(), 0), mix(b.id.hash())));
-    let whole = |b: StoredBlock| vec![Slice { length: b.handle.metadata().num_rows, offset: 0, handle: b.handle }];
-    blocks.into_iter().map(whole).collect()
+impl Group {
+    /// Some of its rows.
+    fn rows(&self, rows: Range<usize>) -> Vec<Slice> {
+        let (mut slices, mut first) = (Vec::new(), 0);
+        for handle in &self.blocks {
+            let end = first + handle.metadata().num_rows;
+            let (from, to) = (rows.start.max(first), rows.end.min(end));
+            if from < to {
+                slices.push(Slice { handle: handle.clone(), offset: from - first, length: to - from });
+            }
+            first = end;
+        }
+        slices
+    }
+
+    fn num_rows(&self) -> usize {
+        self.blocks.iter().map(|handle| handle.metadata().num_rows).sum()
+    }
+}
+
+fn groups(blocks: Vec<StoredBlock>, parts: usize) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for block in blocks {
+        let id = block.id.first_parts(parts);
+        match groups.last_mut().filter(|group| group.id == id) {
+            Some(group) => group.blocks.push(block.handle),
+            None => groups.push(Group { id, blocks: vec![block.handle] }),
+        }
+    }
+    groups
+}
+
+fn spread(groups: &[Group], num_blocks: usize) -> Vec<Vec<Slice>> {
+    let mut buckets = vec![Vec::new(); num_blocks];
+    for (index, group) in groups.iter().enumerate() {
+        let rows = group.num_rows();
+        for (bucket, slices) in buckets.iter_mut().enumerate() {
+            // Groups start with different buckets: else small ones would fill only the last.
+            let k = (bucket + index) % num_blocks;
+            let part = k * rows / num_blocks..(k + 1) * rows / num_blocks;
+            if !part.is_empty() {
+                slices.extend(group.rows(part));
+            }
+        }
+    }
+    buckets
+}
+
+/// By what tasks are sorted to be in random order.
+pub(in crate::physical) fn random_place(seed: u64, task: &TaskId) -> (u64, u64) {
+    let hash = task.child(0).hash();
+    (row_random(seed, hash, 0), mix(hash))
+}
+
+fn block_order(mut groups: Vec<Group>, seed: u64) -> Vec<Vec<Slice>> {
+    groups.sort_by_cached_key(|group| random_place(seed, &group.id));
+    groups.into_iter().map(|group| group.rows(0..usize::MAX)).collect()
 }
 
 /// The rows of a bucket.
@@ -86,7 +134,7 @@ pub(super) fn read(bucket: Vec<Slice>) -> BoxStream<'static, Result<RecordBatch>
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::block::{Block, TaskId};
+    use crate::block::Block;
     use crate::store::NextUse;
     use crate::store::tests::store;
     use datafusion::arrow::array::Int64Array;
@@ -124,15 +172,31 @@ pub(super) mod tests {
 
     #[test]
     fn spread_takes_a_part_of_every_block() {
-        assert_eq!(lengths(&spread(&blocks(&[4, 2]), 2)), [[2, 1], [2, 1]]);
-        let rows: Vec<usize> = lengths(&spread(&blocks(&[1; 8]), 4)).iter().map(|b| b.iter().sum()).collect();
+        assert_eq!(lengths(&spread(&groups(blocks(&[4, 2]), 1), 2)), [[2, 1], [2, 1]]);
+        let rows: Vec<usize> =
+            lengths(&spread(&groups(blocks(&[1; 8]), 1), 4)).iter().map(|b| b.iter().sum()).collect();
         assert_eq!(rows, [2, 2, 2, 2]);
+    }
+
+    #[test]
+    fn blocks_of_the_same_rows_stay_together_however_they_are_cut() {
+        let cut = |rows: &[usize]| {
+            let mut blocks = blocks(rows);
+            blocks.iter_mut().enumerate().for_each(|(i, block)| block.id = TaskId::root(i / 2).child(i % 2));
+            groups(blocks, 1)
+        };
+        let rows = |buckets: &[Vec<Slice>]| lengths(buckets).iter().map(|b| b.iter().sum()).collect::<Vec<usize>>();
+        let (even, odd) = (cut(&[5, 5, 3, 3]), cut(&[1, 9, 6, 0]));
+        for n in [1, 3, 7] {
+            assert_eq!(rows(&spread(&even, n)), rows(&spread(&odd, n)));
+        }
+        assert_eq!(rows(&block_order(even, 2)), rows(&block_order(odd, 2)));
     }
 
     #[test]
     fn block_order_is_a_permutation_that_the_seed_gives() {
         let blocks = blocks(&[1, 2, 3, 4, 5, 6, 7, 8]);
-        let order = |seed| lengths(&block_order(blocks.clone(), seed)).concat();
+        let order = |seed| lengths(&block_order(groups(blocks.clone(), 1), seed)).concat();
         assert_eq!(order(1), order(1));
         assert_ne!(order(1), order(2));
         let mut sorted = order(3);

@@ -72,14 +72,14 @@ impl MapExec {
     fn run_steps(&self, tasks: TaskStream, partition: usize, context: Arc<TaskContext>) -> TaskStream {
         let (steps, log, rows) = (self.steps.clone(), self.stage.failures(), self.rows.join(partition, &context));
         let read = read_below(&self.input);
-        let run = move |Task { id, mut batches }: Task| {
+        let run = move |Task { id, mut batches, input }: Task| {
             for (place, step) in steps.iter().enumerate() {
                 let (context, log) = (Arc::clone(&context), Arc::clone(&log));
                 let files = read.as_ref().and_then(|read| read.of_block(&id));
                 let task = StepTask { id: id.clone(), context, log, rows: rows.of_step(place), files };
                 batches = step.run(batches, task)?;
             }
-            Ok(Task { id, batches })
+            Ok(Task { id, batches, input })
         };
         tasks.map(move |task| task.and_then(&run)).boxed()
     }

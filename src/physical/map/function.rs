@@ -107,6 +107,12 @@ impl MapStep for FunctionStep {
         }
     }
 
+    fn keeps_first(&self, _rows: usize) -> bool {
+        self.call.operator != "Filter"
+            && self.call.function.preserves_row_count()
+            && matches!(self.call.failures.on_error, OnError::Fail)
+    }
+
     fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {
         let diverted = match &self.call.failures.on_error {
             OnError::Divert(name) => Some(Mutex::new(DivertedOfTask::begin(name, &task, &self.input_schema)?)),

@@ -43,6 +43,10 @@ impl MapStep for LimitStep {
         CardinalityEffect::LowerEqual
     }
 
+    fn keeps_first(&self, rows: usize) -> bool {
+        self.fetch >= rows
+    }
+
     fn run(&self, batches: SendableRecordBatchStream, _task: StepTask) -> Result<SendableRecordBatchStream> {
         Ok(limited(batches, self.fetch))
     }

@@ -70,6 +70,16 @@ pub(crate) trait MapStep: Debug + Send + Sync {
     /// How many rows it gives for those that it gets.
     fn cardinality(&self) -> CardinalityEffect;
 
+    /// Whether what it gives depends on where rows stand in their task, by chance.
+    fn is_random(&self) -> bool {
+        false
+    }
+
+    /// Whether it gives at least `rows` rows in all for as many rows of input.
+    fn keeps_first(&self, _rows: usize) -> bool {
+        matches!(self.cardinality(), CardinalityEffect::Equal)
+    }
+
     /// Whether rows for which it fails are kept with the file that they are from.
     fn diverts(&self) -> bool {
         false

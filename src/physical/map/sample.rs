@@ -42,6 +42,10 @@ impl MapStep for SampleStep {
         CardinalityEffect::LowerEqual
     }
 
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {
         // 2^64 as a float: a random u64 is below fraction * 2^64 with probability `fraction`.
         let below = self.fraction * 18_446_744_073_709_551_616.0;

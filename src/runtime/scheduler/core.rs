@@ -6,10 +6,10 @@
 //! 2. no policy holds it back,
 //! 3. and the one with the shortest out queue comes first; queries take turns by the CPUs that they have.
 //!
-//! **Nothing ever stalls.** Tasks that run depend on nobody: their input is there, and while a task waits until its block
-//! is wanted it holds no resources. So when nothing of a query runs, what it waits for cannot come from within, and the
-//! first of those who ask goes on whatever the policies say (Ray's guard, 3.4). A task whose block everybody waits for,
-//! because it is next in order, goes on as soon as there are resources.
+//! **Nothing ever stalls.** Tasks that run depend on nobody: while a task waits until its block is wanted, or until another
+//! stage has made its input, it holds no resources. So when nothing of a query runs, what it waits for cannot come from
+//! within, and the first of those who ask goes on whatever the policies say (Ray's guard, 3.4). A task whose block everybody
+//! waits for, because it is next in order, goes on as soon as there are resources, and so does one whose input has come.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,8 +55,8 @@ fn idle_wait(op: &Op) -> Wait {
     let waits_for_actors = op.pool.as_ref().is_some_and(|pool| pool.state.in_flight > op.open());
     if waits_for_actors && op.most_tasks().is_some_and(|most| op.open() >= most) {
         Wait::Actors
-    } else if op.open() > op.running {
-        // Tasks that neither run nor ask wait until their blocks are taken.
+    } else if op.open() > op.running + op.awaiting_input {
+        // Tasks that neither run nor ask nor wait for their input wait until their blocks are taken.
         Wait::Consumer
     } else {
         Wait::Input
@@ -268,6 +268,17 @@ impl Core {
         if let Some((query, needs)) = freed {
             self.give_back(query, &needs);
         }
+    }
+
+    /// A running task gives up its resources, since other stages have not made its input yet: they may need them.
+    pub(super) fn await_input(&mut self, id: OpId, now: Duration) {
+        self.pause(id, now);
+        self.with_op(id, now, |op| op.awaiting_input += 1);
+    }
+
+    /// A task that waited for its input has some, or ended.
+    pub(super) fn input_came(&mut self, id: OpId, now: Duration) {
+        self.with_op(id, now, |op| op.awaiting_input -= 1);
     }
 
     /// A paused task asks to go on. `urgent` if everybody waits for its next block.
@@ -536,8 +547,25 @@ impl Core {
     fn lacking(&self, op: &Op) -> Option<String> {
         let query = self.queries.get(&op.query)?;
         let own = Resources { custom: self.total.custom.clone(), ..query.limits.clone() };
-        let lacking = op.spec.needs.lacking(&self.total.minus(&self.used));
-        lacking.or_else(|| op.spec.needs.lacking(&own.minus(&query.used))).map(|(name, ..)| name)
+        // There may be less than when the operator was added: a task then still runs, alone.
+        let needs = Resources {
+            milli_cpus: op.spec.needs.milli_cpus.min(self.total.milli_cpus),
+            memory: op.spec.needs.memory.min(self.total.memory),
+            ..op.spec.needs.clone()
+        };
+        let lacking = needs.lacking(&self.total.minus(&self.used));
+        lacking.or_else(|| needs.lacking(&own.minus(&query.used))).map(|(name, ..)| name)
+    }
+
+    /// An operator of a query whose tasks ask for what there is no longer, however long they wait: its name, and what
+    /// it lacks.
+    pub(super) fn impossible(&self, query: u64) -> Option<(String, Lacking)> {
+        let asks = |op: &&Op| !op.waiting.is_empty() || !op.parked.is_empty() || !op.urgent.is_empty();
+        let mut ops = self.ops.values().filter(|op| op.query == query).filter(asks);
+        ops.find_map(|op| {
+            let needs = Resources { milli_cpus: 0, memory: 0, ..op.spec.needs.clone() };
+            needs.lacking(&self.total).map(|lacking| (op.spec.name.clone(), lacking))
+        })
     }
 
     fn start_refusal(&self, view: OpView<'_>) -> Option<Wait> {

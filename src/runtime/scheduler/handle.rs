@@ -112,18 +112,31 @@ impl Scheduler {
         self.state.lock().core.statuses(self.started.elapsed())
     }
 
-    /// An error that explains what each operator of a query waits for, if nothing runs in it and nothing has happened for so
-    /// long.
-    pub(crate) fn check_progress(&self, query: u64, within: Duration) -> Result<()> {
+    /// An error that explains what each operator of a query waits for, if nothing runs in it and nothing has happened
+    /// for so long; or at once, if what it waits for cannot come. `quiet` says for how long nothing has moved outside
+    /// of the scheduler.
+    pub(crate) fn check_progress(&self, query: u64, quiet: Duration, within: Option<Duration>) -> Result<()> {
         let now = self.started.elapsed();
         let state = self.state.lock();
-        match state.core.last_progress(query) {
-            // A task may take as long as it likes.
-            Some(last) if now.saturating_sub(last) >= within && !state.core.runs(query) => exec_err!(
-                "no progress for {} s: {}; blockyard.execution_no_progress_timeout_s says how long to wait",
-                within.as_secs(),
+        if let Some((name, (resource, wanted, there))) = state.core.impossible(query) {
+            let thousandths = |amount: u64| amount as f64 / 1000.0;
+            return exec_err!(
+                "a task of {name} needs {} {resource}, but there are {} since {} was changed: {}",
+                thousandths(wanted),
+                thousandths(there),
+                option_of(&resource),
                 state.core.explain(query, now)
-            ),
+            );
+        }
+        match (state.core.last_progress(query), within) {
+            // A task may take as long as it likes.
+            (Some(last), Some(within)) if now.saturating_sub(last).min(quiet) >= within && !state.core.runs(query) => {
+                exec_err!(
+                    "no progress for {} s: {}; blockyard.execution_no_progress_timeout_s says how long to wait",
+                    within.as_secs(),
+                    state.core.explain(query, now)
+                )
+            }
             _ => Ok(()),
         }
     }
@@ -135,10 +148,7 @@ impl Scheduler {
             Ok(id) => Ok(OpHandle { scheduler: Arc::clone(self), id }),
             Err((resource, wanted, there)) => {
                 let thousandths = |amount: u64| amount as f64 / 1000.0;
-                let option = match resource.as_str() {
-                    "GPUs" => "blockyard.num_gpus",
-                    _ => "blockyard.resources",
-                };
+                let option = option_of(&resource);
                 plan_err!(
                     "a task of {name} needs {} {resource}, but there are {} ({option} says how many)",
                     thousandths(wanted),
@@ -146,6 +156,14 @@ impl Scheduler {
                 )
             }
         }
+    }
+}
+
+/// The option that says how much there is of a resource.
+fn option_of(resource: &str) -> &'static str {
+    match resource {
+        "GPUs" => "blockyard.num_gpus",
+        _ => "blockyard.resources",
     }
 }
 
@@ -170,7 +188,7 @@ impl OpHandle {
     /// Waits until one more task may start.
     pub(crate) async fn start(self: &Arc<Self>) -> Permit {
         self.wait(Undo::Start, |core, id, now| core.ask_start(id, now)).await;
-        Permit { op: Arc::clone(self), runs: true }
+        Permit { op: Arc::clone(self), state: PermitState::Runs }
     }
 
     async fn wait(&self, undo: Undo, ask: impl FnOnce(&mut Core, OpId, Duration) -> Ticket) {
@@ -267,13 +285,20 @@ impl Drop for Asked<'_> {
 #[derive(Debug)]
 pub(crate) struct Permit {
     op: Arc<OpHandle>,
-    runs: bool,
+    state: PermitState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PermitState {
+    Runs,
+    Paused,
+    AwaitsInput,
 }
 
 impl Permit {
     /// Whether the task has its resources.
     pub(crate) fn runs(&self) -> bool {
-        self.runs
+        self.state == PermitState::Runs
     }
 
     /// Whether the task may give its next block now.
@@ -283,24 +308,50 @@ impl Permit {
 
     /// Gives up the resources.
     pub(crate) fn pause(&mut self) {
-        if std::mem::take(&mut self.runs) {
+        if self.runs() {
+            self.state = PermitState::Paused;
             self.op.scheduler.tell(|core, now| core.pause(self.op.id, now));
+        }
+    }
+
+    /// Gives up the resources until other stages have made the task's input.
+    pub(crate) fn await_input(&mut self) {
+        if self.runs() {
+            self.state = PermitState::AwaitsInput;
+            self.op.scheduler.tell(|core, now| core.await_input(self.op.id, now));
+        }
+    }
+
+    /// Says that there is input again, and waits until the task may work on it. It may at once when there are
+    /// resources: whatever holds tasks back has let this one begin.
+    pub(crate) async fn input_came(&mut self) {
+        if self.state == PermitState::AwaitsInput {
+            self.state = PermitState::Paused;
+            self.op.scheduler.tell(|core, now| core.input_came(self.op.id, now));
+            self.resume(true).await;
         }
     }
 
     /// Waits until the paused task may go on and give one block. `urgent` if everybody waits for it.
     pub(crate) async fn resume(&mut self, urgent: bool) {
-        if !self.runs {
+        if !self.runs() {
             self.op.wait(Undo::Resume, |core, id, now| core.ask_resume(id, urgent, now)).await;
-            self.runs = true;
+            self.state = PermitState::Runs;
         }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let (id, runs) = (self.op.id, self.runs);
-        self.op.scheduler.tell(|core, now| if runs { core.finished(id, now) } else { core.abandoned(id, now) });
+        let (id, state) = (self.op.id, self.state);
+        self.op.scheduler.tell(|core, now| match state {
+            PermitState::Runs => core.finished(id, now),
+            PermitState::Paused => core.abandoned(id, now),
+            PermitState::AwaitsInput => {
+                core.input_came(id, now);
+                core.abandoned(id, now);
+            }
+        });
     }
 }
 

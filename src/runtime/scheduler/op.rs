@@ -36,7 +36,7 @@ pub(crate) struct OpSpec {
 /// Why an operator does not start more tasks than it has.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wait {
-    /// There is nothing to work on.
+    /// There is nothing to work on, or what there is comes from stages that have not given it yet.
     Input,
     /// Its tasks, or those of others, have what it needs.
     Resources(String),
@@ -74,6 +74,8 @@ pub(super) struct Op {
     pub(super) urgent: VecDeque<Ticket>,
     /// Tasks that hold resources.
     pub(super) running: usize,
+    /// Tasks that gave up their resources until their input is there.
+    pub(super) awaiting_input: usize,
     pub(super) started: usize,
     pub(super) finished: usize,
     pub(super) produced_blocks: usize,
@@ -116,6 +118,7 @@ impl Op {
             parked: VecDeque::new(),
             urgent: VecDeque::new(),
             running: 0,
+            awaiting_input: 0,
             started: 0,
             finished: 0,
             produced_blocks: 0,

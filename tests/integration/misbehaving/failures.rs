@@ -412,6 +412,40 @@ async fn async_functions_fail_like_others() {
 }
 
 #[tokio::test]
+async fn tasks_that_can_never_start_any_more_end_the_query_soon() {
+    let (gate, context) = (Arc::<Gate>::default(), context_with(2, |options| options.num_gpus = 1.0));
+    let options = MapOptions { concurrency: Some(1.into()), num_gpus: Some(1.0), ..Default::default() };
+    let hung = thousand(&context, hangs(&gate), options);
+    let meanwhile = async {
+        while gate.waiting.load(SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        context.sql("SET blockyard.num_gpus = 0").await.unwrap().take_all().await.unwrap();
+        gate.open();
+    };
+    let (rows, ()) = timeout(PATIENCE, join(run(&hung), meanwhile)).await.expect("it stalls");
+    let error = rows.unwrap_err().to_string();
+    assert!(error.contains("needs 1 GPUs, but there are 0 since blockyard.num_gpus was changed"), "{error}");
+    assert!(error.contains("is waiting for GPUs"), "{error}");
+}
+
+#[tokio::test]
+async fn tasks_go_on_where_there_are_fewer_cpus_than_before() {
+    let (gate, context) = (Arc::<Gate>::default(), context_with(1, |options| options.num_cpus = 8));
+    let options = MapOptions { concurrency: Some(2.into()), num_cpus: Some(4.0), ..Default::default() };
+    let hung = thousand(&context, hangs(&gate), options);
+    let meanwhile = async {
+        while gate.waiting.load(SeqCst) < 2 {
+            tokio::task::yield_now().await;
+        }
+        context.sql("SET blockyard.num_cpus = 1").await.unwrap().take_all().await.unwrap();
+        gate.open();
+    };
+    let (rows, ()) = timeout(PATIENCE, join(run(&hung), meanwhile)).await.expect("it stalls");
+    assert_eq!(ints(&rows.unwrap(), "id").len(), 1000);
+}
+
+#[tokio::test]
 async fn a_query_in_which_nothing_happens_fails_and_says_why() {
     let gate = Arc::<Gate>::default();
     let context = context_with(2, |options| options.execution_no_progress_timeout_s = 1);

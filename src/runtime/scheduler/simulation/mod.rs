@@ -1,6 +1,7 @@
 //! The scheduler under a virtual clock: random plans, resources, block sizes, speeds, failures and consumers. Everything
 //! follows from the seed, so that a seed that fails shows the same again.
 
+mod barriers;
 mod scenarios;
 
 use std::cmp::Reverse;
@@ -8,6 +9,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::barriers::{Below, Leaf};
 use super::core::{Core, Ranking};
 use super::op::{OpId, OpSpec, Ticket};
 use super::policies::BackpressurePolicy;
@@ -41,8 +43,9 @@ impl Random {
 struct Stage {
     /// Places of its inputs in the plan; a source has none.
     inputs: Vec<usize>,
-    /// Tasks of a source.
+    /// Tasks of a source, an exchange or a plan.
     tasks: usize,
+    leaf: Leaf,
     max_tasks: Option<usize>,
     needs: Resources,
     /// The most blocks that a task gives.
@@ -64,6 +67,7 @@ impl Default for Stage {
         Self {
             inputs: Vec::new(),
             tasks: 0,
+            leaf: Leaf::Blocks,
             max_tasks: None,
             needs: cpus(1000),
             fan_out: 1,
@@ -127,12 +131,17 @@ enum Pause {
     /// Its blocks have to be taken first.
     Untaken,
     Asks(Ticket),
+    /// Stages below have to make its input first.
+    Input,
+    /// It has input, and asks to work on it.
+    HasInput(Ticket),
 }
 
 struct SimOp {
     id: OpId,
     stage: Stage,
     next_task: usize,
+    below: Below,
     asks: Option<Ticket>,
     queue: OutQueue<TaskId, SimBlock>,
     tasks: BTreeMap<TaskId, SimTask>,
@@ -188,6 +197,8 @@ struct World {
     queries: Vec<SimQuery>,
     peak_bytes: u64,
     grants: usize,
+    /// Whether tasks keep what they have while they wait for their input, which stalls.
+    holds_while_waiting: bool,
 }
 
 /// Rows of a source task; no block has less than one.
@@ -202,7 +213,9 @@ impl World {
             // The consumer of a stage is added first, as plans are pulled from their end.
             let mut ids: Vec<Option<OpId>> = vec![None; plan.stages.len()];
             for (place, stage) in plan.stages.iter().enumerate().rev() {
-                let consumer = plan.stages.iter().position(|other| other.inputs.contains(&place));
+                // What is between stages and is none of them is nobody whom the scheduler knows.
+                let takes = |other: &Stage| other.inputs.contains(&place) && other.leaf == Leaf::Blocks;
+                let consumer = plan.stages.iter().position(takes);
                 ids[place] = Some({
                     let spec = OpSpec {
                         name: format!("stage of {number}"),
@@ -220,6 +233,7 @@ impl World {
                 id,
                 stage: stage.clone(),
                 next_task: 0,
+                below: Below::new(stage.tasks),
                 asks: None,
                 queue: OutQueue::new(plan.ordered),
                 tasks: BTreeMap::new(),
@@ -242,7 +256,17 @@ impl World {
             });
         }
         let (events, random) = (BinaryHeap::new(), Random(seed));
-        let mut world = Self { core, random, now: 0, sequence: 0, events, queries, peak_bytes: 0, grants: 0 };
+        let mut world = Self {
+            core,
+            random,
+            now: 0,
+            sequence: 0,
+            events,
+            queries,
+            peak_bytes: 0,
+            grants: 0,
+            holds_while_waiting: false,
+        };
         (0..world.queries.len()).for_each(|query| world.at(0, Event::Wants { query }));
         world
     }
@@ -292,6 +316,8 @@ impl World {
             for query in 0..self.queries.len() {
                 changed |= self.consume(query);
                 for op in 0..self.queries[query].ops.len() {
+                    changed |= self.pull(query, op);
+                    changed |= self.input_comes(query, op);
                     changed |= self.scale(query, op);
                     changed |= self.dispatch(query, op);
                     changed |= self.wake(query, op);
@@ -381,6 +407,9 @@ impl World {
     fn ready_input(&self, query: usize, op: usize) -> Option<usize> {
         let ops = &self.queries[query].ops;
         let ordered = self.queries[query].plan.ordered;
+        if ops[op].stage.leaf != Leaf::Blocks {
+            return None;
+        }
         let mut inputs = ops[op].stage.inputs.iter().copied();
         match ordered {
             // The first that has not ended, which may have nothing yet.
@@ -396,8 +425,9 @@ impl World {
         let Some(spec) = of.stage.pool.filter(|_| !self.queries[query].ended) else {
             return false;
         };
-        let waiting: usize = of.stage.inputs.iter().map(|input| self.queries[query].ops[*input].queue.len()).sum();
-        let waiting = waiting + of.stage.tasks.saturating_sub(of.next_task);
+        let inputs = of.stage.inputs.iter().filter(|_| of.stage.leaf == Leaf::Blocks);
+        let waiting: usize = inputs.map(|input| self.queries[query].ops[*input].queue.len()).sum();
+        let waiting = waiting + self.own_tasks(query, op);
         let capacity = of.actors.size().max(1) * spec.max_tasks_in_flight;
         let in_flight = (of.tasks.len() + waiting).min(capacity.max(of.tasks.len()));
         let input_ended = of.next_task >= of.stage.tasks
@@ -436,7 +466,7 @@ impl World {
     fn dispatch(&mut self, query: usize, op: usize) -> bool {
         let now = self.time();
         let of = &self.queries[query].ops[op];
-        let has_input = of.next_task < of.stage.tasks || self.ready_input(query, op).is_some();
+        let has_input = self.own_tasks(query, op) > 0 || self.ready_input(query, op).is_some();
         if self.queries[query].ended || of.asks.is_some() || !has_input {
             return false;
         }
@@ -478,10 +508,17 @@ impl World {
             return self.start(query, op);
         }
         let tasks = &mut self.queries[query].ops[op].tasks;
-        let (task, state) = tasks.iter_mut().find(|(_, t)| t.paused == Some(Pause::Asks(ticket))).unwrap();
-        state.paused = None;
+        let asked = |paused| paused == Some(Pause::Asks(ticket)) || paused == Some(Pause::HasInput(ticket));
+        let (task, state) = tasks.iter_mut().find(|(_, task)| asked(task.paused)).unwrap();
+        let had = state.paused.take();
         let task = task.clone();
-        self.give(query, op, &task, true);
+        match had {
+            Some(Pause::HasInput(_)) => {
+                let micros = self.random.between(0, self.queries[query].ops[op].stage.most_micros);
+                self.at(micros, Event::Step { query, op, task });
+            }
+            _ => self.give(query, op, &task, true),
+        }
     }
 
     fn start(&mut self, query: usize, op: usize) {
@@ -493,8 +530,10 @@ impl World {
                 let (parent, block) = from.queue.pop().unwrap();
                 self.core.taken(from.id, block.bytes, now);
                 let place = stage.inputs.iter().position(|i| *i == input).unwrap();
-                // Blocks of one task come in turn: their rows tell them apart.
-                let task = parent.child(block.first_row as usize).within(place);
+                // Blocks of one task come in turn.
+                let of = &mut self.queries[query].ops[op];
+                of.next_task += 1;
+                let task = parent.child(of.next_task).within(place);
                 (task, (block.first_row, block.rows), Some((input, block.bytes)))
             }
             None => {
@@ -516,8 +555,13 @@ impl World {
             let bytes = self.random.between(1, stage.most_bytes);
             SimBlock { first_row: first_row + start, rows: end - start, bytes }
         });
-        let blocks: VecDeque<_> = blocks.collect();
-        if blocks.is_empty() {
+        let mut blocks: VecDeque<_> = blocks.collect();
+        if stage.leaf != Leaf::Blocks {
+            blocks = match stage.leaf {
+                Leaf::Exchange => self.queries[query].ops[op].below.bucket(task.task_of_source()),
+                _ => VecDeque::new(),
+            };
+        } else if blocks.is_empty() {
             self.queries[query].dropped_rows += rows;
         }
         let fails = self.random.one_in(stage.fails_one_in);
@@ -550,7 +594,11 @@ impl World {
             let after = self.random.between(0, most_micros) * (1 + state.given as u64);
             return self.at(after, Event::Step { query, op, task: task.clone() });
         }
-        if state.blocks.is_empty() {
+        if self.awaits_input(query, op, task) {
+            return;
+        }
+        let of = &mut self.queries[query].ops[op];
+        if of.tasks[task].blocks.is_empty() {
             let state = of.tasks.remove(task).unwrap();
             of.queue.end(task);
             let id = of.id;
@@ -588,21 +636,27 @@ impl World {
         self.at(micros, Event::Step { query, op, task: task.clone() });
     }
 
+    /// Whether a query neither ended nor was left by its consumer.
+    fn is_stalled(query: &SimQuery) -> bool {
+        !query.ended && query.plan.consumer.stops_after.is_none_or(|n| query.taken.len() < n)
+    }
+
     /// Asserts that all ended as it should have.
     fn verify(&self) {
         for query in &self.queries {
             let consumer = query.plan.consumer;
-            let stopped = consumer.stops_after.is_some_and(|n| query.taken.len() >= n);
             let explained = self.core.explain(query.number, self.time());
-            assert!(query.ended || stopped, "query {} stalls: {explained}", query.number);
+            assert!(!Self::is_stalled(query), "query {} stalls: {explained}", query.number);
             let mut rows: Vec<_> = query.taken.iter().map(|block| (block.first_row, block.rows)).collect();
-            if query.plan.ordered && query.plan.stages.iter().all(|stage| stage.inputs.len() < 2) {
+            let moves_rows = |stage: &Stage| stage.inputs.len() > 1 || stage.leaf != Leaf::Blocks;
+            if query.plan.ordered && !query.plan.stages.iter().any(moves_rows) {
                 assert!(rows.is_sorted(), "rows out of order: {rows:?}");
             }
             rows.sort_unstable();
             assert!(rows.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0), "rows came twice: {rows:?}");
             if consumer.hangs_up_after.is_none() && consumer.stops_after.is_none() {
-                let sources: usize = query.plan.stages.iter().map(|stage| stage.tasks).sum();
+                let sources = query.plan.stages.iter().filter(|stage| stage.inputs.is_empty());
+                let sources: usize = sources.map(|stage| stage.tasks).sum();
                 let came: u64 = rows.iter().map(|(_, rows)| rows).sum();
                 assert_eq!(came + query.dropped_rows, sources as u64 * ROWS, "rows are lost");
             }

@@ -6,6 +6,7 @@ use super::super::op::OpView;
 use super::super::policies::{BackpressurePolicy, policies_by_name};
 use super::super::pool::PoolSpec;
 use super::super::resources::Resources;
+use super::barriers::Leaf;
 use super::{Consumer, Plan, Random, Stage, World, cpus};
 use crate::config::BlockyardOptions;
 
@@ -26,10 +27,34 @@ fn random_plan(random: &mut Random, total: &Resources) -> Plan {
     }
     let maps = random.between(u64::from(sources > 1), 5) as usize;
     for map in 0..maps {
-        let inputs = if map == 0 { (0..sources).collect() } else { vec![stages.len() - 1] };
+        let mut inputs: Vec<usize> = if map == 0 { (0..sources).collect() } else { vec![stages.len() - 1] };
+        let leaf = match random.below(12) {
+            0 => Leaf::Exchange,
+            1 => Leaf::Sort,
+            2 => Leaf::Join,
+            3 => Leaf::Zip,
+            _ => Leaf::Blocks,
+        };
+        if matches!(leaf, Leaf::Join | Leaf::Zip) && map > 0 {
+            // The other input is a source, or a stage over one.
+            stages.push(Stage { tasks: random.between(0, 8) as usize, needs: cpus(500), ..Stage::default() });
+            if random.one_in(2) {
+                stages.push(Stage { inputs: vec![stages.len() - 1], ..Stage::default() });
+            }
+            inputs.push(stages.len() - 1);
+            if random.one_in(2) {
+                inputs.reverse();
+            }
+        }
+        if leaf == Leaf::Exchange {
+            inputs.iter().for_each(|input| stages[*input].feeds_all_to_all = true);
+        }
+        let tasks = if leaf == Leaf::Blocks { 0 } else { random.between(1, 4) as usize };
         let milli_gpus = if total.milli_gpus > 0 && random.one_in(3) { 1000 } else { 0 };
         stages.push(Stage {
             inputs,
+            leaf,
+            tasks,
             max_tasks: random.one_in(2).then(|| random.between(1, 8) as usize),
             needs: Resources {
                 milli_cpus: random.between(0, 5000),
@@ -55,7 +80,7 @@ fn random_plan(random: &mut Random, total: &Resources) -> Plan {
     stages[last].feeds_all_to_all = random.one_in(5);
     let mut limits = Resources::unlimited();
     if random.one_in(3) {
-        limits.milli_cpus = random.between(1, 4000);
+        limits.milli_cpus = if random.one_in(3) { 1000 } else { random.between(1, 4000) };
     }
     if random.one_in(3) {
         limits.object_store_memory = random.between(1, 1000);
@@ -74,6 +99,13 @@ fn machine(milli_cpus: u64, object_store_memory: u64) -> Resources {
 
 /// Everything by chance, from one seed.
 fn simulate(seed: u64) -> World {
+    let mut world = random_world(seed);
+    world.run();
+    world.verify();
+    world
+}
+
+fn random_world(seed: u64) -> World {
     let mut random = Random(seed);
     let mut total = machine(random.between(1, 8) * 1000, random.between(1, 5000));
     total.milli_gpus = random.below(3) * 1000;
@@ -84,10 +116,7 @@ fn simulate(seed: u64) -> World {
         1 => policies_by_name("adaptive_concurrency_cap").unwrap(),
         _ => default_policies(),
     };
-    let mut world = World::new(seed, total, policies, plans);
-    world.run();
-    world.verify();
-    world
+    World::new(seed, total, policies, plans)
 }
 
 /// A policy that would never let anything happen.
@@ -131,6 +160,37 @@ fn run(seed: u64, total: Resources, plans: Vec<Plan>) -> World {
     world.run();
     world.verify();
     world
+}
+
+/// What the simulation is for: it finds the stall of tasks that keep what they have while others have to make their
+/// input.
+#[test]
+fn random_plans_stall_when_tasks_hold_what_others_need() {
+    let stalls = (0..SEEDS / 10).filter(|seed| {
+        let mut world = random_world(*seed);
+        world.holds_while_waiting = true;
+        world.run();
+        world.queries.iter().any(World::is_stalled)
+    });
+    assert!(stalls.count() > 0, "the simulation has no plans that tell");
+}
+
+/// A task that has the only CPU begins above a sort, whose input is a stage that needs this CPU.
+#[test]
+fn a_stage_above_a_barrier_leaves_the_cpu_to_those_below() {
+    for leaf in [Leaf::Exchange, Leaf::Sort, Leaf::Join, Leaf::Zip] {
+        for holds in [false, true] {
+            let below = Stage { max_tasks: Some(2), needs: cpus(250), ..Stage::default() };
+            let above = Stage { leaf, tasks: 2, max_tasks: Some(2), ..Stage::default() };
+            let stages = vec![source(8), below.clone(), above, Stage { leaf, tasks: 1, ..below }];
+            let limits = Resources { milli_cpus: 1000, ..Resources::unlimited() };
+            let plan = Plan { limits, ..chain(stages) };
+            let mut world = World::new(1, machine(2000, 1000), default_policies(), vec![plan]);
+            world.holds_while_waiting = holds;
+            world.run();
+            assert_eq!(World::is_stalled(&world.queries[0]), holds && leaf != Leaf::Exchange, "{leaf:?}, {holds}");
+        }
+    }
 }
 
 fn chain(stages: Vec<Stage>) -> Plan {
