@@ -99,7 +99,10 @@ const PLACES: &[(&str, &str)] = &[
     ("scheme=slices", "SELECT * FROM repartition(map_batches(range(5000), 'identity'), 3)"),
     ("scheme=sized", "SELECT * FROM repartition(range(5000), target_num_rows_per_block => 70)"),
     ("scheme=spread", "SELECT * FROM repartition(range(5000), 3, shuffle => true)"),
-    ("scheme=block_order", "SELECT * FROM randomize_block_order(range(5000), seed => 1)"),
+    (
+        "scheme=block_order",
+        "SELECT * FROM randomize_block_order(repartition(range(5000), target_num_rows_per_block => 500), seed => 1)",
+    ),
     ("the queue behind", "SELECT * FROM map_batches(range(5000), 'identity', concurrency => 2)"),
     ("gathering the rows", "SELECT * FROM map_batches(range(5000), 'identity')"),
     ("input 1 of ZipExec", "SELECT * FROM zip(range(5000), (SELECT id AS other FROM range(5000)))"),
