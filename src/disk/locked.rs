@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// The file that a living process holds locked.
 const LOCK: &str = "lock";
+/// Its name before that.
+const UNLOCKED: &str = "lock.new";
 /// A directory that has no lock for longer was left by a process that died while it made it.
 const CREATED_WITHIN: Duration = Duration::from_secs(60);
 
@@ -24,8 +26,11 @@ impl LockedDirectory {
     pub(crate) fn create(root: &Path, name: &str, unfinished: &str) -> io::Result<Self> {
         let hidden = root.join(unfinished);
         fs::create_dir_all(&hidden)?;
-        let lock = File::create_new(hidden.join(LOCK))?;
+        // The file gets its name when it is locked: whoever sees it finds it so.
+        let unlocked = hidden.join(UNLOCKED);
+        let lock = File::create_new(&unlocked)?;
         lock.lock()?;
+        fs::rename(unlocked, hidden.join(LOCK))?;
         let path = root.join(name);
         fs::rename(&hidden, &path)?;
         Ok(Self { path, _lock: lock })

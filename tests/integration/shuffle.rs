@@ -444,7 +444,7 @@ async fn orders_and_samples_do_not_depend_on_how_blocks_are_cut() {
     ];
     for query in queries {
         let mut orders = Vec::new();
-        for (threads, limit) in [(2, 1024), (4, 24), (1, 32)] {
+        for (threads, limit) in [(2, 1024), (4, 64), (1, 32)] {
             let context = context_with(threads, |options| options.memory_limit = mib(limit));
             let rows = context.sql(&format!("SELECT id, key, s FROM {query}")).await.unwrap().take_all().await.unwrap();
             orders.push(ints(&rows, "id"));
