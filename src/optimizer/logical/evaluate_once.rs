@@ -1,8 +1,8 @@
 //! Makes columns of volatile expressions by which rows are sorted, grouped, joined or put into windows.
 //!
-//! Such keys are evaluated more than once: when runs are sorted and when they are merged, when rows are sent to a partition and
-//! when its groups are found. `random()` gives another value each time, and rows would be lost or appear twice. A column is
-//! computed once per row, and goes with it.
+//! Such keys are evaluated more than once: when runs are sorted and when they are merged, when rows are sent to a
+//! partition and when its groups are found. `random()` gives another value each time, and rows would be lost or appear
+//! twice. A column is computed once per row, and goes with it. Expressions in grouping sets stay as they are.
 //!
 //! ```text
 //! Sort: random()              Projection: t.a
