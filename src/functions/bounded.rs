@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, Int64Array, PrimitiveArray};
+use datafusion::arrow::array::{Array, AsArray, Int64Array, PrimitiveArray};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::compute::kernels::length::length;
 use datafusion::arrow::datatypes::{
     ArrowPrimitiveType, DataType, FieldRef, Int64Type, IntervalMonthDayNanoType, IntervalUnit, TimeUnit,
 };
-use datafusion::common::{Result, resources_err};
+use datafusion::common::{DataFusionError, Result, resources_err};
 use datafusion::logical_expr::{
     ColumnarValue, Documentation, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
 };
@@ -35,6 +35,8 @@ enum Size {
     Repeat,
     /// A text of so many characters.
     Pad,
+    /// A text with another in place of each that is found in it.
+    Replace,
     /// The numbers or times from one value to another, by steps.
     Series,
     /// A value so many times.
@@ -48,6 +50,7 @@ impl Size {
         Some(match function {
             "repeat" => Self::Repeat,
             "lpad" | "rpad" => Self::Pad,
+            "replace" => Self::Replace,
             "range" | "generate_series" => Self::Series,
             "array_repeat" => Self::Elements,
             "array_resize" => Self::Resize,
@@ -61,6 +64,12 @@ impl Size {
             (Self::Repeat, [text, times]) => product(&lengths(text, rows)?, &numbers(times, rows)?),
             (Self::Pad, [_, length, ..]) | (Self::Resize, [_, length, ..]) => {
                 Ok(numbers(length, rows)?.into_iter().flatten().map(positive).sum())
+            }
+            (Self::Replace, [text, from, to]) => {
+                let to = lengths(to, rows)?;
+                let most: u128 = product(&lengths(text, rows)?, &to)?;
+                // Counting takes as long as replacing.
+                if most <= LEAST_BYTES as u128 { Ok(0) } else { product(&occurrences(text, from, rows)?, &to) }
             }
             (Self::Elements, [value, times]) => {
                 let width = match value {
@@ -145,6 +154,14 @@ fn lengths(value: &ColumnarValue, rows: usize) -> Result<Vec<Option<i64>>> {
     let lengths = cast(&length(&array)?, &DataType::Int64)?;
     let lengths = Int64Array::from(lengths.to_data());
     Ok(std::iter::repeat_n(lengths.iter(), times).flatten().collect())
+}
+
+/// How often a text is found in another, in each row.
+fn occurrences(text: &ColumnarValue, searched: &ColumnarValue, rows: usize) -> Result<Vec<Option<i64>>> {
+    let texts = |value: &ColumnarValue| Ok::<_, DataFusionError>(cast(&value.to_array(rows)?, &DataType::LargeUtf8)?);
+    let (texts, searched) = (texts(text)?, texts(searched)?);
+    let rows = texts.as_string::<i64>().iter().zip(searched.as_string::<i64>());
+    Ok(rows.map(|(text, searched)| Some(text?.matches(searched?).count() as i64)).collect())
 }
 
 /// The same functions, of which those that need it are bounded.

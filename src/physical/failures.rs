@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::config::BlockyardOptions;
 use crate::error::{one_message, spill_error};
-use crate::runtime::backoff;
+use crate::runtime::{UnderWay, backoff};
 use crate::store::QueryPool;
 
 /// What went wrong in a stage without ending the query.
@@ -127,7 +127,8 @@ impl Retries {
 
 /// Waits before the next try of a read or a write.
 pub(super) async fn pause(attempt: usize, salt: u64) {
-    tokio::time::sleep(backoff(attempt, Duration::from_millis(100), Duration::from_secs(32), salt)).await;
+    let time = backoff(attempt, Duration::from_millis(100), Duration::from_secs(32), salt);
+    UnderWay::during(tokio::time::sleep(time)).await;
 }
 
 /// Rows that the steps of a stage have seen and failed for, in one execution.

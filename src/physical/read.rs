@@ -34,6 +34,7 @@ use super::tasks::{Task, TaskPlan, TaskStream, execute_tasks, owner_of, properti
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
+use crate::runtime::UnderWay;
 use crate::store::{BlockStore, WorkingSet};
 
 /// Reads the partitions of its input as tasks.
@@ -321,7 +322,7 @@ impl Reading {
             self.files.check(self.index, &self.context).await?;
             self.is_checked = true;
         }
-        let batch = self.batches.try_next().await?;
+        let batch = UnderWay::during(self.batches.try_next()).await?;
         if batch.is_none() {
             self.files.check(self.index, &self.context).await?;
         }

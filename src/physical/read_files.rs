@@ -4,6 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use datafusion::common::{DataFusionError, Result, exec_err};
+use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::TaskContext;
@@ -62,11 +63,12 @@ impl ReadFiles {
         let config = file_scan(&self.scan)?;
         let group = config.file_groups.get(self.partition_of(task)?)?;
         let root = config.object_store_url.as_str().replace("file://", "");
+        let files: Vec<_> = files_of(group).collect();
         let paths: Vec<_> =
-            group.iter().take(NAMED).map(|file| format!("{root}{}", file.object_meta.location)).collect();
-        let more = if group.len() > paths.len() { ", .." } else { "" };
-        let first_row = match group.files() {
-            [file] => file.extension::<FirstRow>().map_or(0, |first| first.0),
+            files.iter().take(NAMED).map(|parts| format!("{root}{}", parts[0].object_meta.location)).collect();
+        let more = if files.len() > paths.len() { ", .." } else { "" };
+        let first_row = match files.as_slice() {
+            [parts] => parts[0].extension::<FirstRow>().map_or(0, |first| first.0),
             _ => 0,
         };
         Some(FilesOfTask { paths: format!("{}{more}", paths.join(", ")).into(), first_row })
@@ -84,7 +86,7 @@ impl ReadFiles {
         };
         let store = context.runtime_env().object_store(&config.object_store_url)?;
         let root = config.object_store_url.as_str().replace("file://", "");
-        let metas: Vec<ObjectMeta> = group.iter().map(|file| file.object_meta.clone()).collect();
+        let metas: Vec<ObjectMeta> = files_of(group).map(|parts| parts[0].object_meta.clone()).collect();
         let checks = stream::iter(metas).map(|planned| {
             let (store, root) = (Arc::clone(&store), &root);
             async move {
@@ -119,6 +121,11 @@ fn is_same(planned: &ObjectMeta, now: &ObjectMeta) -> bool {
     planned.size == now.size && versions && tags.unwrap_or_else(times)
 }
 
+/// The files of a task: the parts of each, which follow each other.
+fn files_of(group: &FileGroup) -> impl Iterator<Item = &[PartitionedFile]> {
+    group.files().chunk_by(|part, next| part.object_meta.location == next.object_meta.location)
+}
+
 /// What a scan of files says of itself.
 pub(crate) fn file_scan(scan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
     let source: &dyn Any = scan.downcast_ref::<DataSourceExec>()?.data_source().as_ref();
@@ -127,10 +134,10 @@ pub(crate) fn file_scan(scan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig
 
 /// A scan with one file in each task, and the task that each of them was part of; `None` where it is so already.
 pub(super) fn one_file_each(scan: &Arc<dyn ExecutionPlan>) -> Option<(Arc<dyn ExecutionPlan>, Vec<usize>)> {
-    let config = file_scan(scan).filter(|config| config.file_groups.iter().any(|group| group.len() > 1))?;
+    let config = file_scan(scan).filter(|config| config.file_groups.iter().any(|group| files_of(group).count() > 1))?;
     let parts = config.file_groups.iter().enumerate();
     let parts =
-        parts.flat_map(|(task, group)| group.iter().map(move |file| (FileGroup::new(vec![file.clone()]), task)));
+        parts.flat_map(|(task, group)| files_of(group).map(move |parts| (FileGroup::new(parts.to_vec()), task)));
     let (groups, task_of): (Vec<_>, Vec<_>) = parts.unzip();
     let pinned = Partitioning::UnknownPartitioning(groups.len());
     let config = FileScanConfigBuilder::from(config.clone())

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::future::{Either, poll_fn, select};
 use futures::{StreamExt, pending};
@@ -33,7 +35,9 @@ use super::{MapExec, ReadExec, StageMetrics};
 use crate::block::{Block, BlockMetadata, TaskId};
 use crate::config::BlockyardOptions;
 use crate::functions::{ActorPool, Compute, Workers};
-use crate::runtime::{Drivers, OpHandle, OpId, OpSpec, OutQueue, Permit, PoolSpec, Resources, Scheduler};
+use crate::runtime::{
+    Drivers, OpHandle, OpId, OpSpec, OutQueue, Permit, PoolSpec, Quiet, Resources, Scheduler, Stillness,
+};
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner, QueryPool};
 
 /// Blocks of a task that may wait in the queue.
@@ -145,6 +149,7 @@ impl StageRun {
             consumer: takers.consumer,
             feeds_all_to_all: takers.feeds_all_to_all,
             pool,
+            waits_outside: has_other_leaves(plan.as_ref()),
         };
         let balance = RowBalance::new(format!("the queue behind {}", spec.name), context);
         let query = QueryPool::query_of(context);
@@ -236,6 +241,7 @@ struct Waiting<'a> {
     stage: &'a Stage,
     /// The moves of memory and the time at which there were last more of them.
     moved: (usize, Instant),
+    stillness: Option<Stillness>,
 }
 
 impl<'a> Waiting<'a> {
@@ -245,17 +251,17 @@ impl<'a> Waiting<'a> {
         out.waiting += 1;
         stage.op.consumer_waits(true);
         drop(out);
-        Self { stage, moved: (stage.store.budget().moves(), Instant::now()) }
+        Self { stage, moved: (stage.store.budget().moves(), Instant::now()), stillness: None }
     }
 
     /// For how long nothing has moved in the session, as of the looks up to now. What is below a stage, like a sort of
     /// hours, is no stage itself, but takes memory and gives it back.
-    fn quiet(&mut self) -> Duration {
+    fn quiet(&mut self) -> Quiet {
         let moves = self.stage.store.budget().moves();
         if moves != self.moved.0 {
             self.moved = (moves, Instant::now());
         }
-        self.moved.1.elapsed()
+        Quiet { memory: self.moved.1.elapsed(), process: self.stillness.get_or_insert_with(Stillness::new).look() }
     }
 }
 
@@ -285,6 +291,15 @@ async fn next_block(
         // The stream has been told whom to wake.
         pending!();
         permit.input_came().await;
+    }
+}
+
+/// Whether rows of a plan come from elsewhere than our reads, in which nobody sees what is under way.
+fn has_other_leaves(plan: &dyn ExecutionPlan) -> bool {
+    match plan.children().as_slice() {
+        [] => !plan.is::<EmptyExec>() && !plan.is::<PlaceholderRowExec>(),
+        _ if plan.is::<ReadExec>() => false,
+        children => children.iter().any(|child| has_other_leaves(child.as_ref())),
     }
 }
 

@@ -12,7 +12,7 @@ use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::{backoff, in_thread};
+use super::{UnderWay, backoff, in_thread};
 use crate::error::panic_text;
 
 /// What a task of an actor is.
@@ -102,7 +102,7 @@ impl Actors {
                 Ok(()) => {
                     say(Told::Ready(number));
                     while let Some(job) = receive.blocking_recv() {
-                        let done = runtime.block_on(AssertUnwindSafe(job).catch_unwind());
+                        let done = runtime.block_on(UnderWay::while_polled(AssertUnwindSafe(job).catch_unwind()));
                         let done = done.unwrap_or_else(|panic| {
                             Err(exec_datafusion_err!("a task panicked: {}", panic_text(panic.as_ref())))
                         });
@@ -179,6 +179,7 @@ fn jobs_closed(jobs: &UnboundedReceiver<Job>) -> bool {
 
 /// Tries to build, several times where it fails, unless nobody waits for it any more.
 fn build(life: &ActorLife, number: usize, is_over: &dyn Fn() -> bool) -> Result<()> {
+    let _under_way = UnderWay::begin();
     let mut attempt = 0;
     loop {
         let built = std::panic::catch_unwind(AssertUnwindSafe(|| (life.build)()));

@@ -11,6 +11,7 @@ use futures::FutureExt;
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use tokio::sync::oneshot;
 
+use super::UnderWay;
 use crate::error::panic_text;
 
 /// Runs a future on a runtime of its own and waits for it. Listings and footers are read this way while a statement is
@@ -45,7 +46,10 @@ pub(crate) async fn on_io_thread<T: Send + 'static>(io: impl FnOnce() -> Result<
 pub(crate) fn begun_on_io_thread<T: Send + 'static>(
     io: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> impl Future<Output = Result<T>> + Send + 'static {
-    let begun = SpawnedTask::spawn_blocking(io);
+    let begun = SpawnedTask::spawn_blocking(|| {
+        let _under_way = UnderWay::begin();
+        io()
+    });
     async move { begun.join().await.unwrap_or_else(|e| Err(exec_datafusion_err!("an IO thread ended: {e}"))) }
 }
 
@@ -57,7 +61,7 @@ pub(crate) async fn on_own_thread<T: Send + 'static>(
     let runtime = Handle::current();
     let (send, receive) = oneshot::channel();
     in_thread("blockyard-task", move || {
-        let result = runtime.block_on(AssertUnwindSafe(future).catch_unwind());
+        let result = runtime.block_on(UnderWay::while_polled(AssertUnwindSafe(future).catch_unwind()));
         // Nobody waits for a task of a query that has ended.
         let _sent = send.send(result);
     })?;

@@ -1,5 +1,6 @@
 //! The only place that starts work. Everything it starts is owned by what it returns: dropping that cancels the work.
 
+mod activity;
 mod actors;
 mod background;
 mod backoff;
@@ -9,6 +10,7 @@ mod out_queue;
 mod scheduler;
 mod stack;
 
+pub(crate) use activity::{Stillness, UnderWay};
 pub(crate) use actors::{ActorLife, Actors};
 pub(crate) use background::in_background;
 pub(crate) use backoff::backoff;
@@ -16,5 +18,5 @@ pub(crate) use drivers::Drivers;
 pub(crate) use io::{begun_on_io_thread, block_on_io, holding_up, in_thread, on_io_thread, on_own_thread};
 pub(crate) use out_queue::OutQueue;
 pub use scheduler::{BackpressurePolicy, ConcurrencyCap, DownstreamCapacity, OpId, OpView, ResourceBudget, Resources};
-pub(crate) use scheduler::{OpHandle, OpSpec, OpStatus, Permit, PoolSpec, PoolState, Scheduler, Wait};
+pub(crate) use scheduler::{OpHandle, OpSpec, OpStatus, Permit, PoolSpec, PoolState, Quiet, Scheduler, Wait};
 pub(crate) use stack::{DeepStack, on_deep_stack};

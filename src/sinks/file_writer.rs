@@ -25,7 +25,7 @@ use super::local_file::LocalFile;
 use super::{Staging, dictionaries};
 use crate::block::TaskId;
 use crate::error::ErrorContext;
-use crate::runtime::holding_up;
+use crate::runtime::{UnderWay, holding_up};
 
 /// Bytes of an upload when there is plenty of memory, and at least.
 const UPLOAD_BYTES: usize = 10 << 20;
@@ -234,14 +234,14 @@ async fn write_parquet(
     let mut writer = AsyncArrowWriter::try_new(file, schema, Some(properties))?;
     let mut batches = std::pin::pin!(batches);
     while let Some(batch) = batches.try_next().await? {
-        writer.write(&batch).await?;
+        UnderWay::during(writer.write(&batch)).await?;
         if writer.memory_size() > buffer_bytes {
             // A row group ends by the bytes of its columns, not only by its rows.
-            writer.flush().await?;
+            UnderWay::during(writer.flush()).await?;
         }
     }
     // What readers will be told.
-    Ok(writer.close().await?.file_metadata().num_rows() as usize)
+    Ok(UnderWay::during(writer.close()).await?.file_metadata().num_rows() as usize)
 }
 
 async fn write_text(
@@ -257,13 +257,15 @@ async fn write_text(
     let mut batches = std::pin::pin!(batches);
     while let Some(batch) = batches.try_next().await? {
         rows += batch.num_rows();
-        writer.write_all(&encode(&batch, first)?).await.map_err(DataFusionError::IoError)?;
+        let text = encode(&batch, first)?;
+        UnderWay::during(writer.write_all(&text)).await.map_err(DataFusionError::IoError)?;
         first = false;
     }
     if first {
         // A block without rows still says which columns there are, where the format can.
-        writer.write_all(&encode(&RecordBatch::new_empty(schema), true)?).await.map_err(DataFusionError::IoError)?;
+        let text = encode(&RecordBatch::new_empty(schema), true)?;
+        UnderWay::during(writer.write_all(&text)).await.map_err(DataFusionError::IoError)?;
     }
-    writer.shutdown().await.map_err(DataFusionError::IoError)?;
+    UnderWay::during(writer.shutdown()).await.map_err(DataFusionError::IoError)?;
     Ok(rows)
 }

@@ -3,6 +3,7 @@
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::FileGroup;
 
+use super::parquet_pieces::Pieces;
 use crate::config::BlockyardOptions;
 use crate::physical::FirstRow;
 
@@ -19,6 +20,8 @@ pub(super) struct Unit {
     pub(super) bytes: usize,
     /// Bytes that a reader holds while it reads this, beside the rows that it gives.
     pub(super) held_bytes: usize,
+    /// In which pieces it is read, where it would hold too much as a whole.
+    pub(super) pieces: Option<Pieces>,
 }
 
 /// Parts of files as tasks.
@@ -65,25 +68,36 @@ pub(super) fn pack(files: &[PartitionedFile], units: Vec<Unit>, tasks: usize) ->
     Packed { groups: groups.into_iter().map(|units| FileGroup::new(join(files, units))).collect(), held_bytes }
 }
 
-/// Neighbouring units of one file are one range.
+/// Neighbouring units of one file are one range, unless they are read in pieces.
 fn join(files: &[PartitionedFile], units: Vec<Unit>) -> Vec<PartitionedFile> {
     let mut joined: Vec<Unit> = Vec::new();
     for unit in units {
         match joined.last_mut() {
-            Some(last) if last.file == unit.file && last.range.1 == unit.range.0 => last.range.1 = unit.range.1,
+            Some(last)
+                if last.file == unit.file
+                    && last.range.1 == unit.range.0
+                    && last.pieces.is_none()
+                    && unit.pieces.is_none() =>
+            {
+                last.range.1 = unit.range.1;
+            }
             _ => joined.push(unit),
         }
     }
-    let part = |unit: Unit| {
+    let parts = |unit: Unit| {
         let file = files[unit.file].clone();
         let file = match unit.first_row {
             Some(row) => file.with_extension(FirstRow(row)),
             None => file,
         };
         let whole = unit.range == (0, file.object_meta.size);
-        if whole { file } else { file.with_range(unit.range.0 as i64, unit.range.1 as i64) }
+        let file = if whole { file } else { file.with_range(unit.range.0 as i64, unit.range.1 as i64) };
+        match unit.pieces {
+            None => vec![file],
+            Some(pieces) => pieces.of_file(&file, unit.first_row),
+        }
     };
-    joined.into_iter().map(part).collect()
+    joined.into_iter().flat_map(parts).collect()
 }
 
 #[cfg(test)]
@@ -98,6 +112,7 @@ mod tests {
             first_row: None,
             bytes: *size,
             held_bytes: 0,
+            pieces: None,
         };
         let units = sizes.iter().enumerate().map(unit).collect();
         pack(&files, units, tasks).groups.iter().map(|g| g.len()).collect()

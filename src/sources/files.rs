@@ -30,6 +30,7 @@ use super::formats::{FileKind, ReadOptions};
 use super::hive::{partition_columns, with_values};
 use super::listing::{ListedFile, Listing, full_path, list_files};
 use super::parquet::{self, ParquetUnits};
+use super::parquet_pieces::with_page_offsets;
 use super::text::{Shape, with_places};
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::error::{ErrorContext, unknown_name};
@@ -46,6 +47,9 @@ const SAMPLE_BYTES: u64 = 1 << 20;
 
 /// Bytes that a reader of text holds: what it fetched and has not yet decoded.
 const TEXT_BUFFER_BYTES: usize = 1 << 20;
+
+/// A task holds at most about this part of a thread's share of the memory in encoded pages.
+const HELD_PART: usize = 8;
 
 /// Files as a table.
 pub(crate) struct FileTable {
@@ -179,7 +183,9 @@ impl FileTable {
         rows: Option<usize>,
     ) -> Result<ParquetUnits> {
         let cache = session.runtime_env().cache_manager.get_file_metadata_cache();
-        let may_fail = BlockyardOptions::from_config(session.config_options()).max_errored_blocks.allows_any();
+        let options = BlockyardOptions::from_config(session.config_options());
+        let may_fail = options.max_errored_blocks.allows_any();
+        let most_bytes = options.memory_limit.bytes() / (HELD_PART * session.config().target_partitions());
         let footer_of = |(file, part): (usize, PartitionedFile)| {
             let (store, cache) = (Arc::clone(&files.store), Arc::clone(&cache));
             let (schema, url) = (Arc::clone(self.table_schema.file_schema()), files.url.clone());
@@ -196,7 +202,7 @@ impl FileTable {
                 };
                 check_types(&schema, &footer)
                     .while_doing(|| format!("reading '{}'", full_path(&url, &meta.location)))?;
-                Ok(parquet::units(file, meta.size, &footer, columns)) as Result<_>
+                Ok(parquet::units(file, meta.size, &footer, columns, most_bytes)) as Result<_>
             }
         };
         let mut parts = files.files.iter().cloned().enumerate();
@@ -273,6 +279,7 @@ impl FileTable {
                 first_row: (k == 0).then_some(0),
                 bytes: (cut(k + 1) - cut(k)) as usize,
                 held_bytes: TEXT_BUFFER_BYTES,
+                pieces: None,
             };
             units.extend((0..pieces).map(unit));
         }
@@ -357,7 +364,7 @@ impl TableProvider for FileTable {
             .build();
         let scan = files.format.create_physical_plan(session, config).await?;
         let scan = match self.kind {
-            FileKind::Parquet => scan,
+            FileKind::Parquet => with_page_offsets(scan),
             FileKind::Csv => with_places(scan, Shape::Csv),
             FileKind::Json if files.is_array => with_places(scan, Shape::JsonArray),
             FileKind::Json => with_places(scan, Shape::JsonLines),

@@ -13,6 +13,7 @@ mod hive;
 mod json_lines;
 mod listing;
 mod parquet;
+mod parquet_pieces;
 mod range;
 mod tables;
 mod text;

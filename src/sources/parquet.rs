@@ -9,6 +9,7 @@ use datafusion::parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, 
 use object_store::{ObjectMeta, ObjectStore};
 
 use super::file_tasks::Unit;
+use super::parquet_pieces::{PAGE_BYTES, Pieces};
 
 /// The footer of a file, from the cache where it is of this very file.
 pub(super) async fn footer(
@@ -29,8 +30,6 @@ pub(super) fn column_names(footer: &ParquetMetaData) -> Vec<&str> {
     root.get_fields().iter().map(|field| field.name()).collect()
 }
 
-/// Bytes of a page that is being decoded, and of its dictionary, as most writers limit them.
-const PAGE_BYTES: usize = 1 << 20;
 /// Column chunks of fewer bytes are many small buffers.
 const SMALL_CHUNK: usize = 256 << 10;
 
@@ -63,13 +62,27 @@ impl ParquetUnits {
 impl ParquetUnits {
     /// A file of which only the size is known.
     pub(super) fn unknown(file: usize, size: u64) -> Self {
-        let unit = Unit { file, range: (0, size), first_row: Some(0), bytes: size as usize, held_bytes: size as usize };
+        let unit = Unit {
+            file,
+            range: (0, size),
+            first_row: Some(0),
+            bytes: size as usize,
+            held_bytes: size as usize,
+            pieces: None,
+        };
         Self { units: vec![unit], is_partial: true, ..Self::default() }
     }
 }
 
-/// The row groups of file number `file`, which has `size` bytes, for a scan of these columns.
-pub(super) fn units(file: usize, size: u64, footer: &ParquetMetaData, columns: &[&str]) -> ParquetUnits {
+/// The row groups of file number `file`, which has `size` bytes, for a scan of these columns, of which a task should not hold
+/// more than `most_bytes` at once.
+pub(super) fn units(
+    file: usize,
+    size: u64,
+    footer: &ParquetMetaData,
+    columns: &[&str],
+    most_bytes: usize,
+) -> ParquetUnits {
     let mut found = ParquetUnits { rows: footer.file_metadata().num_rows() as usize, ..Default::default() };
     let (mut begin, mut first_row) = (0, 0);
     for (index, group) in footer.row_groups().iter().enumerate() {
@@ -77,16 +90,20 @@ pub(super) fn units(file: usize, size: u64, footer: &ParquetMetaData, columns: &
         let next = footer.row_groups().get(index + 1).map_or(size, first_byte);
         let wanted = || group.columns().iter().filter(|column| is_among(column, columns));
         // The reader fetches all chunks of a row group before it decodes the first page.
-        let held_bytes = wanted().map(held_bytes).sum();
+        let whole_bytes = wanted().map(held_bytes).sum();
+        let (pieces, held_bytes) = match Pieces::new(footer, index, wanted(), whole_bytes, most_bytes) {
+            Some((pieces, of_piece)) => (Some(pieces), of_piece),
+            None => (None, whole_bytes),
+        };
         let bytes = group.total_byte_size().max(0) as usize;
-        found.units.push(Unit { file, range: (begin, next), first_row: Some(first_row), bytes, held_bytes });
+        found.units.push(Unit { file, range: (begin, next), first_row: Some(first_row), bytes, held_bytes, pieces });
         first_row += group.num_rows().max(0) as usize;
         let decoded: usize = wanted().map(|column| decoded_bytes(column, group.num_rows())).sum();
         found.row_bytes = found.row_bytes.max(decoded.div_ceil(group.num_rows().max(1) as usize));
         begin = next;
     }
     if found.units.is_empty() {
-        found.units.push(Unit { file, range: (0, size), first_row: Some(0), bytes: 0, held_bytes: 0 });
+        found.units.push(Unit { file, range: (0, size), first_row: Some(0), bytes: 0, held_bytes: 0, pieces: None });
     }
     found
 }
@@ -97,6 +114,7 @@ fn is_among(column: &ColumnChunkMetaData, columns: &[&str]) -> bool {
 
 fn held_bytes(column: &ColumnChunkMetaData) -> usize {
     let (compressed, decoded) = (column.compressed_size().max(0) as usize, column.uncompressed_size().max(0) as usize);
+    // A page that is being decoded, and its dictionary.
     let bytes = compressed + decoded.min(2 * PAGE_BYTES);
     // Small buffers grow, and an allocator has four sizes between a power of two and the next. Of large ones, what is
     // not written to takes no memory.

@@ -24,6 +24,8 @@ pub(crate) const LEAST_MERGE_PART: usize = 16;
 const MOST_TRIFLE: usize = 2 << 20;
 /// The same as a part of the limit.
 const TRIFLE_PART: usize = 16;
+/// The batch with which a sort begins is not refused up to this part of the limit, whatever others have.
+const BATCH_PART: usize = 8;
 /// How often the groups of an aggregate are there again while its table doubles, or is sorted to be spilled.
 const COPIES_OF_GROUPS: usize = 2;
 /// What repartitions may have together, as a part of the memory of operators: they hold batches for partitions that are
@@ -169,8 +171,9 @@ impl SharedMemoryPool {
                 let wanted = holds.consumer + additional;
                 let trifle = wanted <= self.trifle();
                 must = match holds.kind {
-                    // A sort cannot begin without a batch and what its merge sets aside.
-                    Kind::Sorter => trifle,
+                    // A sort cannot begin without a batch and what its merge sets aside. With nothing to spill, a refusal
+                    // would be its end; the batch is there in any case.
+                    Kind::Sorter => trifle || (reservation.size() == 0 && wanted <= self.budget().limit() / BATCH_PART),
                     Kind::Merge => trifle || holds.takes_over(wanted),
                     // Groups into which what was spilled is merged, by another reservation of the same aggregate.
                     Kind::Grouping => {
@@ -668,6 +671,19 @@ mod tests {
         count.try_grow(600 << 10).unwrap_err();
         drop(tasks);
         count.try_grow(600 << 10).unwrap();
+    }
+
+    #[test]
+    fn a_sort_begins_whatever_others_have() {
+        let store = store(16 << 20);
+        let owner = Arc::new(Owner::default());
+        let _tasks = store.working_set(&owner, 17 << 20).unwrap();
+        let pool: Arc<dyn MemoryPool> = Arc::new(SharedMemoryPool::new(Arc::clone(&store)));
+        let sort = MemoryConsumer::new("ExternalSorter[0]").with_can_spill(true).register(&pool);
+        sort.try_grow(3 << 20).unwrap_err();
+        sort.try_grow(2 << 20).unwrap();
+        // Now there is something to spill.
+        sort.try_grow(2 << 20).unwrap_err();
     }
 
     #[test]

@@ -6,26 +6,23 @@
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
-use datafusion::arrow::array::{RecordBatch, UInt32Array};
-use datafusion::arrow::compute::{SortOptions, concat_batches, take_record_batch};
-use datafusion::arrow::row::{RowConverter, SortField};
-use datafusion::common::{DataFusionError, Result, resources_err};
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::compute::SortOptions;
+use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
+use datafusion::physical_expr::PhysicalSortExpr;
 use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 
 use super::ordered::{RowOrder, Together};
 use super::runs::{Coding, Runs, cuts, equal_parts, equal_ranges};
-use crate::block::{TaskId, sliced_bytes};
-use crate::config::{BlockyardOptions, ByteSize};
+use super::sorted::Sorting;
+use crate::block::TaskId;
+use crate::config::BlockyardOptions;
 use crate::physical::memory::{block_bytes, query_memory};
 use crate::physical::stage::StageMetrics;
-use crate::runtime::on_io_thread;
-use crate::store::WorkingSet;
 
-/// What sorting a block takes: its rows as they come, joined with their keys, and sorted.
-const SORT_COPIES: usize = 4;
 /// A block has at most this part of the memory, where nobody says how many there are.
 const BLOCK_PART: usize = 16;
 const LEAST_BLOCK_BYTES: usize = 1 << 20;
@@ -38,8 +35,8 @@ const MOST_TOGETHER_BYTES: usize = 32 << 20;
 pub(super) struct Hashed {
     runs: Arc<Runs>,
     tasks: Vec<Part>,
-    /// What the rows of a block are sorted by; nothing where they stay as they come.
-    sort: Vec<Arc<dyn PhysicalExpr>>,
+    /// How the rows of a block are sorted, unless they stay as they come.
+    sorting: Option<Sorting>,
     /// Tasks that are so small that several are read together.
     together: Together,
 }
@@ -87,8 +84,10 @@ pub(super) async fn map_side(
         [first, .., last] => runs.bytes_in(&(*first.codes.start()..=*last.codes.end())),
         _ => 0,
     });
-    let sort = if sort { keys } else { Vec::new() };
-    Ok(Hashed { runs: Arc::new(runs), tasks, sort, together })
+    let options = SortOptions { descending: false, nulls_first: false };
+    let by = || keys.into_iter().map(|expr| PhysicalSortExpr { expr, options }).collect();
+    let sorting = sort.then(|| Sorting::new(by(), input.schema(), context, threads, stage.owner())).transpose()?;
+    Ok(Hashed { runs: Arc::new(runs), tasks, sorting, together })
 }
 
 /// One task, or several where it would give several blocks: of a key that many rows have all threads write some.
@@ -119,91 +118,22 @@ impl Hashed {
 
     /// The rows of an output task: those with equal keys in the order of the input.
     pub(super) fn read(self: Arc<Self>, task: usize) -> BoxStream<'static, Result<RecordBatch>> {
-        match (self.together.is_of_use(), self.sort.is_empty()) {
-            (true, unsorted) => {
+        let Part { id, codes, runs } = self.tasks[task].clone();
+        let sorting = self.sorting.clone();
+        let rows = match self.together.is_of_use() {
+            false => self.runs.stream(runs, codes),
+            true => {
                 let rows = async move {
                     let range = |task: usize| self.tasks[task].codes.clone();
                     let (ordered, number) = self.together.rows_of(task, &self.runs, range, RowOrder::Input).await?;
-                    let rows = ordered.batches(number);
-                    if unsorted {
-                        return Ok::<_, DataFusionError>(stream::iter(rows).boxed());
-                    }
-                    let (batches, reserved) = on_io_thread(move || self.sorted(task, rows)).await?;
-                    Ok(pieces(batches, reserved))
+                    Ok::<_, DataFusionError>(stream::iter(ordered.batches(number)))
                 };
                 stream::once(rows).try_flatten().boxed()
             }
-            (false, true) => {
-                let Part { codes, runs, .. } = self.tasks[task].clone();
-                self.runs.stream(runs, codes)
-            }
-            (false, false) => {
-                let sorted = on_io_thread(move || self.sorted(task, self.batches(task)));
-                stream::once(sorted).map_ok(|(batches, reserved)| pieces(batches, reserved)).try_flatten().boxed()
-            }
-        }
-    }
-
-    /// The rows of a task that is read for itself. Blocks.
-    fn batches(&self, task: usize) -> impl Iterator<Item = Result<RecordBatch>> {
-        let Part { codes, mut runs, .. } = self.tasks[task].clone();
-        let read = move || {
-            (!runs.is_empty()).then(|| {
-                let read = self.runs.read(runs.clone(), &codes);
-                // What cannot be read is the last.
-                runs.start = read.as_ref().map_or(runs.end, |(_, number)| runs.start + number);
-                read.map(|(batches, _)| batches)
-            })
         };
-        std::iter::from_fn(read).flat_map(|read| match read {
-            Ok(batches) => batches.into_iter().map(Ok).collect(),
-            Err(e) => vec![Err(e)],
-        })
-    }
-
-    fn sorted(
-        &self,
-        task: usize,
-        rows: impl Iterator<Item = Result<RecordBatch>>,
-    ) -> Result<(Vec<RecordBatch>, WorkingSet)> {
-        let mut reserved = self.runs.store.working_set(&self.runs.owner, 0)?;
-        let (mut batches, mut bytes) = (Vec::new(), 0);
-        for batch in rows {
-            let batch = batch?;
-            bytes += sliced_bytes(&batch);
-            if !reserved.try_resize(SORT_COPIES * bytes)? {
-                return resources_err!(
-                    "the rows of block {task} have {} so far, and do not fit in memory {SORT_COPIES} times to be sorted by their \
-                     keys; more blocks would help, unless they are of one key",
-                    ByteSize(bytes)
-                );
-            }
-            batches.push(batch);
+        match sorting {
+            None => rows,
+            Some(sorting) => stream::once(sorting.sorted(id, rows)).try_flatten().boxed(),
         }
-        let rows = concat_batches(&self.runs.schema, &batches)?;
-        drop(batches);
-        let keys: Vec<_> =
-            self.sort.iter().map(|key| key.evaluate(&rows)?.into_array(rows.num_rows())).collect::<Result<_>>()?;
-        let options = SortOptions { descending: false, nulls_first: false };
-        let fields = keys.iter().map(|key| SortField::new_with_options(key.data_type().clone(), options)).collect();
-        let keys = RowConverter::new(fields)?.convert_columns(&keys)?;
-        let mut order: Vec<u32> = (0..rows.num_rows() as u32).collect();
-        // Equal keys stay in the order of the input.
-        order.sort_by(|a, b| keys.row(*a as usize).cmp(&keys.row(*b as usize)));
-        let sorted = take_record_batch(&rows, &UInt32Array::from(order))?;
-        let size = self.runs.batch_rows.max(1);
-        let starts = (0..sorted.num_rows()).step_by(size);
-        let batches = starts.map(|start| sorted.slice(start, size.min(sorted.num_rows() - start))).collect();
-        reserved.resize(bytes)?;
-        Ok((batches, reserved))
     }
-}
-
-fn pieces(batches: Vec<RecordBatch>, reserved: WorkingSet) -> BoxStream<'static, Result<RecordBatch>> {
-    stream::iter(batches)
-        .map(move |batch| {
-            let _held = &reserved;
-            Ok(batch)
-        })
-        .boxed()
 }

@@ -81,6 +81,114 @@ impl Order {
     }
 }
 
+/// Rows on their way.
+type Batches = BoxStream<'static, Result<RecordBatch>>;
+
+/// How rows are sorted, and where to.
+#[derive(Debug, Clone)]
+pub(super) struct Sorting {
+    order: Order,
+    /// The most bytes of a run: what is sorted at once.
+    run_bytes: usize,
+    /// The most bytes of a bucket: what is merged at once.
+    bucket_bytes: usize,
+    batch_rows: usize,
+    store: Arc<BlockStore>,
+    owner: Arc<Owner>,
+}
+
+impl Sorting {
+    /// Of rows with columns of `schema` in a query of which `threads` sort at the same time, for an operator.
+    pub(super) fn new(
+        by: Vec<PhysicalSortExpr>,
+        schema: SchemaRef,
+        context: &TaskContext,
+        threads: usize,
+        owner: &Arc<Owner>,
+    ) -> Result<Self> {
+        let (store, memory) = (BlockStore::of_task(context)?, query_memory(context)?);
+        let run_bytes = RUN_BYTES.min(memory / (8 * threads)).max(1);
+        let threads = context.session_config().target_partitions();
+        let block_bytes = BlockyardOptions::from_task(context).block_bytes(threads);
+        let bucket_bytes = block_bytes.min(memory / (8 * threads)).max(LEAST_BUCKET_BYTES);
+        let batch_rows = context.session_config().batch_size().max(1);
+        Ok(Self { order: Order { by, schema }, run_bytes, bucket_bytes, batch_rows, store, owner: Arc::clone(owner) })
+    }
+
+    fn working_set(&self) -> Result<WorkingSet> {
+        self.store.working_set(&self.owner, COPIES * self.run_bytes)
+    }
+
+    /// A run of rows of a task, put into the store.
+    fn run(&self, task: TaskId, batches: Vec<RecordBatch>) -> Result<Run> {
+        let (block, firsts) = sorted_run(&self.order, batches)?;
+        let handle = self.store.put_pieces(block, NextUse::AfterInput, &self.owner)?;
+        Ok(Run { task, handle, firsts })
+    }
+
+    /// All rows of a task in order: at once if they are one run, and merged from runs otherwise.
+    pub(super) async fn sorted(self, task: TaskId, rows: Batches) -> Result<Batches> {
+        let (mut rows, mut runs, mut taken) = (Unsorted::new(rows, self.run_bytes), Vec::new(), 0);
+        let reserved = self.working_set()?;
+        loop {
+            let batches = rows.next_run().await?;
+            if runs.is_empty() && rows.have_ended() {
+                let keys = batches.iter().map(|batch| self.order.keys(batch)).collect::<Result<Vec<_>>>()?;
+                return Ok(stream::iter(self.merged(batches, &keys, reserved).batches()).boxed());
+            }
+            taken += num_rows(&batches);
+            runs.push(self.run(task.child(runs.len()), batches)?);
+            if rows.have_ended() {
+                break;
+            }
+        }
+        drop(reserved);
+        let sorted = Arc::new(Sorted::new(self, runs, 1, None)?);
+        check_rows(|| format!("sorting the rows of task {task}"), taken, sorted.num_rows())?;
+        Ok(stream::iter(0..sorted.num_tasks()).flat_map(move |bucket| Arc::clone(&sorted).read(bucket)).boxed())
+    }
+
+    fn merged(&self, batches: Vec<RecordBatch>, keys: &[Rows], reserved: WorkingSet) -> Merged {
+        let (schema, places) = (Arc::clone(&self.order.schema), places(keys));
+        Merged { schema, batch_rows: self.batch_rows, batches, places, _reserved: reserved }
+    }
+}
+
+/// Rows as they come, so many at once as are sorted at once.
+struct Unsorted {
+    rows: Batches,
+    /// What did not fit any more; nothing behind the last.
+    next: Option<RecordBatch>,
+    run_bytes: usize,
+}
+
+impl Unsorted {
+    fn new(rows: Batches, run_bytes: usize) -> Self {
+        Self { rows, next: None, run_bytes }
+    }
+
+    /// The rows of the next run; none at the end.
+    async fn next_run(&mut self) -> Result<Vec<RecordBatch>> {
+        let mut run: Vec<_> = self.next.take().into_iter().collect();
+        let mut bytes: usize = run.iter().map(sliced_bytes).sum();
+        while let Some(batch) = self.rows.try_next().await? {
+            let more = sliced_bytes(&batch);
+            if !run.is_empty() && bytes + more > self.run_bytes {
+                self.next = Some(batch);
+                break;
+            }
+            bytes += more;
+            run.extend((batch.num_rows() > 0).then_some(batch));
+        }
+        Ok(run)
+    }
+
+    /// Whether the run that was asked for was the last.
+    fn have_ended(&self) -> bool {
+        self.next.is_none()
+    }
+}
+
 /// Whether rows of these columns can be sorted here.
 pub(crate) fn can_sort(by: &LexOrdering, schema: &SchemaRef) -> bool {
     let order = Order { by: by.iter().cloned().collect(), schema: Arc::clone(schema) };
@@ -130,18 +238,14 @@ struct Run {
     firsts: Vec<First>,
 }
 
-/// All rows of a map side in runs, and where the buckets are cut.
+/// All rows in runs, and where the buckets are cut.
 #[derive(Debug)]
 pub(super) struct Sorted {
     runs: Vec<Run>,
     cuts: Vec<Place>,
     /// The numbers of the buckets of each output task.
     tasks: Vec<Range<usize>>,
-    order: Order,
-    bucket_bytes: usize,
-    batch_rows: usize,
-    store: Arc<BlockStore>,
-    owner: Arc<Owner>,
+    sorting: Sorting,
 }
 
 /// The map side: sorts the rows of `input`'s tasks in runs.
@@ -152,39 +256,28 @@ pub(super) async fn map_side(
     by: &LexOrdering,
     boundaries: Option<&[ScalarValue]>,
 ) -> Result<Sorted> {
-    let store = BlockStore::of_task(context)?;
-    let order = Order { by: by.iter().cloned().collect(), schema: input.schema() };
     let partitions = input.output_partitioning().partition_count();
-    let memory = query_memory(context)?;
-    let run_bytes = RUN_BYTES.min(memory / (8 * partitions)).max(1);
+    let sorting = Sorting::new(by.iter().cloned().collect(), input.schema(), context, partitions, stage.owner())?;
     let mut drivers = Vec::new();
     for partition in 0..partitions {
         let mut tasks = task_stream(input, partition, Arc::clone(context))?;
-        let (store, stage, order) = (Arc::clone(&store), stage.clone(), order.clone());
+        let (stage, sorting) = (stage.clone(), sorting.clone());
         drivers.push(async move {
             let mut runs = Vec::new();
             while let Some(task) = tasks.try_next().await? {
-                let mut task = stage.measure(task);
-                let _reserved = store.working_set(stage.owner(), COPIES * run_bytes)?;
-                let (mut batches, mut bytes, mut taken, mut given) = (Vec::new(), 0, 0, 0);
+                let task = stage.measure(task);
+                let _reserved = sorting.working_set()?;
+                let (mut rows, mut taken, mut given) = (Unsorted::new(task.batches, sorting.run_bytes), 0, 0);
                 loop {
-                    let batch = task.batches.try_next().await?;
-                    let more = batch.as_ref().map_or(0, sliced_bytes);
-                    if !batches.is_empty() && (batch.is_none() || bytes + more > run_bytes) {
-                        let (block, firsts) = sorted_run(&order, std::mem::take(&mut batches), bytes)?;
-                        let handle = store.put_pieces(block, NextUse::AfterInput, stage.owner())?;
-                        given += handle.metadata().num_rows;
-                        runs.push(Run { task: task.id.child(runs.len()), handle, firsts });
-                        bytes = 0;
+                    let batches = rows.next_run().await?;
+                    if !batches.is_empty() {
+                        taken += num_rows(&batches);
+                        let run = sorting.run(task.id.child(runs.len()), batches)?;
+                        given += run.handle.metadata().num_rows;
+                        runs.push(run);
                     }
-                    match batch {
-                        Some(batch) if batch.num_rows() == 0 => {}
-                        Some(batch) => {
-                            bytes += more;
-                            taken += batch.num_rows();
-                            batches.push(batch);
-                        }
-                        None => break,
+                    if rows.have_ended() {
+                        break;
                     }
                 }
                 check_rows(|| format!("sorting the rows of task {}", task.id), taken, given)?;
@@ -194,19 +287,16 @@ pub(super) async fn map_side(
     }
     let mut runs: Vec<Run> = Drivers::start(drivers).finish().await?.into_iter().flatten().collect();
     runs.sort_by(|a, b| a.task.cmp(&b.task));
-    let threads = context.session_config().target_partitions();
-    let block_bytes = BlockyardOptions::from_task(context).block_bytes(threads);
-    let most = block_bytes.min(memory / (8 * threads)).max(LEAST_BUCKET_BYTES);
-    let total: usize = runs.iter().map(|run| run.handle.metadata().size_bytes).sum();
-    // Each thread has one at least, unless there is next to nothing.
-    let bucket_bytes = most.min((total / threads).max(LEAST_BUCKET_BYTES));
-    let (cuts, tasks) = tasks(cuts(&runs, bucket_bytes), order.boundaries(boundaries)?);
-    let (batch_rows, owner) = (context.session_config().batch_size(), Arc::clone(stage.owner()));
-    Ok(Sorted { runs, cuts, tasks, order, bucket_bytes, batch_rows, store, owner })
+    Sorted::new(sorting, runs, context.session_config().target_partitions(), boundaries)
+}
+
+fn num_rows(batches: &[RecordBatch]) -> usize {
+    batches.iter().map(RecordBatch::num_rows).sum()
 }
 
 /// Batches in order, as one block whose batches are slices of one.
-fn sorted_run(order: &Order, batches: Vec<RecordBatch>, bytes: usize) -> Result<(Block, Vec<First>)> {
+fn sorted_run(order: &Order, batches: Vec<RecordBatch>) -> Result<(Block, Vec<First>)> {
+    let bytes: usize = batches.iter().map(sliced_bytes).sum();
     let keys = batches.iter().map(|batch| order.keys(batch)).collect::<Result<Vec<_>>>()?;
     let places = places(&keys);
     let together = interleave_record_batch(&batches.iter().collect::<Vec<_>>(), &places)?;
@@ -308,6 +398,15 @@ fn tasks(mut cuts: Vec<Place>, boundaries: Option<Vec<Place>>) -> (Vec<Place>, V
 }
 
 impl Sorted {
+    /// Runs in the order of their tasks, cut so that each of `threads` has a bucket at least, unless there is next to nothing.
+    fn new(sorting: Sorting, runs: Vec<Run>, threads: usize, boundaries: Option<&[ScalarValue]>) -> Result<Self> {
+        let total: usize = runs.iter().map(|run| run.handle.metadata().size_bytes).sum();
+        let bucket_bytes = sorting.bucket_bytes.min((total / threads).max(LEAST_BUCKET_BYTES));
+        let (cuts, tasks) = tasks(cuts(&runs, bucket_bytes), sorting.order.boundaries(boundaries)?);
+        let sorting = Sorting { bucket_bytes, ..sorting };
+        Ok(Self { runs, cuts, tasks, sorting })
+    }
+
     /// Rows of all tasks.
     pub(super) fn num_rows(&self) -> usize {
         self.runs.iter().map(|run| run.handle.metadata().num_rows).sum()
@@ -325,16 +424,13 @@ impl Sorted {
                 let sorted = Arc::clone(&self);
                 on_io_thread(move || sorted.merge(bucket))
             })
-            .map_ok(|merged| {
-                let starts = (0..merged.places.len()).step_by(merged.batch_rows);
-                stream::iter(starts).map(move |start| merged.batch(start))
-            })
+            .map_ok(|merged| stream::iter(merged.batches()))
             .try_flatten()
             .boxed()
     }
 
     fn merge(&self, bucket: usize) -> Result<Merged> {
-        let reserved = self.store.working_set(&self.owner, COPIES * self.bucket_bytes)?;
+        let reserved = self.sorting.store.working_set(&self.sorting.owner, COPIES * self.sorting.bucket_bytes)?;
         let (from, to) = (bucket.checked_sub(1).map(|before| &self.cuts[before]), self.cuts.get(bucket));
         let (mut batches, mut keys) = (Vec::new(), Vec::new());
         for number in 0..self.runs.len() {
@@ -343,9 +439,7 @@ impl Sorted {
                 keys.push(of_batch);
             }
         }
-        let places = places(&keys);
-        let (schema, batch_rows) = (Arc::clone(&self.order.schema), self.batch_rows.max(1));
-        Ok(Merged { schema, batch_rows, batches, places, _reserved: reserved })
+        Ok(self.sorting.merged(batches, &keys, reserved))
     }
 
     /// The rows of a run between two places, with their keys.
@@ -374,7 +468,7 @@ impl Sorted {
             return Ok(None);
         }
         let rows = group.copied()?;
-        let keys = self.order.keys(&rows)?;
+        let keys = self.sorting.order.keys(&rows)?;
         let begin = run.firsts[first].row;
         let row_of = |place: &Place| {
             let (mut low, mut high) = (0, keys.num_rows());
@@ -395,7 +489,7 @@ impl Sorted {
             return Ok(Some((rows, keys)));
         }
         let rows = rows.slice(start, end - start);
-        let keys = self.order.keys(&rows)?;
+        let keys = self.sorting.order.keys(&rows)?;
         Ok(Some((rows, keys)))
     }
 }
@@ -414,6 +508,11 @@ struct Merged {
 }
 
 impl Merged {
+    /// The rows in order, copied batch by batch.
+    fn batches(self) -> impl Iterator<Item = Result<RecordBatch>> {
+        (0..self.places.len()).step_by(self.batch_rows).map(move |start| self.batch(start))
+    }
+
     fn batch(&self, start: usize) -> Result<RecordBatch> {
         let places = &self.places[start..(start + self.batch_rows).min(self.places.len())];
         let batch = interleave_record_batch(&self.batches.iter().collect::<Vec<_>>(), places)?;

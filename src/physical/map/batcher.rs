@@ -7,10 +7,12 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::array::make_comparator;
 use datafusion::arrow::compute::{SortOptions, concat_batches, partition};
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::Result;
+use datafusion::common::{Result, resources_err};
 
-use crate::block::{Block, OutputBuffer};
+use crate::block::{Block, OutputBuffer, sliced_bytes};
+use crate::config::ByteSize;
 use crate::functions::BatchSize;
+use crate::store::WorkingSet;
 
 /// Cuts and joins batches; rows are copied only where a batch is put together from several.
 pub(super) enum Batcher {
@@ -31,6 +33,9 @@ pub(super) enum Batcher {
         /// The group or piece that has begun, and its rows.
         open: Vec<RecordBatch>,
         rows: usize,
+        /// Bytes of the batches of which it has all rows, and what is reserved for them.
+        bytes: usize,
+        reserved: Option<WorkingSet>,
     },
 }
 
@@ -45,9 +50,15 @@ impl Batcher {
     }
 
     /// Groups of rows with equal values in the columns `keys`, those of more than `most_rows` in pieces. Rows of a
-    /// group are neighbours.
-    pub(super) fn groups(keys: Arc<[usize]>, most_rows: usize, schema: SchemaRef) -> Self {
-        Self::Groups { keys, most_rows, schema, incoming: VecDeque::new(), open: Vec::new(), rows: 0 }
+    /// group are neighbours. Groups of many batches take memory from `reserved`.
+    pub(super) fn groups(
+        keys: Arc<[usize]>,
+        most_rows: usize,
+        schema: SchemaRef,
+        reserved: Option<WorkingSet>,
+    ) -> Self {
+        let (incoming, open) = (VecDeque::new(), Vec::new());
+        Self::Groups { keys, most_rows, schema, incoming, open, rows: 0, bytes: 0, reserved }
     }
 
     pub(super) fn push(&mut self, batch: RecordBatch) {
@@ -87,7 +98,7 @@ impl Batcher {
                 }
                 Ok(Some(join(schema, pieces)?))
             }
-            Self::Groups { keys, most_rows, schema, incoming, open, rows } => {
+            Self::Groups { keys, most_rows, schema, incoming, open, rows, bytes, reserved } => {
                 while let Some(batch) = incoming.pop_front() {
                     if batch.num_rows() == 0 {
                         continue;
@@ -105,14 +116,16 @@ impl Batcher {
                         incoming.push_front(batch.slice(taken, batch.num_rows() - taken));
                     }
                     if taken < batch.num_rows() || *rows == *most_rows {
-                        *rows = 0;
+                        (*rows, *bytes) = (0, 0);
                         return Ok(Some(join(schema, std::mem::take(open))?));
                     }
+                    *bytes += sliced_bytes(&batch);
+                    reserve(reserved.as_mut(), *bytes)?;
                 }
                 if !ended || open.is_empty() {
                     return Ok(None);
                 }
-                *rows = 0;
+                (*rows, *bytes) = (0, 0);
                 Ok(Some(join(schema, std::mem::take(open))?))
             }
             Self::WholeBlocks(buffer) => {
@@ -123,6 +136,18 @@ impl Batcher {
                 }
             }
         }
+    }
+}
+
+/// Room for a group that has so many bytes up to now. It is joined into one batch for its function.
+fn reserve(reserved: Option<&mut WorkingSet>, bytes: usize) -> Result<()> {
+    match reserved.map_or(Ok(true), |reserved| reserved.try_resize(2 * bytes))? {
+        true => Ok(()),
+        false => resources_err!(
+            "a group has {} so far, and does not fit in memory twice to be given to its function; batch_size => n gives it in \
+             pieces of n rows",
+            ByteSize(bytes)
+        ),
     }
 }
 
@@ -184,7 +209,7 @@ mod tests {
     fn without_keys_all_rows_are_one_group() {
         let one = record_batch!(("x", Int32, [1, 2, 3, 4, 5])).unwrap();
         for (most_rows, expected) in [(usize::MAX, &[8][..]), (3, &[3, 3, 2])] {
-            let mut batcher = Batcher::groups(Arc::new([]), most_rows, one.schema());
+            let mut batcher = Batcher::groups(Arc::new([]), most_rows, one.schema(), None);
             batcher.push(one.clone());
             batcher.push(one.slice(2, 3));
             let mut sizes: Vec<_> = std::iter::from_fn(|| batcher.next(false).unwrap()).map(|b| b.num_rows()).collect();
@@ -211,7 +236,7 @@ mod tests {
         for (most_rows, expected) in
             [(usize::MAX, &[2, 3, 1, 2, 2][..]), (2, &[2, 2, 1, 1, 2, 2]), (1, &[1; 10]), (3, &[2, 3, 1, 2, 2])]
         {
-            let mut batcher = Batcher::groups(Arc::new([0]), most_rows, input[0].schema());
+            let mut batcher = Batcher::groups(Arc::new([0]), most_rows, input[0].schema(), None);
             let mut sizes = Vec::new();
             for batch in &input {
                 batcher.push(batch.clone());

@@ -24,7 +24,8 @@ use crate::physical::failures::StageRows;
 use crate::physical::input_order::InputOrder;
 use crate::physical::read_files::ReadFiles;
 use crate::physical::tasks::{
-    Task, TaskPlan, TaskStream, as_task_plan, execute_tasks, is_ordered, properties, task_stream, unmeasured_tasks,
+    Task, TaskPlan, TaskStream, as_task_plan, execute_tasks, is_ordered, owner_of, properties, task_stream,
+    unmeasured_tasks,
 };
 use crate::physical::{QueueExec, ReadExec, StageMetrics};
 use crate::runtime::OpId;
@@ -71,12 +72,12 @@ impl MapExec {
     /// The tasks, through all steps.
     fn run_steps(&self, tasks: TaskStream, partition: usize, context: Arc<TaskContext>) -> TaskStream {
         let (steps, log, rows) = (self.steps.clone(), self.stage.failures(), self.rows.join(partition, &context));
-        let read = read_below(&self.input);
+        let (read, owner) = (read_below(&self.input), owner_of(self, &context));
         let run = move |Task { id, mut batches, input }: Task| {
             for (place, step) in steps.iter().enumerate() {
-                let (context, log) = (Arc::clone(&context), Arc::clone(&log));
+                let (context, log, owner) = (Arc::clone(&context), Arc::clone(&log), Arc::clone(&owner));
                 let files = read.as_ref().and_then(|read| read.of_block(&id));
-                let task = StepTask { id: id.clone(), context, log, rows: rows.of_step(place), files };
+                let task = StepTask { id: id.clone(), context, log, rows: rows.of_step(place), owner, files };
                 batches = step.run(batches, task)?;
             }
             Ok(Task { id, batches, input })

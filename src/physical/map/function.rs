@@ -22,7 +22,8 @@ use crate::error::{ErrorContext, one_message};
 use crate::functions::{BatchSize, Failures, FunctionRef, OnError};
 use crate::physical::failures::{Retries, is_of_data};
 use crate::physical::tasks::stream_of;
-use crate::runtime::holding_up;
+use crate::runtime::{UnderWay, holding_up};
+use crate::store::BlockStore;
 
 /// Calls a function.
 #[derive(Debug)]
@@ -122,7 +123,10 @@ impl MapStep for FunctionStep {
         let retries = Retries::of_maps(&options);
         let schema = Arc::clone(&self.input_schema);
         let batcher = match &self.groups {
-            Some((keys, most_rows)) => Batcher::groups(Arc::clone(keys), *most_rows, schema),
+            Some((keys, most_rows)) => {
+                let reserved = BlockStore::of_task(&task.context)?.working_set(&task.owner, 0)?;
+                Batcher::groups(Arc::clone(keys), *most_rows, schema, Some(reserved))
+            }
             None => Batcher::new(self.batch_size, self.target_block_bytes, schema),
         };
         let caller = Caller { call: Arc::clone(&self.call), retries, task: task.clone(), diverted };
@@ -146,6 +150,7 @@ impl Call {
     /// nothing, for whatever rows.
     async fn once(&self, batch: RecordBatch) -> std::result::Result<RecordBatch, Failed> {
         let rows = batch.num_rows();
+        let _under_way = UnderWay::begin();
         let returned = match self.function.is_async() {
             true => self.function.call_async(batch).await,
             false => self.function.call(batch),

@@ -30,6 +30,7 @@ use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use super::FilesOfTask;
 use super::failures::{FailureLog, StepRows};
 use crate::block::TaskId;
+use crate::store::Owner;
 
 /// The task that a step works for.
 #[derive(Debug, Clone)]
@@ -42,6 +43,8 @@ pub(crate) struct StepTask {
     pub(crate) log: Arc<FailureLog>,
     /// Rows of the step, in all tasks of this execution.
     pub(crate) rows: Arc<StepRows>,
+    /// On whose behalf it takes memory.
+    pub(crate) owner: Arc<Owner>,
     /// The files that the task reads, where that is known.
     pub(crate) files: Option<FilesOfTask>,
 }

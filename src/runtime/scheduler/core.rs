@@ -50,6 +50,10 @@ const STORE_PART: u64 = 2;
 /// An operator that has given nothing for this long may give a block.
 const IDLE: Duration = Duration::from_secs(10);
 
+/// A query in which nothing has been under way for so long will never end. What is under way is seen at once, so this is for
+/// clocks that jump and machines that halt.
+const STILL: Duration = Duration::from_secs(10);
+
 /// What an operator waits for of which nobody asks for anything that it could get.
 fn idle_wait(op: &Op) -> Wait {
     let waits_for_actors = op.pool.as_ref().is_some_and(|pool| pool.state.in_flight > op.open());
@@ -588,6 +592,15 @@ impl Core {
     /// Whether any task of a query runs.
     pub(super) fn runs(&self, query: u64) -> bool {
         self.ops.values().any(|op| op.query == query && op.running > 0)
+    }
+
+    /// For how long a query has waited for nothing but itself, where that is so: all that it reads is known here, its
+    /// blocks are waited for, and for so long nothing has come. `quiet` is the time in which nothing was under way elsewhere.
+    pub(super) fn waits_for_itself(&self, query: u64, quiet: Duration, now: Duration) -> Option<Duration> {
+        let is_closed = |op: &Op| !op.spec.waits_outside && (op.spec.consumer.is_some() || op.consumer_waits);
+        let waits = now.saturating_sub(self.last_progress(query)?).min(quiet);
+        let all_closed = self.ops.values().filter(|op| op.query == query).all(is_closed);
+        (waits >= STILL && all_closed).then_some(waits)
     }
 
     /// When something last happened in a query.

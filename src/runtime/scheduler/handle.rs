@@ -113,9 +113,8 @@ impl Scheduler {
     }
 
     /// An error that explains what each operator of a query waits for, if nothing runs in it and nothing has happened
-    /// for so long; or at once, if what it waits for cannot come. `quiet` says for how long nothing has moved outside
-    /// of the scheduler.
-    pub(crate) fn check_progress(&self, query: u64, quiet: Duration, within: Option<Duration>) -> Result<()> {
+    /// `within` so long; or soon, if what it waits for cannot come.
+    pub(crate) fn check_progress(&self, query: u64, quiet: Quiet, within: Option<Duration>) -> Result<()> {
         let now = self.started.elapsed();
         let state = self.state.lock();
         if let Some((name, (resource, wanted, there))) = state.core.impossible(query) {
@@ -128,16 +127,24 @@ impl Scheduler {
                 state.core.explain(query, now)
             );
         }
-        match (state.core.last_progress(query), within) {
-            // A task may take as long as it likes.
-            (Some(last), Some(within)) if now.saturating_sub(last).min(quiet) >= within && !state.core.runs(query) => {
-                exec_err!(
-                    "no progress for {} s: {}; blockyard.execution_no_progress_timeout_s says how long to wait",
-                    within.as_secs(),
-                    state.core.explain(query, now)
-                )
-            }
-            _ => Ok(()),
+        let (Some(last), Some(within)) = (state.core.last_progress(query), within) else {
+            return Ok(());
+        };
+        // A task may take as long as it likes.
+        if now.saturating_sub(last).min(quiet.memory) >= within && !state.core.runs(query) {
+            return exec_err!(
+                "no progress for {} s: {}; blockyard.execution_no_progress_timeout_s says how long to wait",
+                within.as_secs(),
+                state.core.explain(query, now)
+            );
+        }
+        match state.core.waits_for_itself(query, quiet.memory.min(quiet.process), now) {
+            Some(waits) => exec_err!(
+                "the query waits for itself, which is a defect of Blockyard: nothing has been under way for {} s, and {}",
+                waits.as_secs(),
+                state.core.explain(query, now)
+            ),
+            None => Ok(()),
         }
     }
 
@@ -157,6 +164,15 @@ impl Scheduler {
             }
         }
     }
+}
+
+/// For how long nothing has moved outside of the scheduler.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quiet {
+    /// No memory was taken or given back.
+    pub(crate) memory: Duration,
+    /// Nothing was under way in this process.
+    pub(crate) process: Duration,
 }
 
 /// The option that says how much there is of a resource.

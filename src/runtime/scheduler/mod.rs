@@ -17,7 +17,7 @@ mod simulation;
 mod solver;
 
 pub(crate) use self::core::OpStatus;
-pub(crate) use handle::{OpHandle, Permit, Scheduler};
+pub(crate) use handle::{OpHandle, Permit, Quiet, Scheduler};
 pub use op::{OpId, OpView};
 pub(crate) use op::{OpSpec, Wait};
 pub use policies::{BackpressurePolicy, ConcurrencyCap, DownstreamCapacity, ResourceBudget};

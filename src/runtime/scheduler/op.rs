@@ -31,6 +31,8 @@ pub(crate) struct OpSpec {
     pub(crate) feeds_all_to_all: bool,
     /// The actors that run its tasks, if it has such.
     pub(crate) pool: Option<PoolSpec>,
+    /// Whether it may wait for what nobody here knows of, such as a table of somebody else.
+    pub(crate) waits_outside: bool,
 }
 
 /// Why an operator does not start more tasks than it has.

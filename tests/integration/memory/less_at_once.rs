@@ -1,8 +1,14 @@
 //! Plans that would be refused, and run because they work on less at once.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use blockyard::prelude::*;
+use datafusion::arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
+use datafusion::arrow::datatypes::Int64Type;
+use datafusion::common::exec_err;
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties};
 
 use crate::fixtures::{context_with, mib, rows};
 
@@ -81,4 +87,72 @@ async fn a_merge_of_sorted_inputs_keeps_them_together() {
         format!("SELECT sum(place * id) FROM (SELECT id, row_number() OVER (ORDER BY id) AS place FROM ({union}))");
     let scarce = context_with(2, |options| options.memory_limit = mib(32));
     assert_eq!(rows(&scarce, &sql).await, rows(&context_with(2, |_| {}), &sql).await);
+}
+
+/// A file of one row group: numbers and three texts of 32 bytes, 40 MB.
+fn write_row_group(path: &Path, says_where_pages_are: bool) {
+    let properties = WriterProperties::builder()
+        .set_max_row_group_row_count(Some(400_000))
+        .set_dictionary_enabled(false)
+        .set_offset_index_disabled(!says_where_pages_are)
+        .set_statistics_enabled(match says_where_pages_are {
+            true => EnabledStatistics::Page,
+            false => EnabledStatistics::Chunk,
+        })
+        .build();
+    let batch = |start: i64| {
+        let ids = Int64Array::from_iter_values(start..start + 10_000);
+        let text = |salt: i64| {
+            let texts =
+                ids.values().iter().map(|id| format!("{:032x}", (id * 6 + salt).wrapping_mul(0x9E37_79B9_7F4A)));
+            Arc::new(StringArray::from_iter_values(texts)) as ArrayRef
+        };
+        let columns = [("id", Arc::new(ids.clone()) as _), ("a", text(1)), ("b", text(2)), ("c", text(3))];
+        RecordBatch::try_from_iter(columns).unwrap()
+    };
+    let file = std::fs::File::create(path).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch(0).schema(), Some(properties)).unwrap();
+    for start in (0..400_000).step_by(10_000) {
+        writer.write(&batch(start)).unwrap();
+    }
+    assert_eq!(writer.close().unwrap().num_row_groups(), 1);
+}
+
+/// A row group larger than the limit is read page by page, where the file says where its pages are.
+#[tokio::test]
+async fn a_row_group_is_read_in_pieces() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("whole.parquet");
+    write_row_group(&path, true);
+    let read = format!("read_parquet('{}')", path.display());
+    let (plenty, scarce) = (context_with(2, |_| {}), context_with(2, |options| options.memory_limit = mib(24)));
+    let failing = |batch: RecordBatch| match batch["id"].as_primitive::<Int64Type>().values().contains(&333_333) {
+        true => exec_err!("not this row"),
+        false => Ok(batch),
+    };
+    scarce.register_batches("failing", failing);
+    let queries = [
+        format!("SELECT count(*), sum(id), min(a), max(b), min(c) FROM {read}"),
+        format!("SELECT id, b FROM {read} WHERE id % 40000 = 77"),
+        format!("SELECT id FROM {read} WHERE id BETWEEN 199990 AND 200010"),
+        format!("SELECT id, c FROM {read} LIMIT 3 OFFSET 300000"),
+        format!("SELECT sum(place * id) FROM (SELECT id, a, row_number() OVER () AS place FROM {read})"),
+        format!("SELECT count(*), max(a_1), min(b), max(c_1) FROM zip({read}, {read})"),
+        format!(
+            "SELECT id, path LIKE '%whole.parquet' FROM read_parquet('{}', include_paths => true) WHERE id = 255000",
+            path.display()
+        ),
+    ];
+    for sql in &queries {
+        assert_eq!(rows(&scarce, sql).await, rows(&plenty, sql).await, "{sql}");
+    }
+    // Its place in the file is known, whatever piece it is in.
+    let diverted =
+        format!("SELECT count(*) FROM map_batches({read}, 'failing', on_error => 'divert', divert_to => 'bad')");
+    assert_eq!(rows(&scarce, &diverted).await, ["399999"]);
+    assert_eq!(rows(&scarce, "SELECT id, _row FROM diverted('bad')").await, ["333333|333333"]);
+
+    write_row_group(&path, false);
+    let error = scarce.sql(&queries[0]).await.unwrap().take_all().await.unwrap_err().to_string();
+    assert!(error.contains("the plan needs at least") && error.contains("ReadExec"), "{error}");
 }

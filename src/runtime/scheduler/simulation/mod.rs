@@ -224,6 +224,7 @@ impl World {
                         consumer: consumer.and_then(|consumer| ids[consumer]),
                         feeds_all_to_all: stage.feeds_all_to_all,
                         pool: stage.pool,
+                        waits_outside: false,
                     };
                     core.add(number, &plan.limits, spec, Duration::ZERO).unwrap()
                 });

@@ -1,8 +1,10 @@
 //! Plans by chance, and the shapes of hangs that users of Ray have reported.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::super::op::OpView;
+use super::super::core::{Core, Ranking};
+use super::super::op::{OpSpec, OpView};
 use super::super::policies::{BackpressurePolicy, policies_by_name};
 use super::super::pool::PoolSpec;
 use super::super::resources::Resources;
@@ -287,4 +289,25 @@ fn eight_queries_end_at_about_the_same_time() {
     let ends: Vec<_> = world.queries.iter().map(|query| query.ended_at).collect();
     let (first, last) = (ends.iter().min().unwrap(), ends.iter().max().unwrap());
     assert!(first * 10 >= last * 8, "{ends:?}");
+}
+
+#[test]
+fn a_query_waits_for_itself_when_nothing_else_can_be_waited_for() {
+    let seconds = Duration::from_secs;
+    let told = |waits_outside: bool, consumer_waits: bool, quiet: u64| {
+        let total = Resources { milli_cpus: 1000, ..Resources::default() };
+        let mut core = Core::new(total, Vec::new(), Ranking::default());
+        let limits = Resources { milli_cpus: 1000, ..Resources::default() };
+        let last = OpSpec { waits_outside, ..OpSpec::default() };
+        let last = core.add(1, &limits, last, seconds(1)).unwrap();
+        let first = OpSpec { consumer: Some(last), ..OpSpec::default() };
+        core.add(1, &limits, first, seconds(1)).unwrap();
+        core.consumer_waits(last, consumer_waits, seconds(1));
+        core.waits_for_itself(1, seconds(quiet), seconds(16))
+    };
+    assert_eq!(told(false, true, 60), Some(seconds(15)));
+    assert_eq!(told(false, true, 12), Some(seconds(12)));
+    assert_eq!(told(false, true, 9), None, "something was under way");
+    assert_eq!(told(false, false, 60), None, "nobody asks for more");
+    assert_eq!(told(true, true, 60), None, "it may wait for others");
 }
