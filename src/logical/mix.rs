@@ -98,6 +98,22 @@ impl MixNode {
     }
 }
 
+/// The inputs with the columns that all of them have: pruning leaves some inputs, like groups, columns that nobody needs.
+fn narrowed(inputs: Vec<LogicalPlan>) -> Result<Vec<LogicalPlan>> {
+    let names = |plan: &LogicalPlan| plan.schema().fields().iter().map(|f| f.name().clone()).collect::<Vec<_>>();
+    let all: Vec<_> = inputs.iter().map(names).collect();
+    let common: Vec<&String> = all[0].iter().filter(|name| all.iter().all(|names| names.contains(name))).collect();
+    let narrow = |(plan, names): (LogicalPlan, &Vec<String>)| {
+        if names.len() == common.len() {
+            return Ok(plan);
+        }
+        let kept = plan.schema().iter().filter(|(_, field)| common.contains(&field.name()));
+        let kept: Vec<_> = kept.map(|column| Expr::Column(Column::from(column))).collect();
+        LogicalPlanBuilder::from(plan).project(kept)?.build()
+    };
+    inputs.into_iter().zip(&all).map(narrow).collect()
+}
+
 /// The inputs with the types that a union of them has.
 fn same_columns(inputs: Vec<LogicalPlan>) -> Result<Vec<LogicalPlan>> {
     let names = |plan: &LogicalPlan| plan.schema().fields().iter().map(|f| f.name().clone()).collect::<Vec<_>>();
@@ -154,7 +170,7 @@ impl UserDefinedLogicalNodeCore for MixNode {
     }
 
     fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
-        Self::of_same_columns(inputs, self.options.clone())
+        Self::of_same_columns(narrowed(inputs)?, self.options.clone())
     }
 
     fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {

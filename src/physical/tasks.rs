@@ -18,7 +18,8 @@ use futures::{StreamExt, TryStreamExt};
 use super::conservation::check_rows;
 use super::stored::block_batches;
 use super::{
-    CombineExec, ExchangeExec, ExchangeScheme, GatherExec, MapExec, QueueExec, ReadExec, StageMetrics, TurnsExec,
+    CombineExec, ExchangeExec, ExchangeScheme, GatherExec, MapExec, QueueExec, ReadExec, StageMetrics, StoreExec,
+    TurnsExec, WriteExec,
 };
 use crate::block::{Block, OutputBuffer, TaskId};
 use crate::config::ByteSize;
@@ -131,6 +132,11 @@ pub(crate) fn as_task_plan(plan: &dyn ExecutionPlan) -> Option<&dyn TaskPlan> {
     } else {
         None
     }
+}
+
+/// Whether an operator keeps or writes the rows of its input.
+pub(crate) fn stores_rows(plan: &dyn ExecutionPlan) -> bool {
+    plan.is::<WriteExec>() || plan.is::<StoreExec>()
 }
 
 /// Whether a plan is one of our operators, or has one below.

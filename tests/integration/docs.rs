@@ -54,6 +54,23 @@ fn the_rules_page_lists_every_rule_in_order() {
 }
 
 #[test]
+fn every_rule_has_plans_that_show_it() {
+    let files = crate::slt::slt_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("sql/plans"));
+    let heads: Vec<String> = files
+        .iter()
+        .map(|file| std::fs::read_to_string(file).unwrap().lines().next().unwrap_or_default().to_owned())
+        .collect();
+    for (name, _) in RuleRegistry::default().list() {
+        // One rule stands in two places.
+        let name = name.trim_end_matches("(Post)");
+        let names_it = |head: &String| {
+            head.trim_start_matches("# ").split_once(':').is_some_and(|(names, _)| names.split(", ").any(|n| n == name))
+        };
+        assert!(heads.iter().any(names_it), "no file of sql/plans begins with the name of the rule {name}");
+    }
+}
+
+#[test]
 fn the_functions_page_lists_every_function() {
     let registry = blockyard::FunctionRegistry::default();
     let mut page = String::from(

@@ -97,10 +97,10 @@ impl FuseMaps {
     }
 }
 
-type Steps = Vec<Arc<dyn MapStep>>;
+pub(super) type Steps = Vec<Arc<dyn MapStep>>;
 
 /// Steps that do what an operator of DataFusion does, and its input.
-fn steps_of(plan: &Arc<dyn ExecutionPlan>) -> Option<(Arc<dyn ExecutionPlan>, Steps)> {
+pub(super) fn steps_of(plan: &Arc<dyn ExecutionPlan>) -> Option<(Arc<dyn ExecutionPlan>, Steps)> {
     let known = plan.equivalence_properties();
     if let Some(filter) = plan.downcast_ref::<FilterExec>() {
         let input = Arc::clone(filter.input());

@@ -8,6 +8,7 @@ mod fit_memory;
 mod fuse_maps;
 mod gather_in_order;
 mod guard_filter_pushdown;
+mod keep_orders;
 mod read_by_file;
 mod restore_orders;
 mod schedule_stages;
@@ -33,6 +34,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     // Before DataFusion adds its own repartitions, which would come between stages.
     let fuse = fuse_maps::FuseMaps::over_maps();
     registry.add_physical(Arc::new(fuse), Anchor::before("EnsureRequirements"), &[]);
+    let keep = keep_orders::KeepOrders::new();
+    registry.add_physical(Arc::new(keep), Anchor::replace("EnsureRequirements"), &["fuse_maps"]);
     let groups = sort_groups::SortGroups;
     registry.add_physical(Arc::new(groups), Anchor::before("SanityCheckPlan"), &["collect_once"]);
     let sorts = exchange_sorts::ExchangeSorts;

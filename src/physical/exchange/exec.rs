@@ -103,8 +103,8 @@ impl ExchangeExec {
             _ => EmissionType::Final,
         };
         let properties = properties(claims::of_rows(input.as_ref()), partitions, emission);
-        // A random shuffle and a sort do not care for the order, so a sort below them may go.
-        let ordered = !matches!(scheme, ExchangeScheme::Random { .. } | ExchangeScheme::Range { .. });
+        // A sort does not care for the order, so a sort below it may go. Shuffled rows are told apart by their places.
+        let ordered = !matches!(scheme, ExchangeScheme::Range { .. });
         let input_order = ordered.then(|| InputOrder::of(input.as_ref()));
         Self {
             input,
