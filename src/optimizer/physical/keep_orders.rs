@@ -124,3 +124,72 @@ fn stage(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
         None => Some(Arc::new(MapExec::new(input, steps, Compute::default()))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::arrow::compute::SortOptions;
+    use datafusion::arrow::datatypes::{DataType, Field, Schema};
+    use datafusion::logical_expr::Operator;
+    use datafusion::physical_expr::expressions::{binary, col, lit};
+    use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
+    use datafusion::physical_plan::displayable;
+    use datafusion::physical_plan::empty::EmptyExec;
+
+    use crate::physical::ReadExec;
+
+    fn read() -> Arc<dyn ExecutionPlan> {
+        let schema = Arc::new(Schema::new(vec![Field::new("a", DataType::Int64, true)]));
+        Arc::new(ReadExec::new("Read", Arc::new(EmptyExec::new(schema).with_partitions(2)), 2))
+    }
+
+    fn sorted(input: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+        let by = PhysicalSortExpr::new(col("a", &input.schema()).unwrap(), SortOptions::default());
+        Arc::new(SortExec::new(LexOrdering::new([by]).unwrap(), input))
+    }
+
+    fn first_rows(input: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+        Arc::new(GlobalLimitExec::new(Arc::new(LocalLimitExec::new(input, 10)), 0, Some(10)))
+    }
+
+    /// A map over `a + 1` of rows in order.
+    fn computed_in_order() -> Arc<dyn ExecutionPlan> {
+        let input = sorted(read());
+        let sum = binary(col("a", &input.schema()).unwrap(), Operator::Plus, lit(1i64), &input.schema()).unwrap();
+        let computed = ProjectionExec::try_new(vec![(sum, "a".to_owned())], input).unwrap();
+        Arc::new(MapExec::new(Arc::new(computed), Vec::new(), Compute::default()))
+    }
+
+    fn optimized(rule: &dyn PhysicalOptimizerRule, plan: Arc<dyn ExecutionPlan>) -> String {
+        let plan = rule.optimize(plan, &ConfigOptions::default()).unwrap();
+        displayable(plan.as_ref()).indent(false).to_string()
+    }
+
+    /// When these fail after an upgrade, the guard may have become unnecessary.
+    #[test]
+    fn datafusion_still_moves_a_sort_below_a_limit() {
+        let plan = optimized(&EnsureRequirements::new(), sorted(first_rows(read())));
+        assert!(plan.starts_with("GlobalLimitExec") && plan.contains("SortExec"), "{plan}");
+    }
+
+    #[test]
+    fn datafusion_still_takes_a_sort_away_whose_order_has_no_name() {
+        let plan = optimized(&EnsureRequirements::new(), computed_in_order());
+        assert!(!plan.contains("SortExec"), "{plan}");
+    }
+
+    #[test]
+    fn a_limit_comes_before_the_sort_above_it() {
+        let plan = optimized(&KeepOrders::new(), sorted(first_rows(read())));
+        assert!(
+            plan.starts_with("SortExec") && plan.contains("GlobalLimitExec") && !plan.contains("Barrier"),
+            "{plan}"
+        );
+    }
+
+    #[test]
+    fn a_sort_below_a_function_stays() {
+        let plan = optimized(&KeepOrders::new(), computed_in_order());
+        assert!(plan.contains("SortExec") && !plan.contains("ProjectionExec"), "{plan}");
+    }
+}
