@@ -1,6 +1,6 @@
-//! Keeps an order where DataFusion looks for sorts that it can take away or move.
+//! What stands in the way of DataFusion where it looks for sorts that it can take away, move or shorten.
 //!
-//! It stands in a plan only while sorts and repartitions are added (see `optimizer/physical/keep_orders.rs`), and is never
+//! These stand in a plan only while sorts and repartitions are added (see `optimizer/physical/keep_orders.rs`), and are never
 //! run.
 
 use std::fmt;
@@ -8,25 +8,48 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::Distribution;
+use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements, PlanProperties, ReplaceChildrenOptions,
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
+    PlanProperties, ReplaceChildrenOptions,
 };
 
 use super::input_order::InputOrder;
 
-/// Asks for the order that its input was planned with, and lets nothing through that would change it.
+/// Keeps what is known of its input, or hides it.
 #[derive(Debug)]
 pub(crate) struct OrderBarrierExec {
     input: Arc<dyn ExecutionPlan>,
-    order: InputOrder,
+    /// The order that its input was planned with and has to have. Nothing passes that would change it.
+    order: Option<InputOrder>,
+    properties: Arc<PlanProperties>,
 }
 
 impl OrderBarrierExec {
-    /// A barrier above `input`.
-    pub(crate) fn new(input: Arc<dyn ExecutionPlan>) -> Self {
-        let order = InputOrder::of(input.as_ref());
-        Self { input, order }
+    /// Asks for the order of `input` as it is now.
+    pub(crate) fn keeping_order(input: Arc<dyn ExecutionPlan>) -> Self {
+        let (order, properties) = (InputOrder::of(input.as_ref()), Arc::clone(input.properties()));
+        Self { input, order: Some(order), properties }
+    }
+
+    /// Hides which columns of `input` are constant: they are not where an outer join pads them with nulls.
+    pub(crate) fn hiding_constants(input: Arc<dyn ExecutionPlan>) -> Self {
+        let known = input.equivalence_properties();
+        let orders = known.oeq_class().iter().map(|order| order.iter().cloned().collect::<Vec<_>>());
+        let properties = PlanProperties::clone(input.properties())
+            .with_eq_properties(EquivalenceProperties::new_with_orderings(input.schema(), orders));
+        Self { input, order: None, properties: Arc::new(properties) }
+    }
+
+    /// The same above another input.
+    fn above(&self, input: Arc<dyn ExecutionPlan>) -> Self {
+        match &self.order {
+            // What it asks for stays: that is its purpose.
+            Some(order) => Self { order: Some(order.clone()), properties: Arc::clone(input.properties()), input },
+            None => Self::hiding_constants(input),
+        }
     }
 
     /// What it stands above.
@@ -47,20 +70,21 @@ impl ExecutionPlan for OrderBarrierExec {
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
-        self.input.properties()
+        &self.properties
     }
 
     fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
-        self.order.ordering()
+        self.order.as_ref().map_or_else(|| vec![None], InputOrder::ordering)
     }
 
     fn input_distribution_requirements(&self) -> InputDistributionRequirements {
-        self.order.distribution()
+        let any = || InputDistributionRequirements::new(vec![Distribution::UnspecifiedDistribution]);
+        self.order.as_ref().map_or_else(any, InputOrder::distribution)
     }
 
-    /// A sort above must not go below.
     fn maintains_input_order(&self) -> Vec<bool> {
-        vec![false]
+        // A sort above what keeps an order must not go below.
+        vec![self.order.is_none()]
     }
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
@@ -76,8 +100,7 @@ impl ExecutionPlan for OrderBarrierExec {
         mut children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        // What it asks for stays: that is its purpose.
-        Ok(Arc::new(Self { input: children.swap_remove(0), order: self.order.clone() }))
+        Ok(Arc::new(self.above(children.swap_remove(0))))
     }
 
     without_expressions!();

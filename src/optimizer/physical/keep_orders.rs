@@ -4,7 +4,9 @@
 //! can name any more (below `key + 1 AS key`, below a union), moves a sort below the `LIMIT` of its input, and deals rows out to
 //! several partitions again. This rule stands in its place, and calls it on a plan in which
 //!
-//! - every sort whose order counts, and every limit, has a barrier above that asks for the order below it,
+//! - every sort whose order counts, and every limit, has a barrier above that asks for the order below it; other sorts are gone,
+//! - outer joins know nothing of constants in a side that they pad with nulls: DataFusion takes `k` for 3 in all rows of
+//!   `a LEFT JOIN (SELECT * FROM b WHERE k = 3)`, and leaves it out of `ORDER BY k, id`,
 //! - filters and projections above unions, limits and sorts are stages of ours, which keep the order of their tasks.
 //!
 //! ```text
@@ -16,30 +18,31 @@
 //!                                                       SortExec: key
 //! ```
 //!
-//! Where the order does not count, as below aggregates and joins, DataFusion does as ever. Off with `preserve_order`.
+//! The order does not count below aggregates, joins and other sorts. DataFusion would leave a gather of all rows in place of the
+//! sorts there, or a plan that fails its own checks. Off with `preserve_order`.
 
 use std::sync::Arc;
 
-use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{JoinType, Result};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
-use datafusion::physical_optimizer::output_requirements::OutputRequirementExec;
-use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
 use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::union::UnionExec;
-use datafusion::physical_plan::unnest::UnnestExec;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use super::fuse_maps::steps_of;
 use crate::config::BlockyardOptions;
 use crate::functions::Compute;
-use crate::physical::{MapExec, OrderBarrierExec, as_task_plan, stores_rows, uses_ours};
+use crate::physical::{BucketJoinExec, MapExec, OrderBarrierExec, ReadExec, as_task_plan, stores_rows, uses_ours};
 
 #[derive(Debug)]
 pub(super) struct KeepOrders(EnsureRequirements);
@@ -52,16 +55,16 @@ impl KeepOrders {
 
 impl PhysicalOptimizerRule for KeepOrders {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        if !uses_ours(&plan) || !BlockyardOptions::from_config(config).preserve_order {
-            return self.0.optimize(plan, config);
-        }
+        let keeps = BlockyardOptions::from_config(config).preserve_order && uses_ours(&plan);
+        let plan = if keeps { guarded(plan, true)? } else { plan };
+        let plan = plan.transform_up(padded_with_nulls).data()?;
         let without_barrier = |node: Arc<dyn ExecutionPlan>| {
             Ok(match node.downcast_ref::<OrderBarrierExec>() {
                 Some(barrier) => Transformed::yes(Arc::clone(barrier.input())),
                 None => Transformed::no(node),
             })
         };
-        self.0.optimize(guarded(plan, true)?, config)?.transform_up(without_barrier).data()
+        self.0.optimize(plan, config)?.transform_up(without_barrier).data()
     }
 
     fn name(&self) -> &str {
@@ -71,6 +74,26 @@ impl PhysicalOptimizerRule for KeepOrders {
     fn schema_check(&self) -> bool {
         self.0.schema_check()
     }
+}
+
+/// An outer join that knows nothing of constants in the sides that it pads with nulls.
+fn padded_with_nulls(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let hash = plan.downcast_ref::<HashJoinExec>().map(|join| *join.join_type());
+    let merge = plan.downcast_ref::<SortMergeJoinExec>().map(|join| join.join_type());
+    let nested = plan.downcast_ref::<NestedLoopJoinExec>().map(|join| *join.join_type());
+    let bucket = plan.downcast_ref::<BucketJoinExec>().map(|join| join.join_type());
+    let (left, right) = match hash.or(merge).or(nested).or(bucket) {
+        Some(JoinType::Left) => (false, true),
+        Some(JoinType::Right) => (true, false),
+        Some(JoinType::Full) => (true, true),
+        _ => return Ok(Transformed::no(plan)),
+    };
+    let sides = plan.children().into_iter().zip([left, right]).map(|(side, is_padded)| match is_padded {
+        true => Arc::new(OrderBarrierExec::hiding_constants(Arc::clone(side))) as _,
+        false => Arc::clone(side),
+    });
+    let sides = sides.collect();
+    Ok(Transformed::yes(replace_children_if_necessary(plan, sides)?))
 }
 
 /// The plan with barriers and stages, of which the order of the rows counts or not.
@@ -85,29 +108,30 @@ fn guarded(plan: Arc<dyn ExecutionPlan>, counts: bool) -> Result<Arc<dyn Executi
     if counts && let Some(stage) = stage(&plan) {
         return Ok(stage);
     }
-    let sort = plan.downcast_ref::<SortExec>().filter(|sort| counts && sort.fetch().is_none());
-    let limits = plan.is::<GlobalLimitExec>() || plan.is::<LocalLimitExec>();
-    Ok(if sort.is_some() || limits { Arc::new(OrderBarrierExec::new(plan)) } else { plan })
+    Ok(match plan.downcast_ref::<SortExec>().filter(|sort| sort.fetch().is_none()) {
+        Some(_) if counts => Arc::new(OrderBarrierExec::keeping_order(plan)),
+        Some(sort) => Arc::clone(sort.input()),
+        None if is_limit(plan.as_ref()) => Arc::new(OrderBarrierExec::keeping_order(plan)),
+        None => plan,
+    })
+}
+
+fn is_limit(plan: &dyn ExecutionPlan) -> bool {
+    plan.is::<GlobalLimitExec>() || plan.is::<LocalLimitExec>()
 }
 
 /// Whether the order of the inputs counts where that of the operator does, or does not.
 fn counts_below(plan: &dyn ExecutionPlan, counts: bool) -> bool {
-    if as_task_plan(plan).is_some() || stores_rows(plan) {
-        return true;
-    }
-    // They number rows in the order in which they come.
-    if plan.is::<WindowAggExec>() || plan.is::<BoundedWindowAggExec>() {
-        return true;
-    }
-    let keeps = plan.is::<OutputRequirementExec>()
-        || plan.is::<ProjectionExec>()
-        || plan.is::<FilterExec>()
-        || plan.is::<GlobalLimitExec>()
-        || plan.is::<LocalLimitExec>()
-        || plan.is::<CoalescePartitionsExec>()
-        || plan.is::<UnionExec>()
-        || plan.is::<UnnestExec>();
-    keeps && counts
+    // Windows number rows in the order in which they come.
+    let numbers = plan.is::<WindowAggExec>() || plan.is::<BoundedWindowAggExec>();
+    let changes = plan.is::<SortExec>()
+        || plan.is::<AggregateExec>()
+        || plan.is::<RepartitionExec>()
+        || plan.is::<HashJoinExec>()
+        || plan.is::<SortMergeJoinExec>()
+        || plan.is::<NestedLoopJoinExec>()
+        || plan.is::<CrossJoinExec>();
+    numbers || is_limit(plan) || as_task_plan(plan).is_some() || stores_rows(plan) || counts && !changes
 }
 
 /// A filter or a projection that computes, over what is no stage of ours, as such a stage. Others stay where DataFusion
@@ -120,8 +144,12 @@ fn stage(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
     }
     let (input, steps) = steps_of(plan)?;
     match as_task_plan(input.as_ref()) {
-        Some(_) => None,
-        None => Some(Arc::new(MapExec::new(input, steps, Compute::default()))),
+        // Filters of DataFusion may still move into the scan.
+        Some(_) if input.is::<ReadExec>() => None,
+        _ => {
+            let compute = input.downcast_ref::<MapExec>().map_or_else(Compute::default, |map| map.compute().clone());
+            Some(Arc::new(MapExec::new(input, steps, compute)))
+        }
     }
 }
 
@@ -130,13 +158,13 @@ mod tests {
     use super::*;
     use datafusion::arrow::compute::SortOptions;
     use datafusion::arrow::datatypes::{DataType, Field, Schema};
+    use datafusion::common::NullEquality;
     use datafusion::logical_expr::Operator;
     use datafusion::physical_expr::expressions::{binary, col, lit};
     use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
     use datafusion::physical_plan::displayable;
     use datafusion::physical_plan::empty::EmptyExec;
-
-    use crate::physical::ReadExec;
+    use datafusion::physical_plan::joins::PartitionMode;
 
     fn read() -> Arc<dyn ExecutionPlan> {
         let schema = Arc::new(Schema::new(vec![Field::new("a", DataType::Int64, true)]));
@@ -176,6 +204,41 @@ mod tests {
     fn datafusion_still_takes_a_sort_away_whose_order_has_no_name() {
         let plan = optimized(&EnsureRequirements::new(), computed_in_order());
         assert!(!plan.contains("SortExec"), "{plan}");
+    }
+
+    /// `a LEFT JOIN b ON a = k ORDER BY k`, where `k` is 3 in all of `b`.
+    fn outer_join_in_order() -> Arc<dyn ExecutionPlan> {
+        let column = |name: &str| Arc::new(Schema::new(vec![Field::new(name, DataType::Int64, true)]));
+        let (a, b) = (Arc::new(EmptyExec::new(column("a"))), Arc::new(EmptyExec::new(column("k"))));
+        let (left, right) = (col("a", &a.schema()).unwrap(), col("k", &b.schema()).unwrap());
+        let is_three = binary(Arc::clone(&right), Operator::Eq, lit(3i64), &b.schema()).unwrap();
+        let b = Arc::new(FilterExec::try_new(is_three, b).unwrap());
+        let join = HashJoinExec::try_new(
+            a,
+            b,
+            vec![(left, right)],
+            None,
+            &JoinType::Left,
+            None,
+            PartitionMode::CollectLeft,
+            NullEquality::NullEqualsNothing,
+            false,
+        );
+        let join = Arc::new(join.unwrap());
+        let key = |name: &str| PhysicalSortExpr::new(col(name, &join.schema()).unwrap(), SortOptions::default());
+        Arc::new(SortExec::new(LexOrdering::new([key("k"), key("a")]).unwrap(), join))
+    }
+
+    #[test]
+    fn datafusion_still_takes_what_is_padded_for_constant() {
+        let plan = optimized(&EnsureRequirements::new(), outer_join_in_order());
+        assert!(!plan.contains("expr=[k@1 ASC, a@0 ASC]"), "{plan}");
+    }
+
+    #[test]
+    fn what_is_padded_with_nulls_is_sorted_by() {
+        let plan = optimized(&KeepOrders::new(), outer_join_in_order());
+        assert!(plan.contains("expr=[k@1 ASC, a@0 ASC]") && !plan.contains("Barrier"), "{plan}");
     }
 
     #[test]
