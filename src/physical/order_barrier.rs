@@ -1,7 +1,7 @@
 //! What stands in the way of DataFusion where it looks for sorts that it can take away, move or shorten.
 //!
-//! These stand in a plan only while sorts and repartitions are added (see `optimizer/physical/keep_orders.rs`), and are never
-//! run.
+//! These stand in a plan only while sorts and repartitions are added (see `optimizer/physical/keep_orders.rs`), and are
+//! never run.
 
 use std::fmt;
 use std::sync::Arc;

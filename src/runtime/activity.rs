@@ -1,7 +1,8 @@
-//! Whether anything is under way in this process that could end by itself: a call of a function, a read, a job on a thread.
+//! Whether anything is under way in this process that could end by itself: a call of a function, a read, a job on a
+//! thread.
 //!
-//! Where nothing is, nothing takes CPU time, and no call holds a thread, what waits for other parts of its query waits for
-//! ever.
+//! Where nothing is, nothing takes CPU time, and no call holds a thread, what waits for other parts of its query waits
+//! for ever.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,8 +1,8 @@
 //! Row groups that are read piece by piece, since all of their pages would be too much in memory at once.
 //!
-//! A reader fetches every page that it may need of a row group before it decodes the first. Of a range of rows it fetches
-//! only the pages that have some of them, if the file says where its pages are. Tasks stay what they are: the pieces of a row
-//! group are read by one task, one after the other.
+//! A reader fetches every page that it may need of a row group before it decodes the first. Of a range of rows it
+//! fetches only the pages that have some of them, if the file says where its pages are. Tasks stay what they are: the
+//! pieces of a row group are read by one task, one after the other.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,9 +40,9 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// The pieces of row group number `group`, of which columns `wanted` are read, so that each holds about `most_bytes`.
-    /// `None` where it is less as a whole, or where the file does not say where its pages are. Besides, the bytes that a
-    /// piece holds.
+    /// The pieces of row group number `group`, of which columns `wanted` are read, so that each holds about
+    /// `most_bytes`. `None` where it is less as a whole, or where the file does not say where its pages are. Besides,
+    /// the bytes that a piece holds.
     pub(super) fn new<'a>(
         footer: &ParquetMetaData,
         group: usize,
@@ -57,7 +57,8 @@ impl Pieces {
         let rows = footer.row_group(group).num_rows().max(0) as usize;
         let pages = wanted.clone().map(compressed).max()?.div_ceil(PAGE_BYTES);
         let number = held_bytes.div_ceil(most_bytes.max(1)).min(pages).min(rows);
-        // The page in which a piece begins belongs to the one before it, too. What a page takes when it is decoded is as ever.
+        // The page in which a piece begins belongs to the one before it, too. What a page takes when it is decoded is as
+        // ever.
         let scratch = held_bytes.saturating_sub(wanted.clone().map(compressed).sum());
         let of_piece = |column| compressed(column).min(compressed(column) / number.max(1) + PAGE_BYTES);
         let of_piece = scratch + wanted.map(of_piece).sum::<usize>();

@@ -1,12 +1,13 @@
 //! Keeps rows in their order where that counts: on their way to a function of ours, or to whoever asked for a dataset.
 //!
-//! For DataFusion, rows of a subquery have no order. Its `EnsureRequirements` takes sorts away whose order nobody asks for or
-//! can name any more (below `key + 1 AS key`, below a union), moves a sort below the `LIMIT` of its input, and deals rows out to
-//! several partitions again. This rule stands in its place, and calls it on a plan in which
+//! For DataFusion, rows of a subquery have no order. Its `EnsureRequirements` takes sorts away whose order nobody asks
+//! for or can name any more (below `key + 1 AS key`, below a union), moves a sort below the `LIMIT` of its input, and
+//! deals rows out to several partitions again. This rule stands in its place, and calls it on a plan in which
 //!
-//! - every sort whose order counts, and every limit, has a barrier above that asks for the order below it; other sorts are gone,
-//! - outer joins know nothing of constants in a side that they pad with nulls: DataFusion takes `k` for 3 in all rows of
-//!   `a LEFT JOIN (SELECT * FROM b WHERE k = 3)`, and leaves it out of `ORDER BY k, id`,
+//! - every sort whose order counts, and every limit, has a barrier above that asks for the order below it; other sorts
+//!   are gone,
+//! - outer joins know nothing of constants in a side that they pad with nulls: DataFusion takes `k` for 3 in all rows
+//!   of `a LEFT JOIN (SELECT * FROM b WHERE k = 3)`, and leaves it out of `ORDER BY k, id`,
 //! - filters and projections above unions, limits and sorts are stages of ours, which keep the order of their tasks.
 //!
 //! ```text
@@ -18,8 +19,8 @@
 //!                                                       SortExec: key
 //! ```
 //!
-//! The order does not count below aggregates, joins and other sorts. DataFusion would leave a gather of all rows in place of the
-//! sorts there, or a plan that fails its own checks. Off with `preserve_order`.
+//! The order does not count below aggregates, joins and other sorts. DataFusion would leave a gather of all rows in
+//! place of the sorts there, or a plan that fails its own checks. Off with `preserve_order`.
 
 use std::sync::Arc;
 

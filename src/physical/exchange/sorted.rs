@@ -129,9 +129,11 @@ impl Sorting {
     /// All rows of a task in order: at once if they are one run, and merged from runs otherwise.
     pub(super) async fn sorted(self, task: TaskId, rows: Batches) -> Result<Batches> {
         let (mut rows, mut runs, mut taken) = (Unsorted::new(rows, self.run_bytes), Vec::new(), 0);
-        let reserved = self.working_set()?;
+        // Most tasks have far less than a run may.
+        let mut reserved = self.store.working_set(&self.owner, 0)?;
         loop {
             let batches = rows.next_run().await?;
+            reserved.resize(COPIES * batches.iter().map(sliced_bytes).sum::<usize>())?;
             if runs.is_empty() && rows.have_ended() {
                 let keys = batches.iter().map(|batch| self.order.keys(batch)).collect::<Result<Vec<_>>>()?;
                 return Ok(stream::iter(self.merged(batches, &keys, reserved).batches()).boxed());
