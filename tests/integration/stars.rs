@@ -92,8 +92,12 @@ impl Through {
         };
         match self {
             Self::Filtered(n) => {
-                let source = if ours { format!("map_batches({table}, 'identity')") } else { table.to_owned() };
-                format!("(SELECT * FROM (SELECT * FROM {source} WHERE {first} = {n} ORDER BY {first}) AS f) AS {table}")
+                // DataFusion would take the column for constant, also where an outer join pads it with nulls, and sort wrongly.
+                let (source, value) = match ours {
+                    true => (format!("map_batches({table}, 'identity')"), first.to_owned()),
+                    false => (table.to_owned(), format!("abs({first})")),
+                };
+                format!("(SELECT * FROM (SELECT * FROM {source} WHERE {value} = {n} ORDER BY {first}) AS f) AS {table}")
             }
             Self::Map if ours => format!("map_batches({table}, 'identity') AS {table}"),
             Self::Shuffle if ours => format!("random_shuffle({table}, seed => 7) AS {table}"),
