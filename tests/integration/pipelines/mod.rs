@@ -22,6 +22,11 @@ use crate::fixtures::{context_with, lines, mib};
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How many there are unless somebody asks for more.
 const PIPELINES: u64 = 100;
+/// Seeds whose pipelines gave other rows, or rows in another order, at some time.
+const ONCE_WRONG: [u64; 29] = [
+    1014, 1122, 1136, 1163, 1693, 1739, 1765, 1823, 1825, 1888, 1902, 1915, 1926, 2176, 2294, 2391, 2479, 2509, 2559,
+    2630, 2646, 2697, 2935, 2963, 2994, 10351, 11006, 14744, 14950,
+];
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().unwrap())
@@ -162,14 +167,23 @@ fn wrong(pipeline: &Pipeline, rows: &[Row]) -> Option<String> {
     (got.len() != want).then(|| format!("{} rows instead of {want}", got.len()))
 }
 
-fn check_part(part: u64, parts: u64) {
-    let table = TABLE.path();
-    let (from, count) = (number("BLOCKYARD_PIPELINES_FROM", 0), number("BLOCKYARD_PIPELINES", PIPELINES));
-    let mut failures = Vec::new();
-    for seed in (from..from + count).filter(|seed| seed % parts == part) {
-        failures.extend(check(table, seed).err());
+fn check_all(seeds: impl Iterator<Item = u64>) {
+    let (mut failures, mut count) = (Vec::new(), 0);
+    for seed in seeds {
+        failures.extend(check(TABLE.path(), seed).err());
+        count += 1;
     }
-    assert!(failures.is_empty(), "{} of {}:\n\n{}", failures.len(), count / parts, failures.join("\n"));
+    assert!(failures.is_empty(), "{} of {count}:\n\n{}", failures.len(), failures.join("\n"));
+}
+
+fn check_part(part: u64, parts: u64) {
+    let (from, count) = (number("BLOCKYARD_PIPELINES_FROM", 0), number("BLOCKYARD_PIPELINES", PIPELINES));
+    check_all((from..from + count).filter(|seed| seed % parts == part));
+}
+
+#[test]
+fn random_pipelines_that_were_wrong_once_are_right() {
+    check_all(ONCE_WRONG.into_iter());
 }
 
 #[test]
