@@ -20,7 +20,7 @@
 //! ```
 //!
 //! The order does not count below aggregates, joins and other sorts. DataFusion would leave a gather of all rows in
-//! place of the sorts there, or a plan that fails its own checks. Off with `preserve_order`.
+//! place of the sorts there, or a plan that fails its own checks. Without `preserve_order` only these are taken out.
 
 use std::sync::Arc;
 
@@ -56,8 +56,7 @@ impl KeepOrders {
 
 impl PhysicalOptimizerRule for KeepOrders {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        let keeps = BlockyardOptions::from_config(config).preserve_order && uses_ours(&plan);
-        let plan = if keeps { guarded(plan, true)? } else { plan };
+        let plan = guarded(plan, true, BlockyardOptions::from_config(config).preserve_order)?;
         let plan = plan.transform_up(padded_with_nulls).data()?;
         let without_barrier = |node: Arc<dyn ExecutionPlan>| {
             Ok(match node.downcast_ref::<OrderBarrierExec>() {
@@ -97,23 +96,26 @@ fn padded_with_nulls(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn
     Ok(Transformed::yes(replace_children_if_necessary(plan, sides)?))
 }
 
-/// The plan with barriers and stages, of which the order of the rows counts or not.
-fn guarded(plan: Arc<dyn ExecutionPlan>, counts: bool) -> Result<Arc<dyn ExecutionPlan>> {
+/// The plan with barriers and stages, if it `keeps` orders, of which the order of the rows counts or not.
+fn guarded(plan: Arc<dyn ExecutionPlan>, counts: bool, keeps: bool) -> Result<Arc<dyn ExecutionPlan>> {
     if !uses_ours(&plan) {
         return Ok(plan);
     }
     let counts_below = counts_below(plan.as_ref(), counts);
-    let children = plan.children().into_iter().map(|child| guarded(Arc::clone(child), counts_below));
+    let children = plan.children().into_iter().map(|child| guarded(Arc::clone(child), counts_below, keeps));
     let children = children.collect::<Result<Vec<_>>>()?;
     let plan = replace_children_if_necessary(plan, children)?;
-    if counts && let Some(stage) = stage(&plan) {
+    if counts
+        && keeps
+        && let Some(stage) = stage(&plan)
+    {
         return Ok(stage);
     }
     Ok(match plan.downcast_ref::<SortExec>().filter(|sort| sort.fetch().is_none()) {
-        Some(_) if counts => Arc::new(OrderBarrierExec::keeping_order(plan)),
-        Some(sort) => Arc::clone(sort.input()),
-        None if is_limit(plan.as_ref()) => Arc::new(OrderBarrierExec::keeping_order(plan)),
-        None => plan,
+        Some(sort) if !counts => Arc::clone(sort.input()),
+        Some(_) if keeps => Arc::new(OrderBarrierExec::keeping_order(plan)),
+        None if keeps && is_limit(plan.as_ref()) => Arc::new(OrderBarrierExec::keeping_order(plan)),
+        _ => plan,
     })
 }
 
