@@ -6,7 +6,6 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use cpu_time::ProcessTime;
@@ -39,10 +38,7 @@ impl UnderWay {
         let mut work = Box::pin(work);
         poll_fn(move |context| {
             let _begun = Self::begin();
-            match work.as_mut().poll(context) {
-                Poll::Ready(done) => Poll::Ready(done),
-                Poll::Pending => Poll::Pending,
-            }
+            work.as_mut().poll(context)
         })
         .await
     }
