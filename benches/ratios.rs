@@ -1,6 +1,6 @@
-//! Blockyard against plain DataFusion doing the nearest thing, in one run on the same data: read-map-write, the same with
-//! as many files as DataFusion writes, random shuffle, repartition. `cargo bench` prints criterion's figures and then the
-//! ratios of the medians.
+//! Blockyard against plain DataFusion doing the nearest thing, in one run on the same data: read-map-write, the same
+//! with as many files as DataFusion writes, random shuffle, repartition. `cargo bench` prints criterion's figures and
+//! then the ratios of the medians.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ fn measure(criterion: &mut Criterion) -> Result<()> {
     let path = runtime.block_on(data(directory.path()))?;
     let ours = DataContext::new()?;
     let plain = SessionContext::new_with_config(SessionConfig::new().with_collect_statistics(false));
-    let read = runtime.block_on(ours.read_parquet(path.as_str(), ReadOptions::default()))?;
+    let read = runtime.block_on(ours.read_parquet(path.as_str()))?;
     let frame = runtime.block_on(plain.read_parquet(path.as_str(), ParquetReadOptions::default()))?;
     let rows = runtime.block_on(read.count())?;
     let check = |got: Result<usize>| match got {
@@ -75,12 +75,12 @@ fn measure(criterion: &mut Criterion) -> Result<()> {
     };
 
     let threads = plain.state().config().target_partitions();
-    let as_many = ReadOptions { override_num_blocks: Some(threads), ..Default::default() };
-    let in_few = runtime.block_on(ours.read_parquet(path.as_str(), as_many))?;
+    let as_many = ReadParquetOptions { override_num_blocks: Some(threads), ..Default::default() };
+    let in_few = runtime.block_on(ours.read_parquet_with(path.as_str(), as_many))?;
     for (pair, read) in [(PAIRS[0], &read), (PAIRS[1], &in_few)] {
         let mut group = criterion.benchmark_group(pair);
         group.sample_size(10);
-        let mapped = read.map_batches(discounted, MapOptions::default())?;
+        let mapped = read.map_batches(discounted)?;
         let out = directory.path().join("out").display().to_string();
         let options = || WriteOptions { mode: Some(SaveMode::Overwrite), ..Default::default() };
         group.bench_function("blockyard", |b| {
@@ -116,7 +116,7 @@ fn measure(criterion: &mut Criterion) -> Result<()> {
 
     let mut group = criterion.benchmark_group(PAIRS[3]);
     group.sample_size(10);
-    let repartitioned = read.repartition(64, false)?;
+    let repartitioned = read.repartition(64)?;
     group.bench_function("blockyard", |b| b.iter(|| check(runtime.block_on(count(&repartitioned)))));
     group.bench_function("datafusion", |b| {
         b.iter(|| {

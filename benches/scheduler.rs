@@ -1,5 +1,5 @@
-//! What the scheduler costs, and what it gets out of stages that are slow. All figures are ratios of one run, or times per
-//! block; `cargo bench --bench scheduler` prints them, `-- bursts pools` only those of these names.
+//! What the scheduler costs, and what it gets out of stages that are slow. All figures are ratios of one run, or times
+//! per block; `cargo bench --bench scheduler` prints them, `-- bursts pools` only those of these names.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ async fn drain(ds: &Dataset) -> Result<Duration> {
 }
 
 fn five_maps(ds: Dataset) -> Result<Dataset> {
-    (0..5).try_fold(ds, |ds, _| ds.map_batches(Ok, MapOptions::default()))
+    (0..5).try_fold(ds, |ds, _| ds.map_batches(Ok))
 }
 
 fn median(mut times: Vec<Duration>) -> f64 {
@@ -62,7 +62,7 @@ async fn unfused() -> Result<()> {
     let files = directory.path().display().to_string();
     let columns = vec![("half", col("id") / lit(2.0)), ("key", col("id") * lit(7919) % lit(1_000_000))];
     context(true)?.range(ROWS)?.with_columns(columns)?.write_parquet(&files, WriteOptions::default()).await?;
-    let read = async |fuse| five_maps(context(fuse)?.read_parquet(files.as_str(), ReadOptions::default()).await?);
+    let read = async |fuse| five_maps(context(fuse)?.read_parquet(files.as_str()).await?);
     let made = |fuse| five_maps(context(fuse)?.range(ROWS)?);
     let chains = [
         ("rows of three columns from Parquet", read(true).await?, read(false).await?),
@@ -77,9 +77,7 @@ async fn unfused() -> Result<()> {
 }
 
 async fn tiny_blocks() -> Result<()> {
-    let map = |context: DataContext| {
-        context.range_in_blocks(TINY_BLOCKS as u64, TINY_BLOCKS)?.map_batches(Ok, MapOptions::default())
-    };
+    let map = |context: DataContext| context.range_in_blocks(TINY_BLOCKS as u64, TINY_BLOCKS)?.map_batches(Ok);
     let (fused_time, unfused_time) = paired(&map(context(true)?)?, &map(context(false)?)?).await?;
     let micros = (unfused_time - fused_time) / TINY_BLOCKS as f64 * 1e6;
     println!(
@@ -104,12 +102,12 @@ async fn slow_stages() -> Result<()> {
     let options = || MapOptions { concurrency: Some(CONCURRENCY.into()), ..Default::default() };
     for (time, rounds) in [(SLOW, ROUNDS_OF_BLOCKS), (10 * SLOW, 5)] {
         let ideal = time.as_secs_f64() * rounds as f64;
-        let took = drain(&input(rounds * CONCURRENCY)?.map_batches(slow(time), options())?).await?.as_secs_f64();
+        let took = drain(&input(rounds * CONCURRENCY)?.map_batches_with(slow(time), options())?).await?.as_secs_f64();
         println!("a function of {time:?} with concurrency {CONCURRENCY}: {:.0} % of the ideal", 100.0 * ideal / took);
     }
 
     const BLOCKS: usize = 160;
-    let made = input(BLOCKS)?.map_batches(Ok, options())?;
+    let made = input(BLOCKS)?.map_batches_with(Ok, options())?;
     let started = Instant::now();
     let taken = made.stream().await?.try_for_each(|_| async {
         tokio::time::sleep(SLOW / 4).await;
@@ -159,7 +157,7 @@ async fn pools() -> Result<()> {
     let input = context.range_in_blocks(BLOCKS as u64 * 100, BLOCKS)?;
     let options =
         MapOptions { concurrency: Some((1, CONCURRENCY).into()), schema: Some(input.schema()), ..Default::default() };
-    let time = drain(&input.map_batches(worker.clone(), options.clone())?).await?.as_secs_f64();
+    let time = drain(&input.map_batches_with(worker.clone(), options.clone())?).await?.as_secs_f64();
     let ideal = SLOW.as_secs_f64() * BLOCKS as f64 / CONCURRENCY as f64;
     let all = seen.lock().iter().find(|(_, alive)| *alive == CONCURRENCY).map(|seen| seen.0);
     println!(
@@ -177,8 +175,8 @@ async fn pools() -> Result<()> {
     };
     let blocks = BLOCKS + TRICKLE;
     let input = context.range_in_blocks(blocks as u64 * 100, blocks)?;
-    let ds = input.map_batches(trickle, MapOptions { concurrency: Some(1.into()), ..Default::default() })?;
-    drain(&ds.map_batches(worker, options)?).await?;
+    let ds = input.map_batches_with(trickle, MapOptions { concurrency: Some(1.into()), ..Default::default() })?;
+    drain(&ds.map_batches_with(worker, options)?).await?;
     let seen = seen.lock();
     let most = seen[from..].iter().map(|(_, alive)| *alive).max().unwrap_or(0);
     let last_busy = seen[from..].iter().rfind(|(_, alive)| *alive == most).map_or(0.0, |seen| seen.0 - begun);
@@ -214,9 +212,9 @@ async fn bursts() -> Result<()> {
         Ok(batch)
     };
     let with = |n: usize| MapOptions { concurrency: Some(n.into()), ..Default::default() };
-    let ds = context.range_in_blocks(2000, 20)?.map_batches(burst, with(2))?;
+    let ds = context.range_in_blocks(2000, 20)?.map_batches_with(burst, with(2))?;
     // Whole bursts, or a batch would be a hundredth of one.
-    let ds = ds.map_batches(slow, MapOptions { batch_size: BatchSize::Rows(10_000), ..with(4) })?;
+    let ds = ds.map_batches_with(slow, MapOptions { batch_size: BatchSize::Rows(10_000), ..with(4) })?;
     let time = drain(&ds).await?.as_secs_f64();
     let ideal = asleep.load(Relaxed) as f64 / 1e6 / 4.0;
     let peak = context.store().budget().peak();
@@ -232,7 +230,7 @@ async fn bursts() -> Result<()> {
 async fn eight_queries() -> Result<()> {
     let context = context(true)?;
     let options = MapOptions { concurrency: Some(4.into()), num_cpus: Some(0.05), ..Default::default() };
-    let queries = (0..8).map(|_| context.range_in_blocks(4000, 40)?.map_batches(slow(SLOW), options.clone()));
+    let queries = (0..8).map(|_| context.range_in_blocks(4000, 40)?.map_batches_with(slow(SLOW), options.clone()));
     let queries = queries.collect::<Result<Vec<_>>>()?;
     let mut times = try_join_all(queries.iter().map(drain)).await?;
     times.sort();

@@ -24,8 +24,8 @@ use datafusion::error::Result;
 use datafusion::prelude::SessionConfig;
 use tokio::runtime::Runtime;
 
-/// Rounds. Of the pipeline their median counts; of spilling and restoring the fastest, because some rounds, ours and the
-/// plain ones alike, wait ten times as long for the disk to write what is in the cache.
+/// Rounds. Of the pipeline their median counts; of spilling and restoring the fastest, because some rounds, ours and
+/// the plain ones alike, wait ten times as long for the disk to write what is in the cache.
 const ROUNDS: usize = 9;
 /// Blocks of a round, of about 16 MiB each.
 const BLOCKS: usize = 24;

@@ -4,8 +4,8 @@
 //! cargo run --release --example batch_inference -- in/ out/ 2
 //! ```
 //!
-//! The input has columns `f0` to `f15` of Float32; the output has the input's columns and `score`. Without arguments the
-//! example makes its own input.
+//! The input has columns `f0` to `f15` of Float32; the output has the input's columns and `score`. Without arguments
+//! the example makes its own input.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -90,10 +90,7 @@ async fn main() -> Result<()> {
         on_error: blockyard::OnError::Divert("unscored".to_owned()),
         ..Default::default()
     };
-    let scored = context
-        .read_parquet(input.as_str(), ReadOptions::default())
-        .await?
-        .map_batches(actor("score", Model::load), options)?;
+    let scored = context.read_parquet(input.as_str()).await?.map_batches_with(actor("score", Model::load), options)?;
     let mode = WriteOptions { mode: Some(SaveMode::Overwrite), ..Default::default() };
     let rows = scored.write_parquet(&output, mode).await?;
     let unscored = context.diverted("unscored")?.count().await?;

@@ -1,5 +1,5 @@
-//! The allocator of the tool. When the process is as large as its limit, what is freed has to go back to the operating system
-//! soon, or the memory limit would say little; otherwise it is kept for the next who asks.
+//! The allocator of the tool. When the process is as large as its limit, what is freed has to go back to the operating
+//! system soon, or the memory limit would say little; otherwise it is kept for the next who asks.
 
 #![expect(
     unsafe_code,
@@ -15,11 +15,12 @@ use tikv_jemalloc_ctl::raw;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Until it hears otherwise, pages that nobody uses go back within a twentieth of a second, by the threads that allocate: the
-/// thread that jemalloc has for it comes ten times a second only. Buffers of a mebibyte and more go back at once. Pages are
-/// huge where the kernel makes them so unasked and [`huge_pages`] lets it: asked for, they made everything a third slower on a virtual
-/// machine that gives free memory back to its host. An arena per processor, which all threads on it share: memory that waits in
-/// the arena of a thread that is idle would stay. Threads keep nothing but small buffers for themselves: there can be many that read and write files now and then.
+/// Until it hears otherwise, pages that nobody uses go back within a twentieth of a second, by the threads that
+/// allocate: the thread that jemalloc has for it comes ten times a second only. Buffers of a mebibyte and more go back
+/// at once. Pages are huge where the kernel makes them so unasked and [`huge_pages`] lets it: asked for, they made
+/// everything a third slower on a virtual machine that gives free memory back to its host. An arena per processor,
+/// which all threads on it share: memory that waits in the arena of a thread that is idle would stay. Threads keep
+/// nothing but small buffers for themselves: there can be many that read and write files now and then.
 #[cfg(target_os = "linux")]
 #[unsafe(export_name = "_rjem_malloc_conf")]
 static SETTINGS: &[u8] = b"percpu_arena:percpu,dirty_decay_ms:50,muzzy_decay_ms:0,oversize_threshold:1048576,\
@@ -33,8 +34,8 @@ static SETTINGS: &[u8] = b"narenas:4,dirty_decay_ms:50,muzzy_decay_ms:0,oversize
 /// For how many milliseconds free pages are kept, where nothing should be and otherwise.
 const SHORT_MS: isize = 50;
 const LONG_MS: isize = 1000;
-/// Free memory in one piece of this many bytes goes back at once, where nothing should be kept and otherwise. Buffers that grow take
-/// more than they fill: from what was kept, that would be memory.
+/// Free memory in one piece of this many bytes goes back at once, where nothing should be kept and otherwise. Buffers
+/// that grow take more than they fill: from what was kept, that would be memory.
 const SHORT_PIECE: usize = 1 << 20;
 const LONG_PIECE: usize = 32 << 20;
 /// A buffer that is large enough for the arena of large ones, which is made when there is the first.
@@ -80,8 +81,8 @@ impl Allocator for Jemalloc {
     }
 }
 
-/// Whether pages may be huge from now on. A huge page is in memory as a whole when one byte of it is: when memory is short, a few
-/// buffers would take much more than they have.
+/// Whether pages may be huge from now on. A huge page is in memory as a whole when one byte of it is: when memory is
+/// short, a few buffers would take much more than they have.
 #[cfg(target_os = "linux")]
 fn huge_pages(may_be: bool) {
     // SAFETY: it takes four numbers and touches no memory.

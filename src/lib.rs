@@ -10,7 +10,7 @@
 //! let dataset = context
 //!     .range(10_000)?
 //!     .filter("id % 2 = 0")?
-//!     .map_batches("keep", MapOptions { batch_size: BatchSize::Rows(1024), ..Default::default() })?
+//!     .map_batches_with("keep", MapOptions { batch_size: BatchSize::Rows(1024), ..Default::default() })?
 //!     .random_shuffle(Some(42))?;
 //! assert_eq!(dataset.count().await?, 5_000);
 //!
@@ -63,11 +63,14 @@ mod sinks;
 /// Says what happened.
 mod observability;
 
+/// Calls of table functions: their trait, arguments and values.
+pub mod call;
+
 /// Aggregates of groups that DataFusion does not have.
 pub mod aggregates;
 
 /// The wiring of a session.
-mod context;
+mod session;
 
 /// The `blockyard.*` options.
 mod config;
@@ -89,23 +92,28 @@ pub use config::{
     BlockSizePreset, BlockyardOptions, ByteSize, MaxErroredBlocks, MemoryLimit, ResourceLimit, SpillCompression,
     machine_memory,
 };
-pub use context::{Blockyard, DataContext, Paths, SessionStateBuilderExt};
-pub use dataset::{Dataset, GroupedDataset, IterOptions, Predicate, WriteOptions};
+pub use dataset::{
+    DataContext, Dataset, GroupedDataset, IterOptions, Paths, Predicate, SortKey, WriteOptions, asc, desc,
+};
 pub use functions::{
     Actor, ActorPool, BatchFunction, BatchSize, Compute, ComputeStrategy, Concurrency, Failures, FunctionLanguage,
     FunctionRef, FunctionRegistry, MapFunction, MapOptions, MaxErrors, OnError, Row, Workers, actor, filter_rows,
     flat_map_rows, from_async, from_closure, map_rows,
 };
 pub use logical::{
-    MapNode, MapOperator, MixNode, MixOptions, MixStoppingCondition, RandomShuffleNode, RandomizeBlocksNode,
-    RepartitionNode, Repartitioning, ZipNode,
+    BlockOrderOptions, ByKeys, IntoBlocks, IntoRows, MapNode, MapOperator, MixNode, MixOptions, MixStoppingCondition,
+    RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning, ShuffleOptions, ZipNode,
 };
-pub use observability::{ExecutionCallback, ExecutionFailed, ExecutionProgress, ExecutionStarted, ExecutionSucceeded};
+pub use observability::{
+    ExecutionCallback, ExecutionFailed, ExecutionProgress, ExecutionStarted, ExecutionSucceeded, SystemColumn,
+    SystemTable, system_tables,
+};
 pub use optimizer::{Anchor, RuleRegistry};
 pub use runtime::{BackpressurePolicy, ConcurrencyCap, DownstreamCapacity, OpId, OpView, ResourceBudget, Resources};
 pub use seed::RandomSeed;
+pub use session::{Blockyard, SessionStateBuilderExt};
 pub use sinks::SaveMode;
-pub use sources::{Datasource, DatasourceTable, FileKind, ReadOptions};
+pub use sources::{Datasource, DatasourceTable, FileKind, ReadCsvOptions, ReadJsonOptions, ReadParquetOptions};
 pub use sql::SqlStatement;
 pub use store::{
     Allocator, BlockHandle, BlockInfo, BlockStore, Budget, Holder, Keep, NextUse, Owner, PinnedBlock, SharedMemoryPool,

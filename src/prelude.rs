@@ -4,5 +4,6 @@ pub use datafusion::prelude::{JoinType, col, lit};
 
 pub use crate::{
     BatchSize, Blockyard, ComputeStrategy, DataContext, Dataset, IterOptions, MapOptions, MixOptions,
-    MixStoppingCondition, RandomSeed, ReadOptions, SaveMode, SessionStateBuilderExt, WriteOptions,
+    MixStoppingCondition, RandomSeed, ReadCsvOptions, ReadJsonOptions, ReadParquetOptions, Repartitioning, SaveMode,
+    SessionStateBuilderExt, WriteOptions, asc, desc,
 };

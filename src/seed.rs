@@ -2,7 +2,10 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use datafusion::common::{Result, plan_err};
+
 use crate::block::mix;
+use crate::call::{Field, Parameter, Values};
 
 /// What gives the order of a random operator: the same input and seed give the same order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,14 +20,14 @@ impl RandomSeed {
         Self { seed, each_execution: false }
     }
 
-    /// Another order each time that a dataset is run: the first time that of `seed`, the second time that of epoch 1, and so on. The
-    /// same program gives the same orders.
+    /// Another order each time that a dataset is run: the first time that of `seed`, the second time that of epoch 1,
+    /// and so on. The same program gives the same orders.
     pub fn each_execution(seed: u64) -> Self {
         Self { seed, each_execution: true }
     }
 
-    /// The seed that a dataset with [`RandomSeed::each_execution`] has when it is run after `epoch` times before. Epoch 0 has the
-    /// seed itself.
+    /// The seed that a dataset with [`RandomSeed::each_execution`] has when it is run after `epoch` times before. Epoch
+    /// 0 has the seed itself.
     pub fn epoch(self, epoch: u64) -> Self {
         let seed = if epoch == 0 { self.seed } else { mix(self.seed ^ mix(epoch)) };
         Self { seed, each_execution: false }
@@ -51,6 +54,32 @@ impl From<u64> for RandomSeed {
 impl From<Option<u64>> for RandomSeed {
     fn from(seed: Option<u64>) -> Self {
         Self::fixed(seed.unwrap_or_else(fresh_seed))
+    }
+}
+
+/// A seed is drawn.
+impl Default for RandomSeed {
+    fn default() -> Self {
+        Self::from(None)
+    }
+}
+
+/// A call says the seed, and may say with `epoch` the how many-th execution it is to be.
+impl Field for RandomSeed {
+    fn parameters(name: &'static str, about: &'static str) -> (Vec<Parameter>, Vec<Parameter>) {
+        let epoch = "Another order for each number, with the same seed: what the execution after so many others has.";
+        (Option::<u64>::parameters(name, about).0, Option::<u64>::parameters("epoch", epoch).0)
+    }
+
+    fn read(name: &'static str, values: &Values) -> Result<Self> {
+        match (values.read::<u64>(name)?, values.read("epoch")?) {
+            (None, Some(_)) => plan_err!("{} needs a seed for an epoch", values.owner()),
+            (seed, epoch) => Ok(Self::from(seed).epoch(epoch.unwrap_or(0))),
+        }
+    }
+
+    fn write(&self, name: &'static str, values: &mut Values) -> Result<()> {
+        self.seed.write(name, values)
     }
 }
 

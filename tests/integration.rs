@@ -7,6 +7,12 @@ mod actors;
 /// Wrong calls and wrong data: every message that a user can get.
 #[path = "integration/bad_input.rs"]
 mod bad_input;
+/// Table functions of applications.
+#[path = "integration/calls.rs"]
+mod calls;
+/// Which files import each other.
+#[path = "integration/circles.rs"]
+mod circles;
 /// The command-line tool as a process.
 #[path = "integration/cli.rs"]
 mod cli;

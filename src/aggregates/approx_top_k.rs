@@ -17,7 +17,8 @@ use datasketches::frequencies::{ErrorType, FrequentItemValue, FrequentItemsSketc
 
 use super::value_counter::{item, list};
 
-/// Different values that a sketch tells apart, a power of two. While there are at most three quarters as many, counts are exact.
+/// Different values that a sketch tells apart, a power of two. While there are at most three quarters as many, counts
+/// are exact.
 const MAP_SIZE: usize = 1 << 15;
 
 /// Estimates the most frequent values.

@@ -51,15 +51,15 @@ pub fn unique_values(of: Expr) -> Expr {
     call("unique_values", of)
 }
 
-/// The different values but null, with the number of rows of each: a list of `{value, count}`, the most frequent first, and
-/// of equally frequent ones the least. It holds all different values of a group in memory.
+/// The different values but null, with the number of rows of each: a list of `{value, count}`, the most frequent first,
+/// and of equally frequent ones the least. It holds all different values of a group in memory.
 pub fn value_counter(of: Expr) -> Expr {
     call("value_counter", of)
 }
 
-/// The `k` most frequent values but null, with about the number of rows of each: a list of `{value, count}`, the most frequent
-/// first. A sketch of bounded size: counts are exact while there are at most 24,576 different values; beyond that they may be
-/// too large, by no more than what the frequency of the values that it had to forget adds up to.
+/// The `k` most frequent values but null, with about the number of rows of each: a list of `{value, count}`, the most
+/// frequent first. A sketch of bounded size: counts are exact while there are at most 24,576 different values; beyond
+/// that they may be too large, by no more than what the frequency of the values that it had to forget adds up to.
 pub fn approx_top_k(of: Expr, k: usize) -> Expr {
     call_with("approx_top_k", vec![of, lit(k as i64)])
 }

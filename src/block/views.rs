@@ -1,5 +1,5 @@
-//! String and binary views keep all buffers that they were made from. Before they are stored or counted, what they refer to
-//! is copied.
+//! String and binary views keep all buffers that they were made from. Before they are stored or counted, what they
+//! refer to is copied.
 
 use std::sync::Arc;
 

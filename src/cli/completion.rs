@@ -27,16 +27,6 @@ const WORDS: &[&str] = &[
     "SHOW",
     "RESET",
     "TABLESAMPLE BERNOULLI",
-    "read_parquet(",
-    "read_csv(",
-    "read_json(",
-    "range(",
-    "tpch(",
-    "map_batches(",
-    "random_shuffle(",
-    "repartition(",
-    "randomize_block_order(",
-    "zip(",
 ];
 
 /// Everything that Tab completes.
@@ -45,6 +35,7 @@ pub(super) fn words(session: &Session) -> Vec<String> {
     let state = session.context().session().state();
     words.extend(state.scalar_functions().keys().cloned());
     words.extend(state.aggregate_functions().keys().cloned());
+    words.extend(session.context().table_functions().names().into_iter().map(|name| format!("{name}(")));
     words.extend(session.context().functions().names());
     words.extend(crate::BlockyardOptions::keys());
     for catalog in session.context().session().catalog_names() {

@@ -1,4 +1,5 @@
-//! Plans on a terminal: EXPLAIN as text of the width of the terminal, instead of a table of the width of its longest line.
+//! Plans on a terminal: EXPLAIN as text of the width of the terminal, instead of a table of the width of its longest
+//! line.
 
 use std::io::Write;
 
@@ -27,7 +28,7 @@ impl PlanWriter {
 
     /// Writes to a terminal.
     pub(super) fn new(out: Box<dyn Write + Send>) -> Self {
-        let columns = terminal_size::terminal_size().map_or(COLUMNS, |(width, _)| usize::from(width.0));
+        let columns = console::Term::stdout().size_checked().map_or(COLUMNS, |(_, columns)| usize::from(columns));
         Self { out, columns }
     }
 

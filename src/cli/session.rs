@@ -182,7 +182,8 @@ impl Session {
         result
     }
 
-    /// Lets signals end the process while no statement runs: once they are listened to, they no longer do so by themselves.
+    /// Lets signals end the process while no statement runs: once they are listened to, they no longer do so by
+    /// themselves.
     pub(super) fn end_while_idle(&self) -> Result<(), Failure> {
         let (busy, directories) = (Arc::clone(&self.busy), Arc::clone(self.context.store().directories()));
         self.workers()?.handle().spawn(async move {

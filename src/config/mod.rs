@@ -13,7 +13,8 @@ use datafusion::execution::TaskContext;
 pub use values::{BlockSizePreset, ByteSize, MaxErroredBlocks, MemoryLimit, ResourceLimit, SpillCompression};
 pub(crate) use values::{check_num_blocks, parse_resources};
 
-/// Makes the struct of options. DataFusion's own macro lists options without their prefix, by which `SHOW` looks for them.
+/// Makes the struct of options. DataFusion's own macro lists options without their prefix, by which `SHOW` looks for
+/// them.
 macro_rules! options {
     (
         $(#[doc = $about:literal])*
@@ -70,9 +71,9 @@ options! {
     /// Options of the engine. They are fixed for a Dataset when it is created: later changes of the session do not
     /// reach it.
     pub struct BlockyardOptions {
-        /// Bytes above which a block is emitted; a block is cut when it has 1.5 times as many. 0 or `infinite` gives one
-        /// block per task, which then has to fit in memory. Otherwise a quarter of a thread's share of the memory is the
-        /// most that a block aims at.
+        /// Bytes above which a block is emitted; a block is cut when it has 1.5 times as many. 0 or `infinite` gives
+        /// one block per task, which then has to fit in memory. Otherwise a quarter of a thread's share of the memory
+        /// is the most that a block aims at.
         pub target_max_block_size: ByteSize, default = ByteSize::mib(128)
 
         /// Bytes below which a read is not split into more blocks.
@@ -92,8 +93,8 @@ options! {
         /// threads: results that depend on read tasks must not change with it.
         pub num_cpus: usize, default = available_cpus()
 
-        /// Logical CPUs of a read task that is a stage of its own. Reads mostly wait for files, so that two of them run for each
-        /// CPU by default.
+        /// Logical CPUs of a read task that is a stage of its own. Reads mostly wait for files, so that two of them run
+        /// for each CPU by default.
         pub read_num_cpus: f64, default = 0.5
 
         /// GPUs of this machine that tasks can ask for. They are logical: they say how many tasks run at once.
@@ -111,44 +112,44 @@ options! {
         /// The most memory that the tasks of one query say they need at once: a size, a percentage or `infinite`.
         pub resource_limits_memory: ResourceLimit, default = ResourceLimit::Infinite
 
-        /// The most bytes of blocks that wait between the stages of one query: a size, a percentage of the memory limit or
-        /// `infinite`.
+        /// The most bytes of blocks that wait between the stages of one query: a size, a percentage of the memory limit
+        /// or `infinite`.
         pub resource_limits_object_store_memory: ResourceLimit, default = ResourceLimit::Infinite
 
-        /// Memory for blocks and operators together: a size, or a percentage of the memory of the machine or its control
-        /// group.
+        /// Memory for blocks and operators together: a size, or a percentage of the memory of the machine or its
+        /// control group.
         pub memory_limit: MemoryLimit, default = MemoryLimit::Percent(60)
 
-        /// Directories for spilled blocks and operators, separated by commas and used in turn. Empty means the temporary
-        /// directory of the system.
+        /// Directories for spilled blocks and operators, separated by commas and used in turn. Empty means the
+        /// temporary directory of the system.
         pub spill_directory: String, default = String::new()
 
         /// The most bytes that spilled blocks and operators may take on disk together. 0 or `infinite` means no quota.
         pub spill_quota: ByteSize, default = ByteSize(0)
 
-        /// Compression of spilled blocks of which a sample shrinks by a fourth at least: none, lz4 or zstd.
+        /// Compression of spilled blocks of which a sample shrinks by at least a quarter: none, lz4 or zstd.
         pub spill_compression: SpillCompression, default = SpillCompression::Lz4
 
         /// Plan every join that can spill as one that does, not only those that are not expected to fit in memory.
         pub prefer_spilling_joins: bool, default = false
 
-        /// Sort all rows, which spills, where only the first of them are wanted, not only where these are not expected to fit
-        /// in memory.
+        /// Sort all rows, which spills, where only the first of them are wanted, not only where these are not expected
+        /// to fit in memory.
         pub prefer_spilling_sorts: bool, default = false
 
         /// Give blocks to the consumer in the order of their ids (the order of the input), instead of as they come.
         pub preserve_order: bool, default = true
 
-        /// What holds stages back, separated by commas: `concurrency_cap` or `adaptive_concurrency_cap`, `resource_budget`,
-        /// `downstream_capacity`.
+        /// What holds stages back, separated by commas: `concurrency_cap` or `adaptive_concurrency_cap`,
+        /// `resource_budget`, `downstream_capacity`.
         pub backpressure_policies: String, default = "concurrency_cap, resource_budget, downstream_capacity".to_owned()
 
         /// Which stage starts the next task: the one with the fewest bytes in its out queue (`out_queue`), or with the
         /// fewest bytes altogether (`memory`).
         pub scheduler_ranking: String, default = "out_queue".to_owned()
 
-        /// Blocks of one query that may be lost because a function or a read failed for their task. -1 or `infinite` means
-        /// any number.
+        /// Blocks of one query that may be lost because a function or a read failed for their task. -1 or `infinite`
+        /// means any number.
         pub max_errored_blocks: MaxErroredBlocks, default = MaxErroredBlocks(Some(0))
 
         /// Errors of functions after which the same batch is tried again: parts of their text, separated by commas; `*`
@@ -158,8 +159,8 @@ options! {
         /// How often a batch is tried again.
         pub max_map_retries: usize, default = 3
 
-        /// Errors of reads and writes after which they are tried again, after a pause that doubles: parts of their text,
-        /// separated by commas.
+        /// Errors of reads and writes after which they are tried again, after a pause that doubles: parts of their
+        /// text, separated by commas.
         pub retried_io_errors: String,
             default = "connection reset, connection refused, timed out, slow down, slowdown, (500), (502), (503), (504)"
                 .to_owned()
@@ -170,7 +171,8 @@ options! {
         /// How often an actor that could not be built is tried again, after a pause that doubles.
         pub actor_init_max_retries: usize, default = 3
 
-        /// Seconds after which a query fails whose stages run nothing and neither begin nor end anything. 0 means never.
+        /// Seconds after which a query fails whose stages run nothing and neither begin nor end anything. 0 means
+        /// never.
         pub execution_no_progress_timeout_s: usize, default = 1800
 
         /// Fuse chains of map operators into one stage.
@@ -251,8 +253,8 @@ impl BlockyardOptions {
         format!("{preset}: blocks of {least} to {most} MiB, shuffles of {shuffle} MiB; {why}")
     }
 
-    /// Bytes that blocks aim at when `threads` tasks run at once: `target_max_block_size`, but not more than a quarter of a
-    /// task's share of the memory, because a task has its input, the block that it fills and what it encodes.
+    /// Bytes that blocks aim at when `threads` tasks run at once: `target_max_block_size`, but not more than a quarter
+    /// of a task's share of the memory, because a task has its input, the block that it fills and what it encodes.
     pub fn block_bytes(&self, threads: usize) -> usize {
         self.block_bytes_within(self.memory_limit.bytes(), threads)
     }

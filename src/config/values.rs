@@ -8,9 +8,10 @@ use datafusion::common::config::{ConfigField, Visit};
 use datafusion::common::{DataFusionError, Result, config_err, plan_err};
 
 use super::machine_memory;
+use crate::call::{Argument, Value};
 
-/// Blocks that may be asked for by number. Each costs a few hundred bytes that are not counted, and some time, whatever is
-/// in it.
+/// Blocks that may be asked for by number. Each costs a few hundred bytes that are not counted, and some time, whatever
+/// is in it.
 const MAX_BLOCKS: usize = 1_000_000;
 
 /// An error unless `num_blocks`, which the user calls `name`, is a number of blocks that makes sense.
@@ -87,6 +88,20 @@ impl fmt::Display for ByteSize {
             }
         }
         write!(f, "{bytes}B")
+    }
+}
+
+/// An argument of bytes is a number, or a string with a unit.
+impl Argument for ByteSize {
+    const WHAT: &'static str = "a size like '64MiB'";
+
+    fn from_value(value: &Value) -> Result<Option<Self>> {
+        Ok(value.plain().and_then(|text| text.parse().ok()))
+    }
+
+    // Exact, where sizes that people read are rounded.
+    fn to_value(&self) -> Result<Value> {
+        Ok(Value::Number(self.0.to_string()))
     }
 }
 

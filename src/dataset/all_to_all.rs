@@ -1,7 +1,7 @@
 //! Transformations that move rows between tasks, or bring datasets together.
 
-use datafusion::common::{Result, ScalarValue, plan_err};
-use datafusion::logical_expr::{JoinType, LogicalPlan, SortExpr};
+use datafusion::common::{Result, plan_err};
+use datafusion::logical_expr::{JoinType, LogicalPlan};
 
 use super::{Dataset, GroupedDataset};
 use crate::logical::{
@@ -24,25 +24,17 @@ impl Dataset {
 
     /// Rows of this dataset and of others with the same columns by turns of some rows, each in its order, so that at
     /// any time their numbers are proportional to the weights. The same datasets give the same rows in the same order.
-    pub fn mix(&self, others: &[&Self], options: MixOptions) -> Result<Self> {
+    pub fn mix(&self, others: &[&Self]) -> Result<Self> {
+        self.mix_with(others, MixOptions::default())
+    }
+
+    /// As [`Dataset::mix`], with weights, and with when it ends.
+    pub fn mix_with(&self, others: &[&Self], options: MixOptions) -> Result<Self> {
         Ok(self.with_plan(extension(MixNode::try_new(self.plans_with(others), options)?)))
     }
 
     fn plans_with(&self, others: &[&Self]) -> Vec<LogicalPlan> {
         [self].into_iter().chain(others.iter().copied()).map(|dataset| dataset.plan.clone()).collect()
-    }
-
-    /// Sorted by columns, ascending or `descending`; nulls are last.
-    pub fn sort(&self, columns: &[&str], descending: bool) -> Result<Self> {
-        let columns = self.columns_of(columns, "sort")?;
-        let order = columns.into_iter().map(|column| column.sort(!descending, false)).collect();
-        self.via_dataframe(|frame| frame.sort(order))
-    }
-
-    /// Sorted by expressions, each with its own direction and place of nulls: `col("a").sort(false, true)` is
-    /// descending with nulls first.
-    pub fn sort_by(&self, order: Vec<SortExpr>) -> Result<Self> {
-        self.via_dataframe(|frame| frame.sort(order))
     }
 
     /// One row for each column: `column`, `type`, `count` of values, `missing_percentage`, and for numbers
@@ -131,45 +123,14 @@ impl Dataset {
         Ok(self.with_plan(extension(RandomShuffleNode::try_new(self.plan.clone(), seed, num_blocks)?)))
     }
 
-    /// The same rows in `num_blocks` blocks of equal size. Without `shuffle` the order stays and as few rows as
-    /// possible move; with it every block gets rows of every block of the input.
-    pub fn repartition(&self, num_blocks: usize, shuffle: bool) -> Result<Self> {
-        self.repartition_into(Repartitioning::Blocks { num_blocks, shuffle })
-    }
-
-    /// The same rows in blocks by the columns `keys`: rows with equal keys are in one block, in their order.
-    /// `num_blocks` of them, or as many as the bytes ask for; with `sort` the rows of each block are sorted by the
-    /// keys, ascending, nulls last. A block that is sorted has to fit in memory; one of more than
-    /// `target_max_block_size` is cut.
-    pub fn repartition_by(&self, keys: &[&str], num_blocks: Option<usize>, sort: bool) -> Result<Self> {
-        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        self.repartition_into(Repartitioning::Keys { keys, num_blocks, sort })
-    }
-
-    /// The rows sorted by the columns `keys`, ascending, nulls last, in a block more than there are boundaries: a block
-    /// begins with the first row of which the first key is not less than a boundary. Boundaries ascend. A block of more
-    /// than
-    /// `target_max_block_size` is cut.
-    pub fn repartition_by_ranges(&self, keys: &[&str], boundaries: Vec<ScalarValue>) -> Result<Self> {
-        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        self.repartition_into(Repartitioning::Ranges { keys, boundaries })
-    }
-
-    /// The same rows, in their order, in blocks of `target_num_rows_per_block`, while they come: nothing waits for the
-    /// last row. With `strict` all blocks but the last have as many; otherwise blocks of the input are cut but not
-    /// joined, so that each may end with a short one. A block of more than `target_max_block_size` is cut.
-    pub fn repartition_rows(&self, target_num_rows_per_block: usize, strict: bool) -> Result<Self> {
-        self.repartition_into(Repartitioning::Rows { target_num_rows_per_block, strict })
-    }
-
-    /// The same rows, in their order, in blocks of at most `target_bytes_per_block`, unless one row has more. Small
-    /// blocks are joined. Nothing waits for the last row.
-    pub fn repartition_bytes(&self, target_bytes_per_block: usize) -> Result<Self> {
-        self.repartition_into(Repartitioning::Bytes { target_bytes_per_block })
-    }
-
-    fn repartition_into(&self, into: Repartitioning) -> Result<Self> {
-        Ok(self.with_plan(extension(RepartitionNode::try_new(self.plan.clone(), into)?)))
+    /// The same rows in other blocks: `repartition(64)` for so many, or what [`Repartitioning`] says: blocks with rows
+    /// of all others, blocks by keys, sorted ranges, blocks of a size.
+    ///
+    /// # Errors
+    ///
+    /// For no blocks or far too many, blocks without rows or bytes, no keys, and keys that are not columns.
+    pub fn repartition(&self, into: impl Into<Repartitioning>) -> Result<Self> {
+        Ok(self.with_plan(extension(RepartitionNode::try_new(self.plan.clone(), into.into())?)))
     }
 
     /// The same blocks in random order.

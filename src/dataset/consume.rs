@@ -21,14 +21,13 @@ use super::Dataset;
 use crate::config::BlockyardOptions;
 use crate::error::without_bug_report;
 use crate::functions::{Row, rows_of_batch};
+use crate::logical::check_plan_depth;
 use crate::logical::{RandomShuffleNode, RandomizeBlocksNode, extension, node_of};
 use crate::observability::{Execution, Watch};
-use crate::physical::{
-    PlanMemory, StoredBlock, collect_blocks, gather, in_least_memory, planned_blocks, query_context,
-};
+use crate::optimizer::in_least_memory;
+use crate::physical::{PlanMemory, StoredBlock, collect_blocks, gather, planned_blocks, query_context};
 use crate::runtime::{DeepStack, block_on_io, in_background};
 use crate::sources::{DatasourceTable, FileTable, StoredBlocks, StoredTable};
-use crate::sql::{check_plan_depth, plan_to_sql};
 use crate::store::{Admission, NextUse, Owner};
 
 impl Dataset {
@@ -79,8 +78,8 @@ impl Dataset {
         Ok(Attempt { plan: self.plan_of_epoch()?, state: self.state.clone(), before: None })
     }
 
-    /// The same execution with settings under which no join fails because its build side does not fit, and no sort because
-    /// the first rows do not.
+    /// The same execution with settings under which no join fails because its build side does not fit, and no sort
+    /// because the first rows do not.
     fn again_with_spilling(&self, mut attempt: Attempt) -> Attempt {
         let mut options = BlockyardOptions::from_config(attempt.state.config_options());
         options.prefer_spilling_joins = true;
@@ -249,8 +248,8 @@ impl Dataset {
         self.last.lock().as_ref().map_or(String::new(), Execution::status)
     }
 
-    /// What the last execution has put up with, a line for each stage: rows that failed, tasks that gave up, calls and
-    /// reads that were tried again, with the first error.
+    /// Which failures the last execution has tolerated, a line for each stage: rows that failed, tasks that gave up,
+    /// calls and reads that were tried again, with the first error.
     pub fn failures(&self) -> Option<String> {
         self.last.lock().as_ref().and_then(Execution::failures)
     }
@@ -289,11 +288,6 @@ impl Dataset {
     pub async fn execution_plan(&self) -> Result<String> {
         let plan = self.state.create_physical_plan(&self.plan).await?;
         Ok(displayable(plan.as_ref()).indent(false).to_string())
-    }
-
-    /// SQL text that gives the same rows. Fails where a part of the plan has no SQL form, such as a closure.
-    pub fn to_sql(&self) -> Result<String> {
-        plan_to_sql(&self.plan)
     }
 
     /// Plans an execution and remembers it for `stats`.

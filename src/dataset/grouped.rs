@@ -98,12 +98,25 @@ impl GroupedDataset {
         })
     }
 
-    /// Calls a function with all rows of each group, and gives the rows that it returns. `options` are those of
-    /// [`Dataset::map_batches`], but for `on_error`. Without keys all rows are one group. Groups come in no particular
-    /// order; the rows of a group in that of the dataset. A group has to fit in memory, beside others that are sorted
-    /// with it, unless the function takes pieces of groups: with a `batch_size` of so many rows it gets at most these
-    /// at once, all of one group and in any order, and pieces of a group may be smaller.
-    pub fn map_groups(&self, function: impl Into<MapFunction>, options: MapOptions) -> Result<Dataset> {
+    /// Calls a function with all rows of each group, and gives the rows that it returns. Without keys all rows are one
+    /// group. Groups come in no particular order; the rows of a group in that of the dataset. A group has to fit in
+    /// memory, beside others that are sorted with it, unless the function takes pieces of groups: with a `batch_size`
+    /// of so many rows it gets at most these at once, all of one group and in any order, and pieces of a group may be
+    /// smaller.
+    ///
+    /// # Errors
+    ///
+    /// When no function has the name, or its columns cannot be found.
+    pub fn map_groups(&self, function: impl Into<MapFunction>) -> Result<Dataset> {
+        self.map_groups_with(function, MapOptions::default())
+    }
+
+    /// As [`GroupedDataset::map_groups`], with the options of [`Dataset::map_batches_with`], but for `on_error`.
+    ///
+    /// # Errors
+    ///
+    /// As [`GroupedDataset::map_groups`], and when options contradict each other or the function.
+    pub fn map_groups_with(&self, function: impl Into<MapFunction>, options: MapOptions) -> Result<Dataset> {
         let (function, options) = function.into().resolve(self.dataset.context.functions(), options)?;
         let keys = self.keys.iter().filter_map(|key| key.try_as_col().map(|column| column.name.clone())).collect();
         let plan = map_groups(self.dataset.plan.clone(), keys, function, &options)?;

@@ -3,13 +3,17 @@
 
 mod all_to_all;
 mod consume;
+mod context;
 mod grouped;
 mod iterator;
+mod order;
 mod transform;
 mod write;
 
+pub use context::{DataContext, Paths};
 pub use grouped::GroupedDataset;
 pub use iterator::IterOptions;
+pub use order::{SortKey, asc, desc};
 pub use transform::Predicate;
 pub use write::WriteOptions;
 
@@ -23,7 +27,6 @@ use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use parking_lot::Mutex;
 
-use crate::context::DataContext;
 use crate::error::unknown_name;
 use crate::observability::Execution;
 use crate::sources::StoredBlocks;

@@ -7,16 +7,27 @@ use super::Dataset;
 use crate::functions::{
     Compute, Failures, FunctionRef, MapFunction, MapOptions, Row, filter_rows, flat_map_rows, map_rows,
 };
-use crate::logical::{MapNode, MapOperator, extension};
+use crate::logical::{MapNode, MapOperator, extension, map_batches};
 
 impl Dataset {
-    /// Calls a function on batches of rows. It is a closure, or the name of a registered function; its output columns are
-    /// found by calling it on an empty batch, or declared by [`MapOptions::schema`].
-    pub fn map_batches(&self, function: impl Into<MapFunction>, options: MapOptions) -> Result<Self> {
+    /// Calls a function on batches of rows. It is a closure, or the name of a registered function; its output columns
+    /// are found by calling it on an empty batch, or declared by [`MapOptions::schema`].
+    ///
+    /// # Errors
+    ///
+    /// When no function has the name, or its columns cannot be found.
+    pub fn map_batches(&self, function: impl Into<MapFunction>) -> Result<Self> {
+        self.map_batches_with(function, MapOptions::default())
+    }
+
+    /// As [`Dataset::map_batches`], with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dataset::map_batches`], and when options contradict each other or the function.
+    pub fn map_batches_with(&self, function: impl Into<MapFunction>, options: MapOptions) -> Result<Self> {
         let (function, options) = function.into().resolve(self.context.functions(), options)?;
-        let function = options.apply(function);
-        let compute = options.compute(&function)?;
-        self.map_node(MapOperator::Batches(function, options.batch_size), compute, options.failures()?)
+        Ok(self.with_plan(map_batches(self.plan.clone(), function, &options)?))
     }
 
     /// Turns each row into one row, both typed by serde.

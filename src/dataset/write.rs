@@ -22,8 +22,8 @@ pub struct WriteOptions {
 }
 
 impl Dataset {
-    /// Writes one Parquet file per block into a directory; returns the number of rows. Files appear together once all are
-    /// complete, as `part-000000.parquet` and so on in the order of the rows.
+    /// Writes one Parquet file per block into a directory; returns the number of rows. Files appear together once all
+    /// are complete, as `part-000000.parquet` and so on in the order of the rows.
     pub async fn write_parquet(&self, directory: &str, options: WriteOptions) -> Result<usize> {
         self.write("parquet", directory, options).await
     }

@@ -1,13 +1,15 @@
 //! Whether to write through the page cache or past it, by what was faster.
 //!
-//! The page cache takes what it has room for at the pace of memory, and the rest at the pace of the disk; past it, all goes at the
-//! pace of the disk, without a copy. Which is faster depends on the disk, on how much memory is free, and on what a fresh page costs.
+//! The page cache takes what it has room for at the pace of memory, and the rest at the pace of the disk; past it, all
+//! goes at the pace of the disk, without a copy. Which is faster depends on the disk, on how much memory is free, and
+//! on what a fresh page costs.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// One write in so many goes the way that was slower, to see whether it still is, for each time that it took as long as the other.
+/// One write in so many goes the way that was slower, to see whether it still is, for each time that it took as long as
+/// the other.
 const TRY_AGAIN: f64 = 16.0;
 /// But not fewer than one in so many.
 const SELDOM: f64 = 256.0;

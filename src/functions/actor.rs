@@ -12,8 +12,8 @@ use super::{BatchFunction, FunctionRef};
 
 /// Something with state, like a model that was loaded, which transforms batches.
 ///
-/// It is built on the thread of its actor and never leaves it, so it need not be `Send`. It is dropped when the operator
-/// has no more work, when the pool shrinks, or after it has panicked, and then built anew.
+/// It is built on the thread of its actor and never leaves it, so it need not be `Send`. It is dropped when the
+/// operator has no more work, when the pool shrinks, or after it has panicked, and then built anew.
 pub trait Actor {
     /// Transforms one batch. It is never called with a batch of another schema than it was planned with.
     fn call(&mut self, batch: RecordBatch) -> Result<RecordBatch>;
@@ -36,8 +36,8 @@ pub(crate) fn drop_states() {
     drop(STATES.take());
 }
 
-/// A function whose state `build` makes, once per actor; operators that call it run on actors. Unless its output columns are
-/// declared, one is built and called on an empty batch when the plan is made.
+/// A function whose state `build` makes, once per actor; operators that call it run on actors. Unless its output
+/// columns are declared, one is built and called on an empty batch when the plan is made.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> datafusion::error::Result<()> {
@@ -51,7 +51,7 @@ pub(crate) fn drop_states() {
 ///         Ok(batch)
 ///     })
 /// });
-/// let dataset = context.range(1000)?.map_batches(count, MapOptions { concurrency: Some((1, 4).into()), ..Default::default() })?;
+/// let dataset = context.range(1000)?.map_batches_with(count, MapOptions { concurrency: Some((1, 4).into()), ..Default::default() })?;
 /// assert_eq!(dataset.count().await?, 1000);
 /// # Ok(()) }
 /// ```

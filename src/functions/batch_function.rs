@@ -247,9 +247,10 @@ impl BatchFunction for Declared {
     }
 }
 
-/// An async function, for calls of services and other things that take time without taking a thread. Each task has several
-/// calls in flight ([`MapOptions::max_concurrency`](crate::MapOptions)), in order unless `preserve_order` is off. The columns
-/// that it returns have to be declared by [`MapOptions::schema`](crate::MapOptions) where they are not those of its input.
+/// An async function, for calls of services and other things that take time without taking a thread. Each task has
+/// several calls in flight ([`MapOptions::max_concurrency`](crate::MapOptions)), in order unless `preserve_order` is
+/// off. The columns that it returns have to be declared by [`MapOptions::schema`](crate::MapOptions) where they are not
+/// those of its input.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> datafusion::error::Result<()> {
@@ -261,7 +262,7 @@ impl BatchFunction for Declared {
 ///     Ok(batch)
 /// });
 /// let options = MapOptions { max_concurrency: Some(8), batch_size: BatchSize::Rows(100), ..Default::default() };
-/// assert_eq!(context.range(1000)?.map_batches(ask, options)?.count().await?, 1000);
+/// assert_eq!(context.range(1000)?.map_batches_with(ask, options)?.count().await?, 1000);
 /// # Ok(()) }
 /// ```
 pub fn from_async<F, R>(name: &str, f: F) -> FunctionRef

@@ -1,7 +1,7 @@
 //! Scalar functions that make much of little, like `repeat`: what one batch of them may take is bounded.
 //!
-//! DataFusion evaluates an expression for a whole batch, in memory that nobody counts. `lpad('x', 10000000000)` took all
-//! memory of the machine. Here the size of a result is worked out from the arguments before anything is allocated.
+//! DataFusion evaluates an expression for a whole batch, in memory that nobody counts. `lpad('x', 10000000000)` took
+//! all memory of the machine. Here the size of a result is worked out from the arguments before anything is allocated.
 
 use std::sync::Arc;
 

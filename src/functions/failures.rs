@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use datafusion::common::{DataFusionError, Result, plan_err};
 
-/// What becomes of a row for which a function fails. The function is called again with halves of the batch until the rows
-/// are found that it fails for; the others come out as if those had not been there.
+/// What becomes of a row for which a function fails. The function is called again with halves of the batch until the
+/// rows are found that it fails for; the others come out as if those had not been there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash, Default)]
 pub enum OnError {
     /// The query fails.
@@ -16,7 +16,8 @@ pub enum OnError {
     Skip,
     /// The row comes out with nulls, but for the columns that it came in with.
     Null,
-    /// The row is left out, and kept under this name with the error: `context.diverted(name)`, in SQL `diverted('name')`.
+    /// The row is left out, and kept under this name with the error: `context.diverted(name)`, in SQL
+    /// `diverted('name')`.
     Divert(String),
 }
 
@@ -80,7 +81,7 @@ impl fmt::Display for MaxErrors {
     }
 }
 
-/// What a map operator puts up with.
+/// Which failures a map operator tolerates.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash, Default)]
 pub struct Failures {
     /// What becomes of rows for which the function fails.
@@ -90,24 +91,6 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Checks what is said in SQL: `on_error` is `fail`, `skip`, `null` or `divert`.
-    pub(crate) fn parse(on_error: Option<&str>, divert_to: Option<&str>, max_errors: Option<&str>) -> Result<Self> {
-        let on_error = match (on_error, divert_to) {
-            (None | Some("fail"), None) => OnError::Fail,
-            (Some("skip"), None) => OnError::Skip,
-            (Some("null"), None) => OnError::Null,
-            (Some("divert"), Some(name)) if !name.is_empty() => OnError::Divert(name.to_owned()),
-            (Some("divert"), _) => return plan_err!("on_error => 'divert' needs a name: divert_to => 'name'"),
-            (Some("fail" | "skip" | "null") | None, Some(_)) => {
-                return plan_err!("divert_to needs on_error => 'divert'");
-            }
-            (Some(other), _) => return Err(unknown(other)),
-        };
-        let failures = Self { on_error, max_errors: max_errors.map(str::parse).transpose()? };
-        failures.check()?;
-        Ok(failures)
-    }
-
     /// Fails when it contradicts itself.
     pub(crate) fn check(&self) -> Result<()> {
         match (&self.on_error, self.max_errors) {
@@ -115,51 +98,23 @@ impl Failures {
             _ => Ok(()),
         }
     }
-
-    /// The arguments of `map_batches` that say this, each with its value.
-    pub fn arguments(&self) -> Vec<(&'static str, String)> {
-        let mut arguments = match &self.on_error {
-            OnError::Fail => vec![],
-            OnError::Skip => vec![("on_error", "skip".to_owned())],
-            OnError::Null => vec![("on_error", "null".to_owned())],
-            OnError::Divert(name) => vec![("on_error", "divert".to_owned()), ("divert_to", name.clone())],
-        };
-        arguments.extend(self.max_errors.map(|most| ("max_errors", most.to_string())));
-        arguments
-    }
-}
-
-fn unknown(on_error: &str) -> DataFusionError {
-    crate::error::unknown_name("on_error", on_error, "map_batches", &["fail", "skip", "null", "divert"])
 }
 
 impl fmt::Display for Failures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.arguments().into_iter().try_for_each(|(name, value)| write!(f, ", {name}={value}"))
+        match &self.on_error {
+            OnError::Fail => {}
+            OnError::Skip => write!(f, ", on_error=skip")?,
+            OnError::Null => write!(f, ", on_error=null")?,
+            OnError::Divert(name) => write!(f, ", on_error=divert, divert_to={name}")?,
+        }
+        self.max_errors.map_or(Ok(()), |max| write!(f, ", max_errors={max}"))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_said_in_sql_is_checked() {
-        let parsed = Failures::parse(Some("divert"), Some("bad"), Some("0.5%")).unwrap();
-        assert_eq!(parsed.to_string(), ", on_error=divert, divert_to=bad, max_errors=0.5%");
-        assert_eq!(Failures::parse(None, None, None).unwrap(), Failures::default());
-        for (on_error, divert_to, max_errors, text) in [
-            (Some("skipp"), None, None, "Did you mean 'skip'?"),
-            (Some("divert"), None, None, "needs a name"),
-            (Some("skip"), Some("bad"), None, "divert_to needs on_error => 'divert'"),
-            (None, None, Some("5"), "max_errors needs on_error"),
-            (Some("skip"), None, Some("many"), "'many' is not a number of errors"),
-            (Some("skip"), None, Some("101%"), "'101%' is not a number of errors"),
-        ] {
-            let error = Failures::parse(on_error, divert_to, max_errors).unwrap_err().to_string();
-            assert!(error.contains(text), "{error}");
-        }
-    }
 
     #[test]
     fn budgets_are_rows_or_percent() {

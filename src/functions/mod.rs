@@ -2,12 +2,14 @@
 //! registered by name so that SQL can call it too.
 
 mod actor;
+mod arguments;
 mod batch_function;
 mod bounded;
 mod builtin;
 mod compute;
 mod failures;
 mod language;
+mod map_function;
 mod map_options;
 mod registry;
 mod rows;
@@ -19,7 +21,8 @@ pub(crate) use bounded::bounded;
 pub use compute::{ActorPool, BatchSize, Compute, ComputeStrategy, Concurrency, Workers};
 pub use failures::{Failures, MaxErrors, OnError};
 pub use language::FunctionLanguage;
-pub use map_options::{MapFunction, MapOptions};
+pub use map_function::MapFunction;
+pub use map_options::MapOptions;
 pub use registry::FunctionRegistry;
 pub use rows::{Row, filter_rows, flat_map_rows, map_rows};
 pub(crate) use rows::{batch_of_rows, rows_of_batch};

@@ -43,8 +43,8 @@ impl FunctionRegistry {
         self.register_with(name, function, MapOptions::default());
     }
 
-    /// As [`FunctionRegistry::register`], with options for calls that do not say otherwise: batch size, compute, concurrency
-    /// and resources.
+    /// As [`FunctionRegistry::register`], with options for calls that do not say otherwise: batch size, compute,
+    /// concurrency and resources.
     pub fn register_with(&self, name: &str, function: FunctionRef, defaults: MapOptions) {
         self.insert(name, function, defaults, false);
     }

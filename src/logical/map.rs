@@ -19,8 +19,8 @@ use crate::functions::{BatchSize, Compute, Failures, FunctionRef, OnError};
 pub enum MapOperator {
     /// A function over batches of a size.
     Batches(FunctionRef, BatchSize),
-    /// A function of groups: the rows with equal values in columns of these names, which are neighbours; of all of them, or of pieces
-    /// of at most so many.
+    /// A function of groups: the rows with equal values in columns of these names, which are neighbours; of all of
+    /// them, or of pieces of at most so many.
     Groups(FunctionRef, Vec<String>, Option<usize>),
     /// A function that turns each row into one row.
     Rows(FunctionRef),
@@ -125,7 +125,7 @@ impl MapNode {
         &self.compute
     }
 
-    /// What it puts up with.
+    /// Which failures it tolerates.
     pub fn failures(&self) -> &Failures {
         &self.failures
     }
@@ -136,8 +136,8 @@ impl MapNode {
     }
 }
 
-/// The columns that a function gives. Where it gives those of its input, of which some have the same name, they stay apart by
-/// the tables that they are from.
+/// The columns that a function gives. Where it gives those of its input, of which some have the same name, they stay
+/// apart by the tables that they are from.
 fn columns_of(returned: SchemaRef, input: &DFSchemaRef) -> Result<DFSchemaRef> {
     let given = input.as_arrow();
     let same = returned.fields() == given.fields();

@@ -1,4 +1,5 @@
-//! Ray's `mix`. Rust: `mix(&[&b, &c], options)`. SQL: `mix(a, b, c, weights => [2, 1, 1], stopping_condition => 'longest')`.
+//! Ray's `mix`. Rust: `mix(&[&b, &c])`. SQL: `mix(a, b, c, weights => [2, 1, 1], stopping_condition =>
+//! 'longest')`.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -10,7 +11,10 @@ use datafusion::common::{DFSchema, DFSchemaRef, DataFusionError, Result, plan_er
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, UserDefinedLogicalNodeCore};
 use datafusion::prelude::Column;
 
+use crate::arguments;
+use crate::call::{Argument, Planning, TableFunction, Tables, Value, parsed, shown};
 use crate::error::unknown_name;
+use crate::logical::{extension, node_of};
 
 /// When a mix ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Hash, Default)]
@@ -43,13 +47,55 @@ impl FromStr for MixStoppingCondition {
     }
 }
 
-/// How much of which input there is.
-#[derive(Debug, Clone, Default)]
-pub struct MixOptions {
-    /// What the numbers of rows are proportional to, one for each input, above 0; all the same when there are none.
-    pub weights: Vec<f64>,
-    /// When it ends.
-    pub stopping_condition: MixStoppingCondition,
+impl Argument for MixStoppingCondition {
+    const WHAT: &'static str = String::WHAT;
+
+    fn from_value(value: &Value) -> Result<Option<Self>> {
+        parsed(value)
+    }
+
+    fn to_value(&self) -> Result<Value> {
+        Ok(shown(self))
+    }
+}
+
+arguments! {
+    /// How much of which input there is.
+    #[derive(Debug, Clone, Default)]
+    pub struct MixOptions {
+        /// What the numbers of rows are proportional to, one for each input, above 0; all the same if not said.
+        pub weights: Vec<f64> = default,
+        /// When it ends: with the `shortest` input, or the `longest`, which is the default.
+        pub stopping_condition: MixStoppingCondition = default,
+    }
+}
+
+/// `mix(a, b, ..)`.
+#[derive(Debug)]
+pub(crate) struct Mix;
+
+impl TableFunction for Mix {
+    type Arguments = MixOptions;
+
+    fn name(&self) -> &'static str {
+        "mix"
+    }
+
+    fn about(&self) -> &'static str {
+        "Rows of several tables with the same columns by turns, in proportion to weights."
+    }
+
+    fn tables(&self) -> Tables {
+        Tables::Several
+    }
+
+    fn plan(&self, arguments: MixOptions, planning: Planning<'_>) -> Result<LogicalPlan> {
+        Ok(extension(MixNode::try_new(planning.tables, arguments)?))
+    }
+
+    fn call_of(&self, plan: &LogicalPlan) -> Result<Option<(Vec<LogicalPlan>, MixOptions)>> {
+        Ok(node_of::<MixNode>(plan).map(|node| (node.inputs.clone(), node.options.clone())))
+    }
 }
 
 /// Rows of several inputs by turns.
@@ -61,7 +107,8 @@ pub struct MixNode {
 }
 
 impl MixNode {
-    /// Mixes inputs, whose columns must have the same names in the same order. Types become the one that both fit, as in UNION ALL.
+    /// Mixes inputs, whose columns must have the same names in the same order. Types become the one that both fit, as
+    /// in UNION ALL.
     pub fn try_new(inputs: Vec<LogicalPlan>, mut options: MixOptions) -> Result<Self> {
         if inputs.is_empty() {
             return plan_err!("mix needs at least one input");
@@ -98,7 +145,8 @@ impl MixNode {
     }
 }
 
-/// The inputs with the columns that all of them have: pruning leaves some inputs, like groups, columns that nobody needs.
+/// The inputs with the columns that all of them have: pruning leaves some inputs, like groups, columns that nobody
+/// needs.
 fn narrowed(inputs: Vec<LogicalPlan>) -> Result<Vec<LogicalPlan>> {
     let names = |plan: &LogicalPlan| plan.schema().fields().iter().map(|f| f.name().clone()).collect::<Vec<_>>();
     let all: Vec<_> = inputs.iter().map(names).collect();

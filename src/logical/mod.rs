@@ -12,7 +12,9 @@
 //! Read is a table scan, write is DataFusion's COPY, and project, filter, sort, aggregate, join, union and limit are
 //! DataFusion's own.
 
+mod depth;
 mod map;
+mod map_batches;
 mod map_groups;
 mod mix;
 mod random_shuffle;
@@ -21,13 +23,20 @@ mod repartition;
 mod summary;
 mod zip;
 
+pub(crate) use depth::check_plan_depth;
 pub use map::{MapNode, MapOperator};
-pub(crate) use map_groups::map_groups;
+pub(crate) use map_batches::{MapBatches, MapBatchesArguments, map_batches};
+pub(crate) use map_groups::{MapGroups, map_groups};
+pub(crate) use mix::Mix;
 pub use mix::{MixNode, MixOptions, MixStoppingCondition};
-pub use random_shuffle::RandomShuffleNode;
-pub use randomize_blocks::RandomizeBlocksNode;
-pub use repartition::{RepartitionNode, Repartitioning};
-pub(crate) use summary::summary;
+pub(crate) use random_shuffle::RandomShuffle;
+pub use random_shuffle::{RandomShuffleNode, ShuffleOptions};
+pub(crate) use randomize_blocks::RandomizeBlockOrder;
+pub use randomize_blocks::{BlockOrderOptions, RandomizeBlocksNode};
+pub(crate) use repartition::Repartition;
+pub use repartition::{ByKeys, IntoBlocks, IntoRows, RepartitionNode, Repartitioning};
+pub(crate) use summary::{Summary, summary};
+pub(crate) use zip::Zip;
 pub use zip::ZipNode;
 
 use std::sync::Arc;

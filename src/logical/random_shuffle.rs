@@ -6,8 +6,53 @@ use std::fmt;
 use datafusion::common::{DFSchemaRef, Result};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
+use crate::arguments;
+use crate::call::{Planning, TableFunction, Tables};
 use crate::config::check_num_blocks;
+use crate::logical::{extension, node_of};
 use crate::seed::RandomSeed;
+
+arguments! {
+    /// How rows are shuffled.
+    #[derive(Debug, Clone, Default)]
+    pub struct ShuffleOptions {
+        /// What gives the order: the same seed and rows give the same order. Another one each time if not said.
+        pub seed: RandomSeed,
+        /// Blocks of the result; as many as its bytes ask for if not said.
+        pub num_blocks: Option<usize>,
+    }
+}
+
+/// `random_shuffle(t, ..)`.
+#[derive(Debug)]
+pub(crate) struct RandomShuffle;
+
+impl TableFunction for RandomShuffle {
+    type Arguments = ShuffleOptions;
+
+    fn name(&self) -> &'static str {
+        "random_shuffle"
+    }
+
+    fn about(&self) -> &'static str {
+        "All rows in a uniformly random order."
+    }
+
+    fn tables(&self) -> Tables {
+        Tables::One
+    }
+
+    fn plan(&self, arguments: ShuffleOptions, planning: Planning<'_>) -> Result<LogicalPlan> {
+        Ok(extension(RandomShuffleNode::try_new(planning.table()?, arguments.seed, arguments.num_blocks)?))
+    }
+
+    fn call_of(&self, plan: &LogicalPlan) -> Result<Option<(Vec<LogicalPlan>, ShuffleOptions)>> {
+        Ok(node_of::<RandomShuffleNode>(plan).map(|node| {
+            let options = ShuffleOptions { seed: node.seed, num_blocks: node.num_blocks };
+            (vec![node.input.clone()], options)
+        }))
+    }
+}
 
 /// A uniform random permutation of all rows, the same for the same seed and input.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]

@@ -6,7 +6,52 @@ use std::fmt;
 use datafusion::common::{DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
+use crate::arguments;
+use crate::call::{Planning, TableFunction, Tables};
+use crate::logical::{extension, node_of};
 use crate::seed::RandomSeed;
+
+arguments! {
+    /// How blocks are reordered.
+    #[derive(Debug, Clone, Default)]
+    pub struct BlockOrderOptions {
+        /// What gives the order: the same seed and blocks give the same order. Another one each time if not said.
+        pub seed: RandomSeed,
+        /// From how many blocks each is taken, while they come; from all of them if not said.
+        pub window: Option<usize>,
+    }
+}
+
+/// `randomize_block_order(t, ..)`.
+#[derive(Debug)]
+pub(crate) struct RandomizeBlockOrder;
+
+impl TableFunction for RandomizeBlockOrder {
+    type Arguments = BlockOrderOptions;
+
+    fn name(&self) -> &'static str {
+        "randomize_block_order"
+    }
+
+    fn about(&self) -> &'static str {
+        "The same blocks in random order; no row moves to another block."
+    }
+
+    fn tables(&self) -> Tables {
+        Tables::One
+    }
+
+    fn plan(&self, arguments: BlockOrderOptions, planning: Planning<'_>) -> Result<LogicalPlan> {
+        Ok(extension(RandomizeBlocksNode::try_new(planning.table()?, arguments.seed, arguments.window)?))
+    }
+
+    fn call_of(&self, plan: &LogicalPlan) -> Result<Option<(Vec<LogicalPlan>, BlockOrderOptions)>> {
+        Ok(node_of::<RandomizeBlocksNode>(plan).map(|node| {
+            let options = BlockOrderOptions { seed: node.seed, window: node.window };
+            (vec![node.input.clone()], options)
+        }))
+    }
+}
 
 /// The same blocks in random order; no rows move between blocks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]

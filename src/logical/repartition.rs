@@ -1,18 +1,21 @@
-//! Ray's `Repartition`. Rust: `repartition(n, shuffle)`, `repartition_by(keys, n, sort)`, `repartition_rows(n, strict)`,
-//! `repartition_by_ranges(keys, boundaries)`,
-//! `repartition_bytes(n)`. SQL: `repartition(t, num_blocks => 64, shuffle => false)`, `repartition(t, keys => ['a'], sort =>
-//! true)`, `repartition(t, keys => ['a'], boundaries => [10, 20])`, `repartition(t, target_num_rows_per_block => 1000, strict => true)`, `repartition(t, target_bytes_per_block => '64MiB')`.
+//! Ray's `Repartition`. Rust: `repartition(64)`, `repartition(Repartitioning::by_keys(["a"]).sorted())`. SQL:
+//! `repartition(t, num_blocks => 64)`, `repartition(t, keys => ['a'], sort => true)`,
+//! `repartition(t, keys => ['a'], boundaries => [10, 20])`, `repartition(t, target_num_rows_per_block => 1000)`,
+//! `repartition(t, target_bytes_per_block => '64MiB')`.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::{DFSchemaRef, Result, ScalarValue, plan_err};
+use datafusion::common::{DFSchemaRef, DataFusionError, Result, ScalarValue, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
-use crate::config::check_num_blocks;
+use crate::arguments;
+use crate::call::{Planning, TableFunction, Tables};
+use crate::config::{ByteSize, check_num_blocks};
 use crate::error::unknown_name;
+use crate::logical::{extension, node_of};
 
 /// Which rows come into which block.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
@@ -53,6 +56,223 @@ pub enum Repartitioning {
         /// Values of the first key at which a block begins, ascending.
         boundaries: Vec<ScalarValue>,
     },
+}
+
+impl Repartitioning {
+    /// So many blocks with equal numbers of rows, which keep their order.
+    pub fn blocks(num_blocks: usize) -> IntoBlocks {
+        IntoBlocks { num_blocks, shuffle: false }
+    }
+
+    /// Rows with equal values in these columns in the same block; as many blocks as their bytes ask for.
+    pub fn by_keys<K: Into<String>>(keys: impl IntoIterator<Item = K>) -> ByKeys {
+        ByKeys { keys: keys.into_iter().map(Into::into).collect(), num_blocks: None, sort: false }
+    }
+
+    /// Rows sorted by these columns, ascending, nulls last, in a block more than there are boundaries: a block begins
+    /// with the first row of which the first key is not less than a boundary. Boundaries ascend.
+    pub fn ranges<K: Into<String>>(keys: impl IntoIterator<Item = K>, boundaries: Vec<ScalarValue>) -> Self {
+        Self::Ranges { keys: keys.into_iter().map(Into::into).collect(), boundaries }
+    }
+
+    /// Blocks of so many rows, which keep their order. Blocks that are there are cut, but not joined, so that each may
+    /// end with a short one. Nothing waits for the last row.
+    pub fn rows(target_num_rows_per_block: usize) -> IntoRows {
+        IntoRows { target_num_rows_per_block, strict: false }
+    }
+
+    /// Blocks of at most so many bytes, unless one row has more; rows keep their order. Small blocks are joined.
+    /// Nothing waits for the last row.
+    pub fn bytes(target_bytes_per_block: usize) -> Self {
+        Self::Bytes { target_bytes_per_block }
+    }
+}
+
+/// [`Repartitioning::blocks`].
+#[derive(Debug, Clone, Copy)]
+pub struct IntoBlocks {
+    num_blocks: usize,
+    shuffle: bool,
+}
+
+impl IntoBlocks {
+    /// Every block gets rows of every block that is there, so that all are alike.
+    pub fn shuffled(self) -> Self {
+        Self { shuffle: true, ..self }
+    }
+}
+
+impl From<IntoBlocks> for Repartitioning {
+    fn from(IntoBlocks { num_blocks, shuffle }: IntoBlocks) -> Self {
+        Self::Blocks { num_blocks, shuffle }
+    }
+}
+
+impl From<usize> for Repartitioning {
+    fn from(num_blocks: usize) -> Self {
+        Self::blocks(num_blocks).into()
+    }
+}
+
+/// [`Repartitioning::by_keys`].
+#[derive(Debug, Clone)]
+pub struct ByKeys {
+    keys: Vec<String>,
+    num_blocks: Option<usize>,
+    sort: bool,
+}
+
+impl ByKeys {
+    /// So many blocks.
+    pub fn num_blocks(self, num_blocks: usize) -> Self {
+        Self { num_blocks: Some(num_blocks), ..self }
+    }
+
+    /// The rows of each block are sorted by the keys, ascending, nulls last.
+    pub fn sorted(self) -> Self {
+        Self { sort: true, ..self }
+    }
+}
+
+impl From<ByKeys> for Repartitioning {
+    fn from(ByKeys { keys, num_blocks, sort }: ByKeys) -> Self {
+        Self::Keys { keys, num_blocks, sort }
+    }
+}
+
+/// [`Repartitioning::rows`].
+#[derive(Debug, Clone, Copy)]
+pub struct IntoRows {
+    target_num_rows_per_block: usize,
+    strict: bool,
+}
+
+impl IntoRows {
+    /// All blocks but the last have as many.
+    pub fn strict(self) -> Self {
+        Self { strict: true, ..self }
+    }
+}
+
+impl From<IntoRows> for Repartitioning {
+    fn from(IntoRows { target_num_rows_per_block, strict }: IntoRows) -> Self {
+        Self::Rows { target_num_rows_per_block, strict }
+    }
+}
+
+arguments! {
+    /// What a call of `repartition` says: one [`Repartitioning`] of several.
+    #[derive(Debug, Default)]
+    pub(crate) struct RepartitionArguments {
+        /// Blocks of the result.
+        pub(crate) num_blocks: Option<usize>,
+        /// Whether each of them gets rows of every block. Otherwise rows keep their order, and few move.
+        pub(crate) shuffle: Option<bool>,
+        /// Columns: rows with equal values come into the same block.
+        pub(crate) keys: Option<Vec<String>>,
+        /// Whether the rows of each block are sorted by the keys, ascending, nulls last.
+        pub(crate) sort: Option<bool>,
+        /// Blocks of so many rows, which keep their order.
+        pub(crate) target_num_rows_per_block: Option<usize>,
+        /// Whether all blocks but the last have as many. Otherwise blocks are cut, but not joined.
+        pub(crate) strict: Option<bool>,
+        /// Blocks of at most so many bytes, unless one row has more; rows keep their order.
+        pub(crate) target_bytes_per_block: Option<ByteSize>,
+        /// Values of the first key at which a block begins, ascending; rows are sorted by the keys.
+        pub(crate) boundaries: Option<Vec<ScalarValue>>,
+    }
+}
+
+impl TryFrom<RepartitionArguments> for Repartitioning {
+    type Error = DataFusionError;
+
+    fn try_from(said: RepartitionArguments) -> Result<Self> {
+        let RepartitionArguments { num_blocks, shuffle, keys, sort, strict, boundaries, .. } = said;
+        let (rows, bytes) = (said.target_num_rows_per_block, said.target_bytes_per_block.map(|bytes| bytes.0));
+        if let Some(boundaries) = boundaries {
+            let others = [shuffle, sort, strict].iter().any(Option::is_some) || num_blocks.or(rows).or(bytes).is_some();
+            return match keys {
+                Some(keys) if !others => Ok(Self::Ranges { keys, boundaries }),
+                Some(_) => plan_err!("repartition takes boundaries with keys and nothing else"),
+                None => plan_err!("repartition needs the keys that boundaries are for"),
+            };
+        }
+        match (keys, num_blocks, rows, bytes) {
+            (Some(_), ..) if shuffle.is_some() => plan_err!("repartition takes keys or shuffle, not both"),
+            (None, ..) if sort.is_some() => plan_err!("repartition sorts by keys, which are not given"),
+            (_, _, None, _) if strict.is_some() => {
+                plan_err!("repartition is strict about target_num_rows_per_block, which is not given")
+            }
+            (Some(keys), num_blocks, None, None) => Ok(Self::Keys { keys, num_blocks, sort: sort.unwrap_or(false) }),
+            (None, Some(num_blocks), None, None) => Ok(Self::Blocks { num_blocks, shuffle: shuffle.unwrap_or(false) }),
+            (None, None, Some(_), _) | (None, None, _, Some(_)) if shuffle.is_some() => {
+                plan_err!("repartition shuffles into num_blocks, not into blocks of some size")
+            }
+            (None, None, Some(target_num_rows_per_block), None) => {
+                Ok(Self::Rows { target_num_rows_per_block, strict: strict.unwrap_or(false) })
+            }
+            (None, None, None, Some(target_bytes_per_block)) => Ok(Self::Bytes { target_bytes_per_block }),
+            (None, None, None, None) => plan_err!(
+                "repartition needs one of the arguments 'num_blocks', 'keys', 'target_num_rows_per_block' and \
+                 'target_bytes_per_block'"
+            ),
+            _ => plan_err!(
+                "repartition takes num_blocks and keys, or target_num_rows_per_block, or target_bytes_per_block, not \
+                 several"
+            ),
+        }
+    }
+}
+
+impl From<Repartitioning> for RepartitionArguments {
+    fn from(into: Repartitioning) -> Self {
+        let unsaid = Self::default();
+        match into {
+            Repartitioning::Blocks { num_blocks, shuffle } => {
+                Self { num_blocks: Some(num_blocks), shuffle: Some(shuffle), ..unsaid }
+            }
+            Repartitioning::Rows { target_num_rows_per_block, strict } => {
+                Self { target_num_rows_per_block: Some(target_num_rows_per_block), strict: Some(strict), ..unsaid }
+            }
+            Repartitioning::Bytes { target_bytes_per_block } => {
+                Self { target_bytes_per_block: Some(ByteSize(target_bytes_per_block)), ..unsaid }
+            }
+            Repartitioning::Keys { keys, num_blocks, sort } => {
+                Self { keys: Some(keys), num_blocks, sort: Some(sort), ..unsaid }
+            }
+            Repartitioning::Ranges { keys, boundaries } => {
+                Self { keys: Some(keys), boundaries: Some(boundaries), ..unsaid }
+            }
+        }
+    }
+}
+
+/// `repartition(t, ..)`.
+#[derive(Debug)]
+pub(crate) struct Repartition;
+
+impl TableFunction for Repartition {
+    type Arguments = RepartitionArguments;
+
+    fn name(&self) -> &'static str {
+        "repartition"
+    }
+
+    fn about(&self) -> &'static str {
+        "The same rows in other blocks: so many, of a size, or by keys."
+    }
+
+    fn tables(&self) -> Tables {
+        Tables::One
+    }
+
+    fn plan(&self, arguments: RepartitionArguments, planning: Planning<'_>) -> Result<LogicalPlan> {
+        Ok(extension(RepartitionNode::try_new(planning.table()?, arguments.try_into()?)?))
+    }
+
+    fn call_of(&self, plan: &LogicalPlan) -> Result<Option<(Vec<LogicalPlan>, RepartitionArguments)>> {
+        Ok(node_of::<RepartitionNode>(plan).map(|node| (vec![node.input.clone()], node.into.clone().into())))
+    }
 }
 
 /// The same rows in other blocks.

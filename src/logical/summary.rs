@@ -11,6 +11,32 @@ use datafusion::prelude::Column;
 
 use crate::aggregates::{approx_top_k, approx_top_k_type, missing_value_percentage, zero_percentage};
 
+use crate::call::{Planning, TableFunction, Tables};
+
+/// `summary(t)`. Its plan has no node of ours, and goes back to SQL as what it is.
+#[derive(Debug)]
+pub(crate) struct Summary;
+
+impl TableFunction for Summary {
+    type Arguments = ();
+
+    fn name(&self) -> &'static str {
+        "summary"
+    }
+
+    fn about(&self) -> &'static str {
+        "One row for each column: its type, how many values it has, which are the least, the greatest, the most frequent."
+    }
+
+    fn tables(&self) -> Tables {
+        Tables::One
+    }
+
+    fn plan(&self, (): (), planning: Planning<'_>) -> Result<LogicalPlan> {
+        summary(planning.table()?)
+    }
+}
+
 /// The statistics, in the order of the columns.
 const STATISTICS: [&str; 9] =
     ["count", "missing_percentage", "zero_percentage", "mean", "std", "min", "median", "max", "top_values"];

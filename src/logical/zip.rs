@@ -9,6 +9,37 @@ use datafusion::common::{DFSchema, DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, UserDefinedLogicalNodeCore};
 use datafusion::prelude::Column;
 
+use crate::call::{Planning, TableFunction, Tables};
+use crate::logical::{extension, node_of};
+
+/// `zip(a, b, ..)`.
+#[derive(Debug)]
+pub(crate) struct Zip;
+
+impl TableFunction for Zip {
+    type Arguments = ();
+
+    fn name(&self) -> &'static str {
+        "zip"
+    }
+
+    fn about(&self) -> &'static str {
+        "Row i of each table beside row i of the others, which must have as many."
+    }
+
+    fn tables(&self) -> Tables {
+        Tables::Several
+    }
+
+    fn plan(&self, (): (), planning: Planning<'_>) -> Result<LogicalPlan> {
+        Ok(extension(ZipNode::try_new(planning.tables)?))
+    }
+
+    fn call_of(&self, plan: &LogicalPlan) -> Result<Option<(Vec<LogicalPlan>, ())>> {
+        Ok(node_of::<ZipNode>(plan).map(|node| (node.inputs.clone(), ())))
+    }
+}
+
 /// Row i of each input beside each other.
 #[derive(Debug, Clone)]
 pub struct ZipNode {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use datafusion::common::Result;
 
-/// Called as executions begin, go on and end: `Blockyard { callbacks, .. }`. Several queries can run at once, so calls come
-/// from several threads; they are made where rows are handed out and should be quick.
+/// Called as executions begin, go on and end: `Blockyard { callbacks, .. }`. Several queries can run at once, so calls
+/// come from several threads; they are made where rows are handed out and should be quick.
 pub trait ExecutionCallback: Debug + Send + Sync {
     /// An execution is about to start. An error keeps it from starting.
     fn before_execution(&self, event: &ExecutionStarted) -> Result<()> {

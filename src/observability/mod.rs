@@ -5,7 +5,10 @@ mod execution;
 mod progress;
 mod report;
 mod tables;
+mod watch;
 
 pub use callback::{ExecutionCallback, ExecutionFailed, ExecutionProgress, ExecutionStarted, ExecutionSucceeded};
-pub(crate) use execution::{Execution, Observers, Watch};
+pub(crate) use execution::{Execution, Observers};
 pub(crate) use tables::{SYSTEM_SCHEMA, system_schema};
+pub use tables::{SystemColumn, SystemTable, system_tables};
+pub(crate) use watch::Watch;

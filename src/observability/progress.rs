@@ -14,7 +14,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::Execution;
 use crate::config::ByteSize;
-use crate::physical::{ExchangeExec, QueueExec, ReadExec, StageMetrics, as_task_plan, planned_blocks};
+use crate::physical::{MapSide, StageMetrics, as_task_plan, planned_blocks, stages_below};
 use crate::runtime::{OpStatus, Wait};
 
 /// Operators of DataFusion that are shown.
@@ -29,8 +29,8 @@ const STALLED: Duration = Duration::from_secs(60);
 /// A task is not said to hang before this.
 const SOON: Duration = Duration::from_secs(10);
 
-/// How an execution stands: a line for all of it, a line for each stage, inputs first, and one for each task that seems to
-/// hang.
+/// How an execution stands: a line for all of it, a line for each stage, inputs first, and one for each task that seems
+/// to hang.
 pub(super) fn progress(execution: &Execution) -> Vec<String> {
     let ops: Vec<OpStatus> = execution.scheduler().map_or(Vec::new(), |scheduler| scheduler.statuses());
     let ops: Vec<OpStatus> = ops.into_iter().filter(|op| op.query == execution.query()).collect();
@@ -71,14 +71,15 @@ fn add_operators(plan: &Arc<dyn ExecutionPlan>, lines: &mut Vec<String>) {
 }
 
 fn add(plan: &Arc<dyn ExecutionPlan>, ops: &[OpStatus], lines: &mut Vec<String>) {
-    for child in plan.children().into_iter().filter(|_| !plan.is::<ReadExec>()) {
+    for child in stages_below(plan.as_ref()) {
         add(child, ops, lines);
     }
-    if let Some(exchange) = plan.downcast_ref::<ExchangeExec>() {
-        stage_lines(&exchange.map_stage_name(), exchange.map_stage(), planned_blocks(exchange.input()), ops, lines);
+    let Some(stage) = as_task_plan(plan.as_ref()) else { return };
+    if let Some(MapSide { name, stage, input, .. }) = stage.map_side() {
+        stage_lines(&name, stage, planned_blocks(input), ops, lines);
     }
-    if let Some(stage) = as_task_plan(plan.as_ref()).filter(|_| !plan.is::<QueueExec>()) {
-        stage_lines(&stage.stage_name(), stage.stage(), planned_blocks(plan), ops, lines);
+    if stage.works() {
+        stage_lines(&stage.stage_name(), stage.stage(), stage.planned_blocks(), ops, lines);
     }
 }
 
@@ -117,7 +118,7 @@ fn stage_lines(name: &str, stage: &StageMetrics, total: Option<usize>, ops: &[Op
     for (task, since) in running {
         if let Some(mean) = hangs(&walls, since.elapsed()) {
             let seconds = since.elapsed().as_secs();
-            lines.push(format!("  ! task {task} of {name} runs for {seconds}s; others took {mean:.1}s on the mean"));
+            lines.push(format!("  ! task {task} of {name} runs for {seconds}s; others took {mean:.1}s on average"));
         }
     }
 }
@@ -137,6 +138,13 @@ fn hangs(others: &[f64], runs_for: Duration) -> Option<f64> {
     let mean = others.iter().sum::<f64>() / count;
     let variance = others.iter().map(|wall| (wall - mean).powi(2)).sum::<f64>() / count;
     (runs_for.as_secs_f64() > mean + DEVIATIONS * variance.sqrt()).then_some(mean)
+}
+
+impl Execution {
+    /// The lines of a progress display.
+    pub(crate) fn progress(&self) -> Vec<String> {
+        progress(self)
+    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use datafusion::physical_plan::metrics::MetricValue;
 
 use super::Execution;
 use crate::config::ByteSize;
-use crate::physical::{ExchangeExec, FailureLog, ReadExec, StageMetrics, TaskRecord, as_task_plan, bottleneck};
+use crate::physical::{FailureLog, MapSide, StageMetrics, TaskRecord, as_task_plan, bottleneck, stages_below};
 use crate::store::Owner;
 
 /// The report of an execution, up to now.
@@ -96,23 +96,20 @@ enum Entry<'a> {
 
 /// Entries in the order of the data: inputs first.
 fn collect<'a>(plan: &'a dyn ExecutionPlan, entries: &mut Vec<Entry<'a>>) {
-    // What a read scans is part of its stage.
-    for child in plan.children().into_iter().filter(|_| !plan.is::<ReadExec>()) {
+    for child in stages_below(plan) {
         collect(child.as_ref(), entries);
     }
-    if let Some(exchange) = plan.downcast_ref::<ExchangeExec>() {
-        add_map_side(exchange, entries);
+    let Some(stage) = as_task_plan(plan) else { return add_operator(plan, entries) };
+    if let Some(map_side) = stage.map_side() {
+        add_map_side(map_side, entries);
     }
-    match as_task_plan(plan) {
-        Some(stage) => add_stage(stage.stage_name(), stage.stage(), stage.stage().owner(), entries),
-        None => add_operator(plan, entries),
-    }
+    add_stage(stage.stage_name(), stage.stage(), stage.stage().owner(), entries);
 }
 
 /// The stage that feeds an exchange: what ran below it in the same tasks is shown here and not on its own.
-fn add_map_side<'a>(exchange: &'a ExchangeExec, entries: &mut Vec<Entry<'a>>) {
-    let mut stage: &StageMetrics = exchange.map_stage();
-    if let Some(input) = as_task_plan(exchange.input().as_ref()).filter(|_| exchange.is_fused())
+fn add_map_side<'a>(map_side: MapSide<'a>, entries: &mut Vec<Entry<'a>>) {
+    let mut stage: &StageMetrics = map_side.stage;
+    if let Some(input) = as_task_plan(map_side.input.as_ref()).filter(|_| map_side.is_fused)
         && stage.tasks().is_empty()
     {
         stage = input.stage();
@@ -120,7 +117,7 @@ fn add_map_side<'a>(exchange: &'a ExchangeExec, entries: &mut Vec<Entry<'a>>) {
             entries.pop();
         }
     }
-    add_stage(exchange.map_stage_name(), stage, exchange.map_stage().owner(), entries);
+    add_stage(map_side.name, stage, map_side.stage.owner(), entries);
 }
 
 fn add_stage<'a>(name: String, stage: &'a StageMetrics, owner: &'a Owner, entries: &mut Vec<Entry<'a>>) {
@@ -244,7 +241,7 @@ fn write_schedule(metrics: &StageMetrics, text: &mut String) -> std::fmt::Result
     )
 }
 
-/// What an execution has put up with, if anything.
+/// Which failures an execution has tolerated, if any.
 pub(super) fn failures(execution: &Execution) -> Option<String> {
     let lines = stages(execution).into_iter().filter_map(|(name, stage)| {
         let mut text = String::new();
@@ -282,5 +279,22 @@ fn seconds(time: Duration) -> String {
         s if s >= 1.0 => format!("{s:.2}s"),
         s if s >= 0.001 => format!("{:.1}ms", s * 1e3),
         s => format!("{:.0}us", s * 1e6),
+    }
+}
+
+impl Execution {
+    /// Tasks that ended, rows that came out of the last stage, and memory.
+    pub(crate) fn status(&self) -> String {
+        status(self)
+    }
+
+    /// Which failures it has tolerated, a line for each stage.
+    pub(crate) fn failures(&self) -> Option<String> {
+        failures(self)
+    }
+
+    /// The stats report.
+    pub(crate) fn report(&self) -> String {
+        report(self)
     }
 }

@@ -3,5 +3,7 @@
 mod logical;
 mod physical;
 mod registry;
+mod rules;
 
+pub(crate) use physical::in_least_memory;
 pub use registry::{Anchor, RuleRegistry};

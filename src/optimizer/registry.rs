@@ -1,8 +1,8 @@
 //! The rule registry: named logical and physical rules, each placed by an anchor among DataFusion's own.
 //!
-//! DataFusion appends a user's rules at the end, where most of them come too late. Here a rule says where it belongs; an
-//! anchor that does not exist is an error when the session is built, so an upgrade of DataFusion cannot silently move or
-//! drop a rule.
+//! DataFusion appends a user's rules at the end, where most of them come too late. Here a rule says where it belongs;
+//! an anchor that does not exist is an error when the session is built, so an upgrade of DataFusion cannot silently
+//! move or drop a rule.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use datafusion::optimizer::optimizer::Optimizer;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 
-use super::{logical, physical};
 use crate::error::unknown_name;
 
 /// A rule that rewrites logical plans.
@@ -21,8 +20,8 @@ type LogicalRule = Arc<dyn OptimizerRule + Send + Sync>;
 /// A rule that rewrites physical plans.
 type PhysicalRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
-/// Where a rule stands among the rules that are there before it. Rule names are those of `list`; where DataFusion has the
-/// same rule several times, the occurrence counts from 0.
+/// Where a rule stands among the rules that are there before it. Rule names are those of `list`; where DataFusion has
+/// the same rule several times, the occurrence counts from 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Anchor {
     /// Before all others.
@@ -85,15 +84,6 @@ impl<R: ?Sized> Clone for Placed<R> {
 pub struct RuleRegistry {
     logical: Vec<Placed<dyn OptimizerRule + Send + Sync>>,
     physical: Vec<Placed<dyn PhysicalOptimizerRule + Send + Sync>>,
-}
-
-impl Default for RuleRegistry {
-    fn default() -> Self {
-        let mut registry = Self::empty();
-        logical::register(&mut registry);
-        physical::register(&mut registry);
-        registry
-    }
 }
 
 impl RuleRegistry {

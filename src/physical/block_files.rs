@@ -4,18 +4,20 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::Result;
 use futures::TryStreamExt;
 use object_store::path::Path;
 
 use super::tasks::TaskStream;
-use super::write::encoding_bytes;
 use super::write_clock::WriteClock;
 use crate::block::{TaskId, rows_of_block, sliced_bytes};
 use crate::error::ErrorContext;
 use crate::sinks::{FileWriter, LocalParquet, PartitionColumns, Staged, Staging, Written};
 use crate::store::WorkingSet;
+
+/// What the writer of a column takes beside the values: its dictionary and the buffers of a page.
+const COLUMN_WRITER_BYTES: usize = 32 << 10;
 
 /// Bytes that are gathered before a file is begun, to see what they are like.
 const SAMPLE_BYTES: usize = 4 << 20;
@@ -178,4 +180,10 @@ impl Open {
         let step = (self.files.target_bytes / RESERVED_STEPS).max(1);
         self.files.reserved.resize((block + last).next_multiple_of(step))
     }
+}
+
+/// About how many bytes a block takes that is encoded: its columns, and a row in a page and compressed.
+pub(super) fn encoding_bytes(schema: &Schema, rows: usize, bytes: usize, buffer_bytes: usize) -> usize {
+    let columns = schema.flattened_fields().len() * COLUMN_WRITER_BYTES;
+    bytes.min(buffer_bytes) + 2 * bytes / rows.max(1) + columns
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use datafusion::physical_plan::ExecutionPlan;
 
-use super::tasks::{TaskPlan, as_task_plan};
+use super::operator::{PlanExt, stages_below};
+use super::tasks::{MapSide, TaskPlan, as_task_plan};
 use super::write_clock::write_time;
-use super::{ExchangeExec, MapExec, QueueExec, ReadExec};
 use crate::functions::Workers;
 use crate::runtime::Wait;
 use crate::store::Owner;
@@ -61,8 +61,8 @@ fn at_once(operator: &Operator, ran: Duration) -> f64 {
     operator.wall.as_secs_f64() / ran.as_secs_f64().max(1e-9)
 }
 
-/// One sentence on what took the time of a plan that ran for `elapsed` on `threads`. Its rows were there and nobody took
-/// them for `untaken`.
+/// One sentence on what took the time of a plan that ran for `elapsed` on `threads`. Its rows were there and nobody
+/// took them for `untaken`.
 pub(crate) fn bottleneck(plan: &dyn ExecutionPlan, elapsed: Duration, untaken: Duration, threads: usize) -> String {
     if elapsed < SHORT {
         return format!("nothing: it took {} ms", elapsed.as_millis());
@@ -94,6 +94,11 @@ fn sentence(work: &Work, elapsed: Duration, threads: usize) -> String {
             percent(work.consumer)
         );
     }
+    of_operators(work, total, threads, percent)
+}
+
+/// The operator that took most, and what would help it.
+fn of_operators(work: &Work, total: f64, threads: usize, percent: impl Fn(Duration) -> String) -> String {
     let cpus: f64 = work.operators.iter().map(|operator| operator.cpu.as_secs_f64()).sum();
     let busy = cpus / (total * threads.max(1) as f64);
     // Where the threads are busy, who waits does so for a thread: what computes most is what holds up.
@@ -140,19 +145,14 @@ fn sentence(work: &Work, elapsed: Duration, threads: usize) -> String {
 }
 
 fn add(plan: &dyn ExecutionPlan, work: &mut Work) {
-    // What a read scans is part of its stage, and so is what was fused.
-    let fused = plan.downcast_ref::<MapExec>().is_some_and(MapExec::is_fused);
-    for child in plan.children() {
-        match (plan.is::<ReadExec>(), fused) {
-            (true, _) => {}
-            (_, true) if child.is::<ReadExec>() => {}
-            _ => add(child.as_ref(), work),
-        }
+    // What was fused is part of this stage.
+    let fused = as_task_plan(plan).is_some_and(TaskPlan::is_fused);
+    for child in stages_below(plan).into_iter().filter(|child| !(fused && is_read(child.as_ref()))) {
+        add(child.as_ref(), work);
     }
-    if let Some(exchange) = plan.downcast_ref::<ExchangeExec>() {
-        let (stage, owner) = (exchange.map_stage(), exchange.map_stage().owner());
-        work.add_owner(owner);
-        push(exchange.map_stage_name(), stage.tasks().iter().map(|t| (t.wall, t.cpu)), None, plan, work);
+    if let Some(MapSide { name, stage, .. }) = as_task_plan(plan).and_then(TaskPlan::map_side) {
+        work.add_owner(stage.owner());
+        push(name, stage.tasks().iter().map(|t| (t.wall, t.cpu)), None, plan, work);
     }
     match as_task_plan(plan) {
         Some(stage) => add_stage(plan, stage, work),
@@ -166,11 +166,14 @@ fn add(plan: &dyn ExecutionPlan, work: &mut Work) {
     }
 }
 
+fn is_read(plan: &dyn ExecutionPlan) -> bool {
+    plan.as_operator().is_some_and(|operator| operator.is_read())
+}
+
 fn add_stage(plan: &dyn ExecutionPlan, stage: &dyn TaskPlan, work: &mut Work) {
     let owner = stage.stage().owner();
     work.add_owner(owner);
-    // A queue, a gather or a reduce of handles does nothing itself.
-    if plan.is::<QueueExec>() {
+    if !stage.works() {
         return;
     }
     let tasks = stage.stage().tasks();
@@ -181,7 +184,7 @@ fn add_stage(plan: &dyn ExecutionPlan, stage: &dyn TaskPlan, work: &mut Work) {
         work.consumer += schedule.waited.get(&Wait::Consumer).copied().unwrap_or_default();
     }
     let concurrency = schedule.map(|schedule| {
-        let said = plan.downcast_ref::<MapExec>().map(|map| map.compute().workers);
+        let said = stage.compute().map(|compute| compute.workers);
         let most = match said {
             Some(Workers::Tasks(Some(n))) => n,
             Some(Workers::Actors(pool)) => pool.max.unwrap_or(schedule.most_running),
@@ -200,8 +203,8 @@ fn push(
     work: &mut Work,
 ) {
     let (wall, cpu) = times.fold((Duration::ZERO, Duration::ZERO), |sum, time| (sum.0 + time.0, sum.1 + time.1));
-    let is_function = name.contains("Map") && plan.is::<MapExec>();
-    work.operators.push(Operator { name, wall, cpu, concurrency, is_read: plan.is::<ReadExec>(), is_function });
+    let is_function = name.contains("Map") && as_task_plan(plan).is_some_and(|stage| stage.compute().is_some());
+    work.operators.push(Operator { name, wall, cpu, concurrency, is_read: is_read(plan), is_function });
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! What our operators say of their rows: which columns are constant, which are equal, and by what rows are sorted.
 //!
-//! DataFusion leaves out sorts, and keys of sorts, where this says that it may, and checks all of it again when the last rule
-//! has run. So it has to be the same before and after each of our rules, whether an operator is replaced, fused, or gets
-//! another input. Therefore every operator computes it here from its input when it is made, and says nothing that this does
-//! not follow from.
+//! DataFusion leaves out sorts, and keys of sorts, where this says that it may, and checks all of it again when the
+//! last rule has run. So it has to be the same before and after each of our rules, whether an operator is replaced,
+//! fused, or gets another input. Therefore every operator computes it here from its input when it is made, and says
+//! nothing that this does not follow from.
 //!
 //! | operator | says |
 //! |---|---|
@@ -20,7 +20,8 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use super::map::MapStep;
 
-/// What stays true of the rows of `plan` when they come in other streams and in another order: each of them is what it was.
+/// What stays true of the rows of `plan` when they come in other streams and in another order: each of them is what it
+/// was.
 pub(super) fn of_rows(plan: &dyn ExecutionPlan) -> EquivalenceProperties {
     let mut known = plan.properties().equivalence_properties().clone();
     known.clear_orderings();

@@ -1,11 +1,10 @@
-//! Cuts batches that are too large, and copies slices that drag a large buffer along, so that whoever counts them counts
-//! what they hold.
+//! Cuts batches that are too large, and copies slices that drag a large buffer along, so that whoever counts them
+//! counts what they hold.
 //!
 //! DataFusion's operators count a batch by the capacity of all its buffers. A sort or an aggregate gives its result as
-//! slices of one large batch, and a batch that was read back from a spill file has all its columns in one buffer: each is
-//! counted many times over, and the operator above fails for want of memory that nobody uses.
+//! slices of one large batch, and a batch that was read back from a spill file has all its columns in one buffer: each
+//! is counted many times over, and the operator above fails for want of memory that nobody uses.
 
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
@@ -13,9 +12,10 @@ use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, ReplaceChildrenOptions};
+use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::{StreamExt, TryStreamExt, stream};
 
+use super::operator::Operator;
 use super::tasks::stream_of;
 use crate::block::{copied, sliced_bytes};
 use crate::store::BlockStore;
@@ -38,17 +38,8 @@ impl CompactExec {
     }
 }
 
-impl DisplayAs for CompactExec {
-    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match t {
-            DisplayFormatType::TreeRender => Ok(()),
-            _ => write!(f, "CompactExec"),
-        }
-    }
-}
-
-impl ExecutionPlan for CompactExec {
-    fn name(&self) -> &str {
+impl Operator for CompactExec {
+    fn name(&self) -> &'static str {
         "CompactExec"
     }
 
@@ -60,23 +51,13 @@ impl ExecutionPlan for CompactExec {
         vec![true]
     }
 
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         vec![&self.input]
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(children.swap_remove(0))))
+    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Self::new(inputs.swap_remove(0)).into_plan())
     }
-
-    without_expressions!();
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let most = BlockStore::of_task(&context)?.budget().limit() / SMALL_PART;
@@ -88,11 +69,11 @@ impl ExecutionPlan for CompactExec {
         Ok(stream_of(self.schema(), compacted.boxed()))
     }
 
-    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+    fn input_statistics(&self, partition: Option<usize>) -> Vec<ChildStats> {
         vec![ChildStats::At(partition)]
     }
 
-    fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], _args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+    fn statistics(&self, inputs: &[Arc<Statistics>], _args: &StatisticsArgs) -> Result<Arc<Statistics>> {
         Ok(Arc::clone(&inputs[0]))
     }
 

@@ -1,16 +1,16 @@
 //! Rows are conserved, and that is checked while running.
 //!
-//! An operator that moves rows counts those that it takes and those that it gives, a batch at a time. When all of its output
-//! has been taken to the end, both numbers must be the same. Otherwise rows were lost or doubled: the query ends with an
-//! internal error that names the operator and both numbers, and what it would have written is not committed.
+//! An operator that moves rows counts those that it takes and those that it gives, a batch at a time. When all of its
+//! output has been taken to the end, both numbers must be the same. Otherwise rows were lost or doubled: the query ends
+//! with an internal error that names the operator and both numbers, and what it would have written is not committed.
 //!
 //! ```text
 //! input ── take ──> operator ── give ──> output 0 ──┐
 //!                                 └────> output 1 ──┴─ the last one to end compares
 //! ```
 //!
-//! Output that nobody takes to its end is not compared: below a limit, below a join whose other side has no rows, and when
-//! a query is cancelled.
+//! Output that nobody takes to its end is not compared: below a limit, below a join whose other side has no rows, and
+//! when a query is cancelled.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -78,8 +78,8 @@ impl RowBalance {
         taken
     }
 
-    /// An output that will be given. Where several streams take their work from one place, each opens an output before it
-    /// looks, and ends it when there is nothing: else the last work might be compared before it is begun.
+    /// An output that will be given. Where several streams take their work from one place, each opens an output before
+    /// it looks, and ends it when there is nothing: else the last work might be compared before it is begun.
     pub(crate) fn output(self: &Arc<Self>) -> Output {
         self.open.fetch_add(1, AcqRel);
         Output { balance: Arc::clone(self), is_open: true }

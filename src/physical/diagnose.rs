@@ -1,6 +1,5 @@
 //! Adds the bottleneck to what EXPLAIN ANALYZE prints.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,10 +8,11 @@ use datafusion::arrow::compute::cast;
 use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::analyze::AnalyzeExec;
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, ReplaceChildrenOptions};
+use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::{StreamExt, stream};
 
 use super::bottleneck::bottleneck;
+use super::operator::Operator;
 use super::tasks::stream_of;
 
 /// Runs an `AnalyzeExec`, and then says what took the time of the plan below it.
@@ -28,14 +28,8 @@ impl DiagnoseExec {
     }
 }
 
-impl DisplayAs for DiagnoseExec {
-    fn fmt_as(&self, _t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DiagnoseExec")
-    }
-}
-
-impl ExecutionPlan for DiagnoseExec {
-    fn name(&self) -> &str {
+impl Operator for DiagnoseExec {
+    fn name(&self) -> &'static str {
         "DiagnoseExec"
     }
 
@@ -43,23 +37,13 @@ impl ExecutionPlan for DiagnoseExec {
         self.input.properties()
     }
 
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         vec![&self.input]
     }
 
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
+    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Self::new(inputs.swap_remove(0)).into_plan())
     }
-
-    fn replace_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(children.swap_remove(0))))
-    }
-
-    without_expressions!();
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let (schema, input) = (self.schema(), Arc::clone(&self.input));

@@ -11,9 +11,8 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, TryStreamExt};
 use tokio::time::sleep;
 
-use super::MapExec;
 use super::stage_run::{Appetite, Stage};
-use super::tasks::{Task, TaskStream};
+use super::tasks::{Task, TaskPlan, TaskStream, as_task_plan};
 use crate::config::BlockyardOptions;
 use crate::functions::{Compute, Workers, drop_states};
 use crate::runtime::{ActorLife, Actors, Drivers, Permit, PoolState, on_own_thread};
@@ -38,8 +37,7 @@ impl Hands {
                 Self::Tasks { running, own_threads: most.is_some() }
             }
             Workers::Actors(pool) => {
-                let steps = plan.downcast_ref::<MapExec>().map_or(Vec::new(), |map| map.steps().to_vec());
-                let build = Arc::new(move || steps.iter().try_for_each(|step| step.prepare()));
+                let build = as_task_plan(plan.as_ref()).map_or_else(|| Arc::new(|| Ok(())) as _, TaskPlan::preparation);
                 let life = ActorLife { build, retries: options.actor_init_max_retries, end: drop_states };
                 Self::Actors { actors: Actors::new(life), max_tasks_in_flight: pool.max_tasks_in_flight }
             }

@@ -1,4 +1,4 @@
-//! Failures of functions and reads that a query puts up with: retries, rows that are left out, tasks that are given up.
+//! Failures of functions and reads that a query tolerates: retries, rows that are left out, tasks that are given up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

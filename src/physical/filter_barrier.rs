@@ -1,21 +1,18 @@
 //! Stops filters that are on their way down where their columns cannot be told apart by name.
 //!
-//! It stands in a plan only while filters are pushed (see `optimizer/physical/guard_filter_pushdown.rs`), and is never run.
+//! It stands in a plan only while filters are pushed (see `optimizer/physical/guard_filter_pushdown.rs`), and is never
+//! run.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::Schema;
 use datafusion::common::Result;
-use datafusion::common::config::ConfigOptions;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::filter_pushdown::{
-    ChildFilterDescription, ChildPushdownResult, FilterDescription, FilterPushdownPhase, FilterPushdownPropagation,
-};
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::filter_pushdown::{ChildFilterDescription, FilterDescription};
+use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr, PlanProperties};
+
+use super::operator::Operator;
 
 /// Lets filters pass to its input that name no column of which there are several.
 #[derive(Debug)]
@@ -43,14 +40,8 @@ pub(crate) fn unambiguous(schema: &Schema) -> HashSet<usize> {
     (0..schema.fields().len()).filter(alone).collect()
 }
 
-impl DisplayAs for FilterBarrierExec {
-    fn fmt_as(&self, _t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FilterBarrierExec")
-    }
-}
-
-impl ExecutionPlan for FilterBarrierExec {
-    fn name(&self) -> &str {
+impl Operator for FilterBarrierExec {
+    fn name(&self) -> &'static str {
         "FilterBarrierExec"
     }
 
@@ -62,41 +53,25 @@ impl ExecutionPlan for FilterBarrierExec {
         vec![true]
     }
 
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         vec![&self.input]
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(children.swap_remove(0))))
+    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Self::new(inputs.swap_remove(0)).into_plan())
     }
-
-    without_expressions!();
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         self.input.execute(partition, context)
     }
 
-    fn gather_filters_for_pushdown(
-        &self,
-        _phase: FilterPushdownPhase,
-        parent_filters: Vec<Arc<dyn PhysicalExpr>>,
-        _config: &ConfigOptions,
-    ) -> Result<FilterDescription> {
+    fn filters_for_inputs(&self, filters: &[Arc<dyn PhysicalExpr>]) -> Result<Option<FilterDescription>> {
         let allowed = unambiguous(&self.schema());
-        let passing = ChildFilterDescription::from_child_with_allowed_indices(&parent_filters, allowed, &self.input)?;
-        Ok(FilterDescription::new().with_child(passing))
-    }
-
-    fn handle_child_pushdown_result(
-        &self,
-        _phase: FilterPushdownPhase,
-        child_pushdown_result: ChildPushdownResult,
-        _config: &ConfigOptions,
-    ) -> Result<FilterPushdownPropagation<Arc<dyn ExecutionPlan>>> {
-        Ok(FilterPushdownPropagation::if_all(child_pushdown_result))
+        let passing = ChildFilterDescription::from_child_with_allowed_indices(filters, allowed, &self.input)?;
+        Ok(Some(FilterDescription::new().with_child(passing)))
     }
 }

@@ -1,7 +1,8 @@
 //! Folds hash partitions into fewer, so that an aggregate has many small tables instead of one large one per thread.
 //!
-//! An aggregate's table doubles when it is full, and for a moment it is there three times over. With one table per thread
-//! all double at the same moment, so that half of the memory can never be used. Of many small ones few double at once.
+//! An aggregate's table doubles when it is full, and for a moment it is there three times over. With one table per
+//! thread all double at the same moment, so that half of the memory can never be used. Of many small ones few double at
+//! once.
 //!
 //! ```text
 //! partitions of the input   0 1 2 3 4 5 6 7
@@ -9,10 +10,9 @@
 //! partition 1                 1   3   5   7
 //! ```
 //!
-//! A row is in partition `hash % 8`, so it is in `hash % 8 % 2`, which is `hash % 2`: what is folded is partitioned as if
-//! there never had been more partitions.
+//! A row is in partition `hash % 8`, so it is in `hash % 8 % 2`, which is `hash % 2`: what is folded is partitioned as
+//! if there never had been more partitions.
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -22,13 +22,11 @@ use datafusion::common::{Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties,
-    ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties};
 use futures::{Stream, StreamExt};
 
 use super::claims;
+use super::operator::Operator;
 use super::rows_of_input;
 use super::tasks::stream_of;
 
@@ -59,41 +57,30 @@ impl FoldExec {
     }
 }
 
-impl DisplayAs for FoldExec {
-    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match t {
-            DisplayFormatType::TreeRender => write!(f, "partitions={}", self.partitions()),
-            _ => write!(f, "FoldExec: partitions={}", self.partitions()),
-        }
-    }
-}
-
-impl ExecutionPlan for FoldExec {
-    fn name(&self) -> &str {
+impl Operator for FoldExec {
+    fn name(&self) -> &'static str {
         "FoldExec"
+    }
+
+    fn describe(&self) -> String {
+        format!("partitions={}", self.partitions())
+    }
+
+    fn describe_in_tree(&self) -> String {
+        self.describe()
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
         &self.properties
     }
 
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         vec![&self.input]
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::try_new(children.swap_remove(0), self.partitions())?))
+    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Self::try_new(inputs.swap_remove(0), self.partitions())?.into_plan())
     }
-
-    without_expressions!();
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let many = self.input.output_partitioning().partition_count();
@@ -102,11 +89,11 @@ impl ExecutionPlan for FoldExec {
         Ok(stream_of(self.schema(), Folded { inputs, giving: false }.boxed()))
     }
 
-    fn child_stats_requests(&self, _partition: Option<usize>) -> Vec<ChildStats> {
+    fn input_statistics(&self, _partition: Option<usize>) -> Vec<ChildStats> {
         vec![ChildStats::At(None)]
     }
 
-    fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+    fn statistics(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
         Ok(rows_of_input(inputs, args, &self.schema()))
     }
 
@@ -115,8 +102,8 @@ impl ExecutionPlan for FoldExec {
     }
 }
 
-/// Streams that take in all of their rows before they give one. All are polled until the first gives; then its input has
-/// ended, as have those of the others, which come one after the other: each has the memory of those before it.
+/// Streams that take in all of their rows before they give one. All are polled until the first gives; then its input
+/// has ended, as have those of the others, which come one after the other: each has the memory of those before it.
 struct Folded {
     inputs: Vec<SendableRecordBatchStream>,
     /// Whether the last of them gives rows.

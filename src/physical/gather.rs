@@ -12,7 +12,6 @@
 //!
 //! Where only the first rows are wanted, each partition begins one task, and others only as long as rows lack.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -21,27 +20,25 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
-use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::union::UnionExec;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 
+use super::StageMetrics;
 use super::claims;
 use super::conservation::RowBalance;
 use super::map::limited;
 use super::memory::block_bytes;
+use super::operator::{Operator, PlanExt, Starts};
 use super::rows_of_input;
 use super::stored::block_batches;
 use super::tasks::{
-    Task, TaskPlan, TaskStream, as_task_plan, block_stream_while, execute_tasks, is_ordered, owner_of, properties,
-    stream_of,
+    Task, TaskIdentity, TaskPlan, TaskStream, as_task_plan, block_stream_while, execute_tasks, is_ordered, owner_of,
+    planned_blocks, properties, stream_of,
 };
-use super::{MapExec, StageMetrics};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::runtime::Drivers;
@@ -50,8 +47,8 @@ use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 /// Bytes of the pieces in which a partition runs ahead: small, so that first rows come soon.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 
-/// A partition goes on with the task that it has begun, but begins none while more of its bytes wait: they would come from
-/// fresh memory instead of what was used just before.
+/// A partition goes on with the task that it has begun, but begins none while more of its bytes wait: they would come
+/// from fresh memory instead of what was used just before.
 const BEGIN_BYTES: usize = 32 << 20;
 
 /// One partition out of many, in order, with at most `fetch` rows.
@@ -80,24 +77,28 @@ impl GatherExec {
     }
 }
 
-impl DisplayAs for GatherExec {
-    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (t, self.fetch) {
-            (DisplayFormatType::TreeRender, Some(n)) => writeln!(f, "limit={n}"),
-            (DisplayFormatType::TreeRender, None) => Ok(()),
-            _ => {
-                write!(f, "GatherExec")?;
-                let order = self.properties.output_ordering().map(|order| format!("order=[{order}]"));
-                let parts: Vec<_> = order.into_iter().chain(self.fetch.map(|n| format!("fetch={n}"))).collect();
-                if parts.is_empty() { Ok(()) } else { write!(f, ": {}", parts.join(", ")) }
-            }
+impl GatherExec {
+    fn over(&self, input: Arc<dyn ExecutionPlan>, fetch: Option<usize>) -> Self {
+        match &self.sorted {
+            Some(known) => Self { fetch, ..Self::sorted(input, known.clone()) },
+            None => Self::new(input, fetch),
         }
     }
 }
 
-impl ExecutionPlan for GatherExec {
-    fn name(&self) -> &str {
+impl Operator for GatherExec {
+    fn name(&self) -> &'static str {
         "GatherExec"
+    }
+
+    fn describe(&self) -> String {
+        let order = self.properties.output_ordering().map(|order| format!("order=[{order}]"));
+        let parts: Vec<_> = order.into_iter().chain(self.fetch.map(|n| format!("fetch={n}"))).collect();
+        parts.join(", ")
+    }
+
+    fn describe_in_tree(&self) -> String {
+        self.fetch.map_or_else(String::new, |n| format!("limit={n}"))
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
@@ -108,41 +109,27 @@ impl ExecutionPlan for GatherExec {
         vec![true]
     }
 
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         vec![&self.input]
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let input = children.swap_remove(0);
-        Ok(Arc::new(match &self.sorted {
-            Some(known) => Self { fetch: self.fetch, ..Self::sorted(input, known.clone()) },
-            None => Self::new(input, self.fetch),
-        }))
+    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(self.over(inputs.swap_remove(0), self.fetch).into_plan())
     }
-
-    without_expressions!();
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         execute_tasks(self, partition, context)
     }
 
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.stage.metrics())
+    fn as_task_plan(&self) -> Option<&dyn TaskPlan> {
+        Some(self)
     }
 
-    fn child_stats_requests(&self, _partition: Option<usize>) -> Vec<ChildStats> {
+    fn input_statistics(&self, _partition: Option<usize>) -> Vec<ChildStats> {
         vec![ChildStats::At(None)]
     }
 
-    fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+    fn statistics(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
         // Fewer rows come out than go in when it ends early.
         let rows = rows_of_input(inputs, args, &self.schema());
         Ok(if self.fetch.is_some() { Arc::new(Statistics::new_unknown(&self.schema())) } else { rows })
@@ -157,11 +144,11 @@ impl ExecutionPlan for GatherExec {
     }
 
     fn with_fetch(&self, fetch: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
-        let input = Arc::clone(&self.input);
-        Some(Arc::new(match &self.sorted {
-            Some(known) => Self { fetch, ..Self::sorted(input, known.clone()) },
-            None => Self::new(input, fetch),
-        }))
+        Some(self.over(Arc::clone(&self.input), fetch).into_plan())
+    }
+
+    fn starts(&self) -> Starts {
+        Starts::WhenExecuted
     }
 }
 
@@ -186,11 +173,19 @@ impl TaskPlan for GatherExec {
     fn stage(&self) -> &StageMetrics {
         &self.stage
     }
+
+    fn identity(&self) -> TaskIdentity<'_> {
+        TaskIdentity::OneTask
+    }
+
+    fn planned_blocks(&self) -> Option<usize> {
+        planned_blocks(&self.input)
+    }
 }
 
 /// The plan whose blocks are those of `plan`: blocks have ids, so there is no need to bring partitions together first.
 pub(crate) fn ungathered(plan: &Arc<dyn ExecutionPlan>) -> &Arc<dyn ExecutionPlan> {
-    match plan.downcast_ref::<GatherExec>() {
+    match plan.operator::<GatherExec>() {
         Some(gather) if gather.fetch.is_none() && is_ordered(gather.input.as_ref()) => &gather.input,
         _ => plan,
     }
@@ -298,8 +293,12 @@ fn first_blocks_in_order(
             }
         });
     }
-    let state = (inputs, Drivers::start(drivers));
-    let merged = stream::try_unfold(state, |(mut inputs, mut drivers)| async move {
+    Ok(in_order(inputs, Drivers::start(drivers)))
+}
+
+/// What the partitions hand over, in the order of its ids.
+fn in_order(inputs: Vec<Input>, drivers: Drivers<()>) -> BoxStream<'static, Result<(TaskId, BlockHandle)>> {
+    let merged = stream::try_unfold((inputs, drivers), |(mut inputs, mut drivers)| async move {
         for input in &mut inputs {
             input.fill(&mut drivers).await?;
         }
@@ -308,7 +307,7 @@ fn first_blocks_in_order(
         let taken = smallest.and_then(|input| input.head.take());
         Ok(taken.map(|taken| (taken, (inputs, drivers))))
     });
-    Ok(merged.boxed())
+    merged.boxed()
 }
 
 /// What counts the rows of each partition. Partitions that pull tasks from one place count together: the tasks that
@@ -319,9 +318,9 @@ fn rows_of_partitions(plan: &Arc<dyn ExecutionPlan>) -> Vec<Arc<AtomicUsize>> {
         return children.into_iter().flat_map(rows_of_partitions).collect();
     }
     let partitions = plan.output_partitioning().partition_count();
-    match children.first() {
-        Some(input) if plan.is::<MapExec>() => rows_of_partitions(input),
-        _ if as_task_plan(plan.as_ref()).is_some() => {
+    match as_task_plan(plan.as_ref()).map(TaskPlan::identity) {
+        Some(TaskIdentity::OfInput { input, is_whole: true }) => rows_of_partitions(input),
+        Some(_) => {
             let together = Arc::default();
             (0..partitions).map(|_| Arc::clone(&together)).collect()
         }

@@ -1,8 +1,8 @@
 //! Keeps the order that an input had when an operator was planned.
 //!
-//! DataFusion takes sorts away that it thinks nobody needs, and pushes others through operators that say they keep order.
-//! Our functions are opaque: they may depend on the order of rows, and nothing is known of the order of what they return.
-//! So an operator asks for the order that its input was planned with, and promises none.
+//! DataFusion takes sorts away that it thinks nobody needs, and pushes others through operators that say they keep
+//! order. Our functions are opaque: they may depend on the order of rows, and nothing is known of the order of what
+//! they return. So an operator asks for the order that its input was planned with, and promises none.
 
 use datafusion::physical_expr::{Distribution, LexOrdering};
 use datafusion::physical_expr_common::sort_expr::{LexRequirement, OrderingRequirements};

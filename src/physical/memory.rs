@@ -9,15 +9,14 @@ use datafusion::common::{Result, resources_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::physical_expr::PhysicalSortExpr;
-use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, InputOrderMode};
 
-use super::needs::{Needs, total};
-use super::{BucketJoinExec, ExchangeExec, QueueExec, ReadExec, TurnsExec, WriteExec};
+use super::needs::{Needs, collects, groups, sort_streams, total};
+use super::operator::{Keeps, Operator, PlanExt, Together, stages_below};
 use crate::block::has_views;
 use crate::config::{BlockyardOptions, ByteSize};
 use crate::runtime::on_io_thread;
@@ -33,9 +32,9 @@ pub(crate) const PLENTY: usize = 2 << 30;
 const BATCH_BYTES: usize = 8 << 20;
 /// A batch has at most this part of a stream's share of the limit,
 const BATCH_PART: usize = 32;
-/// or this part where rows that spill are merged: a merge has two batches of each run in memory. With larger ones it takes fewer
-/// runs at once, and writes most rows again and again until all are merged. Four million groups by texts of 96 bytes were written
-/// 5.6 times within 64 MiB, and are written twice, in a third of the time.
+/// or this part where rows that spill are merged: a merge has two batches of each run in memory. With larger ones it
+/// takes fewer runs at once, and writes most rows again and again until all are merged. Four million groups by texts of
+/// 96 bytes were written 5.6 times within 64 MiB, and are written twice, in a third of the time.
 const MERGED_PART: usize = 512;
 /// Smaller batches cost more to handle than they save.
 const LEAST_BATCH_BYTES: usize = 64 << 10;
@@ -44,8 +43,6 @@ const TEXT_BYTES: usize = 32;
 /// Bytes that a column adds to an encoded key, and that each key has.
 const KEY_BYTES: usize = 2;
 const ROW_KEY_BYTES: usize = 8;
-/// Aggregate functions whose state has as many values as their input.
-const COLLECTING: [&str; 5] = ["array_agg", "string_agg", "median", "percentile_cont", "nth_value"];
 /// Bytes that a batch should have at most where groups grow with their rows: it may well have many times as many.
 const COLLECTING_BATCH_BYTES: usize = 1 << 20;
 /// By how much more such a state is taken to have than a list of a file, or a text.
@@ -77,8 +74,9 @@ impl PlanMemory {
         let (mut sorts_views, mut holds, mut merge_factor) = (false, false, LEAST_MERGE_FACTOR);
         let (mut building_stages, mut queues, mut streams, mut collected_bytes) = (0, 0, 1, 0);
         visit(plan, &mut |node| {
-            let builds = node.is::<ExchangeExec>() || node.is::<BucketJoinExec>() || node.is::<WriteExec>();
-            queues += usize::from(node.is::<QueueExec>());
+            let keeps = node.as_operator().map_or(Keeps::Batches, Operator::keeps);
+            let builds = matches!(keeps, Keeps::Blocks { .. });
+            queues += usize::from(keeps == Keeps::Queue);
             building_stages += usize::from(builds);
             streams = streams.max(node.output_partitioning().partition_count());
             holds |= builds || is_join(node) || sort_streams(node) > 0 || groups(node);
@@ -208,8 +206,7 @@ pub(crate) fn block_bytes(context: &TaskContext) -> Result<usize> {
 
 fn visit<'a>(plan: &'a dyn ExecutionPlan, see: &mut impl FnMut(&'a dyn ExecutionPlan)) {
     see(plan);
-    // What a read scans belongs to it.
-    for child in plan.children().into_iter().filter(|_| !plan.is::<ReadExec>()) {
+    for child in stages_below(plan) {
         visit(child.as_ref(), see);
     }
 }
@@ -226,39 +223,26 @@ fn key_factor(plan: &dyn ExecutionPlan) -> usize {
     1 + keys.div_ceil(schema_bytes(&schema).max(1))
 }
 
-/// Sorts of an operator that may be under way at once.
-pub(super) fn sort_streams(plan: &dyn ExecutionPlan) -> usize {
-    match plan.is::<SortExec>() && plan.fetch().is_none() {
-        true => plan.children()[0].output_partitioning().partition_count(),
-        false => 0,
-    }
-}
-
 /// The same in all of a plan.
 fn sorts_at_once(plan: &dyn ExecutionPlan) -> usize {
     let below = plan.children().into_iter().map(|child| sorts_at_once(child.as_ref()));
-    match plan.is::<TurnsExec>() {
+    match gives_one_after_the_other(plan) {
         true => below.max().unwrap_or(0),
         false => below.sum::<usize>() + sort_streams(plan),
     }
 }
 
-/// Whether it is an aggregate that holds groups.
-pub(super) fn groups(plan: &dyn ExecutionPlan) -> bool {
-    plan.downcast_ref::<AggregateExec>().is_some_and(|a| !a.group_expr().is_empty())
-}
-
 /// Bytes of a row as wide as rows get in a plan.
 pub(crate) fn row_bytes(plan: &dyn ExecutionPlan) -> usize {
-    if let Some(read) = plan.downcast_ref::<ReadExec>() {
-        return read.row_bytes();
+    if let Some(known) = plan.as_operator().and_then(Operator::row_bytes) {
+        return known;
     }
     let children = plan.children().into_iter().map(|child| row_bytes(child.as_ref()));
     let below = match is_join(plan) {
         true => children.sum(),
         false => children.max().unwrap_or(0),
     };
-    match plan.children().is_empty() || plan.is::<UnionExec>() || plan.is::<TurnsExec>() {
+    match plan.children().is_empty() || plan.is::<UnionExec>() || gives_one_after_the_other(plan) {
         true => below.max(schema_bytes(&plan.schema())),
         false => below,
     }
@@ -274,18 +258,17 @@ fn keeps_values(plan: &dyn ExecutionPlan) -> bool {
     plan.downcast_ref::<AggregateExec>().is_some_and(|a| a.aggr_expr().iter().any(|f| collects(f)))
 }
 
-/// Whether an aggregate function keeps all values that it gets.
-pub(crate) fn collects(function: &AggregateFunctionExpr) -> bool {
-    COLLECTING.contains(&function.fun().name())
-}
-
+/// Whether its rows have the columns of several inputs.
 fn is_join(plan: &dyn ExecutionPlan) -> bool {
     plan.is::<HashJoinExec>()
-        || plan.is::<BucketJoinExec>()
         || plan.is::<SortMergeJoinExec>()
         || plan.is::<NestedLoopJoinExec>()
         || plan.is::<CrossJoinExec>()
-        || plan.downcast_ref::<super::CombineExec>().is_some_and(super::CombineExec::is_zip)
+        || plan.as_operator().is_some_and(|operator| operator.brings_together() == Together::SideBySide)
+}
+
+fn gives_one_after_the_other(plan: &dyn ExecutionPlan) -> bool {
+    plan.as_operator().is_some_and(|operator| operator.brings_together() == Together::AfterEachOther)
 }
 
 /// Bytes of a row by the types of its columns.

@@ -10,24 +10,6 @@
 //! input block; partitions pull tasks from one shared queue, so the number of tasks says nothing about threads. A
 //! **block** is formed only where a stage ends: before a queue, an exchange or a sink.
 
-/// The parts of an `ExecutionPlan` that are the same for every operator without expressions of its own.
-macro_rules! without_expressions {
-    () => {
-        fn apply_expressions(
-            &self,
-            _f: &mut dyn FnMut(
-                &Arc<dyn datafusion::physical_plan::PhysicalExpr>,
-            ) -> Result<datafusion::common::tree_node::TreeNodeRecursion>,
-        ) -> Result<datafusion::common::tree_node::TreeNodeRecursion> {
-            Ok(datafusion::common::tree_node::TreeNodeRecursion::Continue)
-        }
-
-        fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-            crate::physical::recompute_children(self, children)
-        }
-    };
-}
-
 mod block_files;
 mod bottleneck;
 mod claims;
@@ -41,7 +23,6 @@ mod exchange;
 mod executions;
 mod failures;
 mod filter_barrier;
-mod fit;
 mod fold;
 mod gather;
 mod input_order;
@@ -49,6 +30,7 @@ mod join;
 mod map;
 mod memory;
 mod needs;
+mod operator;
 mod order_barrier;
 mod queue;
 mod read;
@@ -69,15 +51,19 @@ pub(crate) use bottleneck::bottleneck;
 pub(crate) use combine::{Combination, CombineExec};
 pub(crate) use compact::CompactExec;
 pub(crate) use diagnose::DiagnoseExec;
-pub(crate) use exchange::{BlockSize, ExchangeExec, ExchangeScheme, StoredBlock, can_sort, collect_blocks};
+pub(crate) use exchange::{
+    BlockOrderScheme, BlockSize, ExchangeExec, HashScheme, RandomScheme, RangeScheme, SizeScheme, SliceScheme,
+    SpreadScheme, StoredBlock, can_sort, collect_blocks,
+};
 pub(crate) use failures::FailureLog;
 pub(crate) use filter_barrier::{FilterBarrierExec, unambiguous};
-pub(crate) use fit::{fitted, in_least_memory};
 pub(crate) use fold::FoldExec;
 pub(crate) use gather::{GatherExec, gather, ungathered};
 pub(crate) use join::BucketJoinExec;
 pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, ProjectStep, SampleStep};
-pub(crate) use memory::{PLENTY, PlanMemory, collects, query_context, row_bytes, schema_bytes};
+pub(crate) use memory::{PLENTY, PlanMemory, query_context, row_bytes, schema_bytes};
+pub(crate) use needs::collects;
+pub(crate) use operator::{Operator, PlanExt, stages_below};
 pub(crate) use order_barrier::OrderBarrierExec;
 pub(crate) use queue::{QueueExec, QueueLimit};
 pub(crate) use read::{ReadExec, ReadMemory};
@@ -86,7 +72,7 @@ pub(crate) use stage::{StageMetrics, TaskRecord};
 pub(crate) use steady::{has_steady_tasks, is_one_task, steady_parts};
 pub(crate) use store_rows::{BlockTarget, StoreExec};
 pub(crate) use stored::block_batches;
-pub(crate) use tasks::{as_task_plan, is_ordered, planned_blocks, stores_rows, uses_ours};
+pub(crate) use tasks::{MapSide, TaskPlan, as_task_plan, is_ordered, planned_blocks, stores_rows, uses_ours};
 pub(crate) use turns::TurnsExec;
 pub(crate) use window::WindowPartitionsExec;
 pub(crate) use write::WriteExec;
@@ -94,17 +80,8 @@ pub(crate) use write::WriteExec;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::Schema;
-use datafusion::common::{Result, Statistics};
+use datafusion::common::Statistics;
 use datafusion::physical_plan::statistics::StatisticsArgs;
-use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
-
-/// `with_new_children`, which DataFusion still requires, in terms of `replace_children`.
-fn recompute_children(
-    plan: Arc<dyn ExecutionPlan>,
-    children: Vec<Arc<dyn ExecutionPlan>>,
-) -> Result<Arc<dyn ExecutionPlan>> {
-    plan.replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
-}
 
 /// Statistics of an operator that gives the rows of its input: of all of them, not of a partition, which pulls what
 /// comes.

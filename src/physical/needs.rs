@@ -14,11 +14,10 @@ use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMerge
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use super::memory::{collects, groups, sort_streams};
-use super::{
-    BucketJoinExec, CombineExec, ExchangeExec, GatherExec, ReadExec, TurnsExec, WindowPartitionsExec, WriteExec,
-};
+use super::operator::{InputsWork, Keeps, Operator, PlanExt, Starts, stages_below};
 
+/// Aggregate functions whose state has as many values as their input.
+const COLLECTING: [&str; 5] = ["array_agg", "string_agg", "median", "percentile_cont", "nth_value"];
 /// What a grouping aggregate has to be able to hold to get ahead.
 const LEAST_AGGREGATE_BYTES: usize = 1 << 20;
 
@@ -38,36 +37,23 @@ pub(super) struct Needs {
     pub(super) peak: Vec<Need>,
 }
 
-/// In which order the inputs of an operator work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Inputs {
-    /// All at the same time.
-    Together,
-    /// The first input gives all of its rows before the second one is asked for any, which then runs along with
-    /// the operator.
-    FirstBeforeSecond,
-    /// One after the other, in whatever order.
-    InTurn,
-}
-
 impl Needs {
     /// Of `plan`, with batches of `batch_bytes` and sorts that set `sort_bytes` aside for their merges.
     pub(super) fn of(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Self {
-        // What a read scans belongs to it.
-        let children = plan.children().into_iter().filter(|_| !plan.is::<ReadExec>());
+        let children = stages_below(plan).into_iter();
         let below: Vec<Self> = children.map(|child| Self::of(child.as_ref(), batch_bytes, sort_bytes)).collect();
         let own = need(plan, batch_bytes, sort_bytes);
         let Self { mut live, mut peak } = match inputs_of(plan) {
-            Inputs::Together => Self::together(below),
-            Inputs::FirstBeforeSecond => Self::first_before_second(below, own.as_ref()),
-            Inputs::InTurn => Self::in_turn(below),
+            InputsWork::Together => Self::together(below),
+            InputsWork::FirstBeforeSecond => Self::first_before_second(below, own.as_ref()),
+            InputsWork::InTurn => Self::in_turn(below),
         };
         live.extend(own.clone());
         if total(&live) > total(&peak) {
             peak.clone_from(&live);
         }
         // Most exchanges give their first row when all below them have ended.
-        if plan.downcast_ref::<ExchangeExec>().is_some_and(|exchange| !exchange.streams()) {
+        if plan.as_operator().is_some_and(|operator| operator.keeps() == Keeps::Blocks { until_input_ends: true }) {
             live = own.into_iter().collect();
         }
         Self { live, peak }
@@ -106,40 +92,36 @@ fn larger(some: Vec<Need>, others: Vec<Need>) -> Vec<Need> {
     if total(&others) > total(&some) { others } else { some }
 }
 
-fn inputs_of(plan: &dyn ExecutionPlan) -> Inputs {
-    if plan.is::<TurnsExec>() || plan.is::<BucketJoinExec>() {
-        return Inputs::InTurn;
+fn inputs_of(plan: &dyn ExecutionPlan) -> InputsWork {
+    if let Some(operator) = plan.as_operator() {
+        return operator.inputs_work();
     }
     let keeps_first = plan.is::<HashJoinExec>() || plan.is::<CrossJoinExec>() || plan.is::<NestedLoopJoinExec>();
     match plan.children().as_slice() {
-        [_, second] if keeps_first && !starts_at_once(second.as_ref()) => Inputs::FirstBeforeSecond,
-        _ => Inputs::Together,
+        [_, second] if keeps_first && !starts_at_once(second.as_ref()) => InputsWork::FirstBeforeSecond,
+        _ => InputsWork::Together,
     }
 }
 
 /// Whether a plan starts to work when it is executed, and not when its first row is asked for.
 fn starts_at_once(plan: &dyn ExecutionPlan) -> bool {
-    let waits = plan.is::<RepartitionExec>()
-        || plan.is::<ExchangeExec>()
-        || plan.is::<BucketJoinExec>()
-        || plan.is::<TurnsExec>()
-        || plan.is::<ReadExec>();
-    let gathers = plan.is::<CoalescePartitionsExec>()
-        || plan.is::<SortPreservingMergeExec>()
-        || plan.is::<GatherExec>()
-        || plan.is::<CombineExec>();
-    gathers || !waits && plan.children().into_iter().any(|child| starts_at_once(child.as_ref()))
+    let starts = plan.as_operator().map_or(Starts::AsInputs, Operator::starts);
+    let gathers = plan.is::<CoalescePartitionsExec>() || plan.is::<SortPreservingMergeExec>();
+    match starts {
+        Starts::WhenExecuted => true,
+        Starts::WhenAsked => false,
+        Starts::AsInputs if plan.is::<RepartitionExec>() => false,
+        Starts::AsInputs => gathers || plan.children().into_iter().any(|child| starts_at_once(child.as_ref())),
+    }
 }
 
 /// What an operator needs of its own, beside what those below it need.
 fn need(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Option<Need> {
     let streams = plan.output_partitioning().partition_count();
-    let bytes = if let Some(window) = plan.downcast_ref::<WindowPartitionsExec>() {
-        known_bytes(plan.children()[0].as_ref()).saturating_mul(window.copies_of_input())
+    let bytes = if let Some(operator) = plan.as_operator() {
+        operator.least_bytes(batch_bytes)?
     } else if plan.is::<CrossJoinExec>() || plan.is::<NestedLoopJoinExec>() {
         known_bytes(plan.children()[0].as_ref())
-    } else if let Some(read) = plan.downcast_ref::<ReadExec>() {
-        read.streams().min(read.num_tasks()) * read.task_bytes()
     } else if plan.is::<SortExec>() && plan.fetch().is_none() {
         sort_streams(plan) * (sort_bytes + 4 * batch_bytes)
     } else if let Some(merge) = plan.downcast_ref::<SortPreservingMergeExec>() {
@@ -148,10 +130,8 @@ fn need(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Opti
         streams * LEAST_AGGREGATE_BYTES
     } else if plan.is::<AggregateExec>() {
         collected_bytes(plan)
-    } else if plan.is::<SortMergeJoinExec>() || plan.is::<BucketJoinExec>() || plan.is::<ExchangeExec>() {
+    } else if plan.is::<SortMergeJoinExec>() {
         streams * 2 * batch_bytes
-    } else if plan.is::<WriteExec>() {
-        plan.children()[0].output_partitioning().partition_count() * 2 * batch_bytes
     } else {
         return None;
     };
@@ -159,7 +139,7 @@ fn need(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Opti
 }
 
 /// Bytes that the rows of a plan take for sure: nothing where their number is an estimate, and nothing for texts.
-fn known_bytes(plan: &dyn ExecutionPlan) -> usize {
+pub(super) fn known_bytes(plan: &dyn ExecutionPlan) -> usize {
     let fields = plan.schema().fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(0)).sum();
     known_rows(plan).saturating_mul(fields)
 }
@@ -186,4 +166,22 @@ fn known_rows(plan: &dyn ExecutionPlan) -> usize {
         Ok(Precision::Exact(rows)) => rows,
         _ => 0,
     }
+}
+
+/// Sorts of an operator that may be under way at once.
+pub(super) fn sort_streams(plan: &dyn ExecutionPlan) -> usize {
+    match plan.is::<SortExec>() && plan.fetch().is_none() {
+        true => plan.children()[0].output_partitioning().partition_count(),
+        false => 0,
+    }
+}
+
+/// Whether it is an aggregate that holds groups.
+pub(super) fn groups(plan: &dyn ExecutionPlan) -> bool {
+    plan.downcast_ref::<AggregateExec>().is_some_and(|a| !a.group_expr().is_empty())
+}
+
+/// Whether an aggregate function keeps all values that it gets.
+pub(crate) fn collects(function: &AggregateFunctionExpr) -> bool {
+    COLLECTING.contains(&function.fun().name())
 }

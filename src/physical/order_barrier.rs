@@ -3,19 +3,15 @@
 //! These stand in a plan only while sorts and repartitions are added (see `optimizer/physical/keep_orders.rs`), and are
 //! never run.
 
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{Distribution, EquivalenceProperties};
-use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
-    PlanProperties, ReplaceChildrenOptions,
-};
+use datafusion::physical_expr::EquivalenceProperties;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 
 use super::input_order::InputOrder;
+use super::operator::Operator;
 
 /// Keeps what is known of its input, or hides it.
 #[derive(Debug)]
@@ -57,14 +53,8 @@ impl OrderBarrierExec {
     }
 }
 
-impl DisplayAs for OrderBarrierExec {
-    fn fmt_as(&self, _t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OrderBarrierExec")
-    }
-}
-
-impl ExecutionPlan for OrderBarrierExec {
-    fn name(&self) -> &str {
+impl Operator for OrderBarrierExec {
+    fn name(&self) -> &'static str {
         "OrderBarrierExec"
     }
 
@@ -72,13 +62,8 @@ impl ExecutionPlan for OrderBarrierExec {
         &self.properties
     }
 
-    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
-        self.order.as_ref().map_or_else(|| vec![None], InputOrder::ordering)
-    }
-
-    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
-        let any = || InputDistributionRequirements::new(vec![Distribution::UnspecifiedDistribution]);
-        self.order.as_ref().map_or_else(any, InputOrder::distribution)
+    fn input_orders(&self) -> Vec<&InputOrder> {
+        self.order.iter().collect()
     }
 
     fn maintains_input_order(&self) -> Vec<bool> {
@@ -86,23 +71,13 @@ impl ExecutionPlan for OrderBarrierExec {
         vec![self.order.is_none()]
     }
 
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         vec![&self.input]
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(self.above(children.swap_remove(0))))
+    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(self.above(inputs.swap_remove(0)).into_plan())
     }
-
-    without_expressions!();
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         self.input.execute(partition, context)

@@ -1,18 +1,12 @@
 //! The out queue behind a stage that the scheduler runs: its blocks wait in the store, two of each task at the most.
 
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
-use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
-    PlanProperties, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 
@@ -20,9 +14,14 @@ use super::StageMetrics;
 use super::claims;
 use super::executions::{Executions, Run};
 use super::input_order::InputOrder;
+use super::operator::{Keeps, Operator};
+use super::read_files::ReadFiles;
 use super::rows_of_input;
 use super::stage_run::{StageRun, Takers};
-use super::tasks::{Task, TaskPlan, TaskStream, execute_tasks, is_ordered, owner_of, properties};
+use super::tasks::{
+    Task, TaskIdentity, TaskPlan, TaskStream, as_task_plan, execute_tasks, is_ordered, owner_of, planned_blocks,
+    properties,
+};
 use crate::runtime::OpId;
 
 /// Ends one stage and starts another: every block of the input becomes a task.
@@ -83,73 +82,58 @@ impl QueueExec {
     }
 }
 
-impl DisplayAs for QueueExec {
-    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match t {
-            DisplayFormatType::TreeRender => Ok(()),
-            _ => match self.limit {
-                Some(QueueLimit::Rows(rows)) => write!(f, "QueueExec: limit={rows}"),
-                Some(QueueLimit::Unknown) | None => write!(f, "QueueExec"),
-            },
-        }
-    }
-}
-
-impl ExecutionPlan for QueueExec {
-    fn name(&self) -> &str {
+impl Operator for QueueExec {
+    fn name(&self) -> &'static str {
         "QueueExec"
+    }
+
+    fn describe(&self) -> String {
+        match self.limit {
+            Some(QueueLimit::Rows(rows)) => format!("limit={rows}"),
+            Some(QueueLimit::Unknown) | None => String::new(),
+        }
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
         &self.properties
     }
 
-    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
-        self.input_order.ordering()
+    fn input_orders(&self) -> Vec<&InputOrder> {
+        vec![&self.input_order]
     }
 
-    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
-        self.input_order.distribution()
-    }
-
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         vec![&self.input]
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
+    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         let (input_order, feeds_all_to_all) = (self.input_order.clone(), self.feeds_all_to_all);
-        let queue = Self::new(children.swap_remove(0));
-        Ok(Arc::new(Self { input_order, feeds_all_to_all, limit: self.limit, ..queue }))
+        let queue = Self::new(inputs.swap_remove(0));
+        Ok(Self { input_order, feeds_all_to_all, limit: self.limit, ..queue }.into_plan())
     }
-
-    without_expressions!();
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         execute_tasks(self, partition, context)
     }
 
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.stage.metrics())
+    fn as_task_plan(&self) -> Option<&dyn TaskPlan> {
+        Some(self)
     }
 
-    fn child_stats_requests(&self, _partition: Option<usize>) -> Vec<ChildStats> {
+    fn input_statistics(&self, _partition: Option<usize>) -> Vec<ChildStats> {
         vec![ChildStats::At(None)]
     }
 
-    fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+    fn statistics(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
         Ok(rows_of_input(inputs, args, &self.schema()))
     }
 
     fn cardinality_effect(&self) -> CardinalityEffect {
         CardinalityEffect::Equal
+    }
+
+    fn keeps(&self) -> Keeps {
+        Keeps::Queue
     }
 }
 
@@ -203,5 +187,22 @@ impl TaskPlan for QueueExec {
 
     fn is_ordered(&self) -> bool {
         is_ordered(self.input.as_ref())
+    }
+
+    // Blocks are cut as memory allows.
+    fn identity(&self) -> TaskIdentity<'_> {
+        TaskIdentity::OfInput { input: &self.input, is_whole: false }
+    }
+
+    fn planned_blocks(&self) -> Option<usize> {
+        planned_blocks(&self.input)
+    }
+
+    fn files(&self) -> Option<ReadFiles> {
+        as_task_plan(self.input.as_ref()).and_then(TaskPlan::files)
+    }
+
+    fn works(&self) -> bool {
+        false
     }
 }

@@ -3,24 +3,19 @@
 //! The input is a scan with one partition per read task, pinned so that DataFusion neither re-splits nor steals.
 
 use std::any::Any;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use datafusion::arrow::array::RecordBatch;
-use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
-use datafusion::physical_plan::filter_pushdown::{FilterDescription, FilterPushdownPhase};
-use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::filter_pushdown::FilterDescription;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::StageMetrics;
@@ -29,8 +24,9 @@ use super::exchange::random_place;
 use super::executions::Executions;
 use super::failures::{FailureLog, Retries, pause};
 use super::memory::schema_bytes;
+use super::operator::{Operator, Starts};
 use super::read_files::{ReadFiles, file_scan, one_file_each};
-use super::tasks::{Task, TaskPlan, TaskStream, execute_tasks, owner_of, properties, stream_of};
+use super::tasks::{Task, TaskIdentity, TaskPlan, TaskStream, execute_tasks, owner_of, properties, stream_of};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
@@ -122,11 +118,6 @@ impl ReadExec {
         Self { statistics, memory, order: self.order.clone(), streams: streams.clamp(1, self.streams.max(1)), ..read }
     }
 
-    /// Bytes of a row once it is decoded.
-    pub(crate) fn row_bytes(&self) -> usize {
-        self.memory.row_bytes.max(schema_bytes(&self.schema()))
-    }
-
     /// The most bytes that a task holds while it runs, beside the batches that it gives.
     pub(crate) fn task_bytes(&self) -> usize {
         self.memory.task_bytes.iter().copied().max().unwrap_or(0)
@@ -138,8 +129,7 @@ impl ReadExec {
         self
     }
 
-    /// The files of its tasks.
-    pub(super) fn files(&self) -> ReadFiles {
+    fn files_of_tasks(&self) -> ReadFiles {
         ReadFiles::of(&self.input, self.order.as_ref().map(|(_, order)| Arc::clone(order)))
     }
 
@@ -166,63 +156,49 @@ impl ReadExec {
     }
 }
 
-impl DisplayAs for ReadExec {
-    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match t {
-            DisplayFormatType::TreeRender => writeln!(f, "{}\ntasks={}", self.name, self.num_tasks()),
-            _ => {
-                write!(f, "ReadExec: {}, tasks={}", self.name, self.num_tasks())?;
-                if self.streams < self.partitions() {
-                    write!(f, ", streams={}", self.streams)?;
-                }
-                self.order.as_ref().map_or(Ok(()), |(seed, _)| write!(f, ", block_order(seed={seed})"))
-            }
-        }
-    }
-}
-
-impl ExecutionPlan for ReadExec {
-    fn name(&self) -> &str {
+impl Operator for ReadExec {
+    fn name(&self) -> &'static str {
         "ReadExec"
+    }
+
+    fn describe(&self) -> String {
+        let streams =
+            if self.streams < self.partitions() { format!(", streams={}", self.streams) } else { String::new() };
+        let order = self.order.as_ref().map_or_else(String::new, |(seed, _)| format!(", block_order(seed={seed})"));
+        format!("{}, tasks={}{streams}{order}", self.name, self.num_tasks())
+    }
+
+    fn describe_in_tree(&self) -> String {
+        format!("{}\ntasks={}", self.name, self.num_tasks())
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
         &self.properties
     }
 
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         vec![&self.input]
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let read = Self::new(self.name.clone(), children.swap_remove(0), self.partitions());
+    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        let read = Self::new(self.name.clone(), inputs.swap_remove(0), self.partitions());
         let (statistics, memory, order) = (self.statistics.clone(), Arc::clone(&self.memory), self.order.clone());
-        Ok(Arc::new(Self { statistics, memory, order, streams: self.streams, ..read }))
+        Ok(Self { statistics, memory, order, streams: self.streams, ..read }.into_plan())
     }
-
-    without_expressions!();
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         execute_tasks(self, partition, context)
     }
 
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.stage.metrics())
+    fn as_task_plan(&self) -> Option<&dyn TaskPlan> {
+        Some(self)
     }
 
-    fn child_stats_requests(&self, _partition: Option<usize>) -> Vec<ChildStats> {
+    fn input_statistics(&self, _partition: Option<usize>) -> Vec<ChildStats> {
         vec![ChildStats::At(None)]
     }
 
-    fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+    fn statistics(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
         match args.partition() {
             // Which tasks a partition will pull is not known.
             Some(_) => Ok(Arc::new(Statistics::new_unknown(&self.schema()))),
@@ -234,13 +210,24 @@ impl ExecutionPlan for ReadExec {
         CardinalityEffect::Equal
     }
 
-    fn gather_filters_for_pushdown(
-        &self,
-        _phase: FilterPushdownPhase,
-        parent_filters: Vec<Arc<dyn PhysicalExpr>>,
-        _config: &ConfigOptions,
-    ) -> Result<FilterDescription> {
-        FilterDescription::from_children(parent_filters, &self.children())
+    fn filters_for_inputs(&self, filters: &[Arc<dyn PhysicalExpr>]) -> Result<Option<FilterDescription>> {
+        FilterDescription::from_children(filters.to_vec(), &self.inputs()).map(Some)
+    }
+
+    fn is_read(&self) -> bool {
+        true
+    }
+
+    fn starts(&self) -> Starts {
+        Starts::WhenAsked
+    }
+
+    fn least_bytes(&self, _batch_bytes: usize) -> Option<usize> {
+        Some(self.streams.min(self.num_tasks()) * self.task_bytes())
+    }
+
+    fn row_bytes(&self) -> Option<usize> {
+        Some(self.memory.row_bytes.max(schema_bytes(&self.schema())))
     }
 }
 
@@ -253,7 +240,7 @@ impl TaskPlan for ReadExec {
         let (input, next_task, total) =
             (Arc::clone(&self.input), self.next_task.join(partition, &context), self.num_tasks());
         let (name, memory) = (self.name.clone(), Arc::clone(&self.memory));
-        let (files, order) = (self.files(), self.order.as_ref().map(|(_, order)| Arc::clone(order)));
+        let (files, order) = (self.files_of_tasks(), self.order.as_ref().map(|(_, order)| Arc::clone(order)));
         let store = BlockStore::of_task(&context)?;
         let owner = owner_of(self, &context);
         let (retries, log) = (Retries::of_io(&BlockyardOptions::from_task(&context)), self.stage.failures());
@@ -292,6 +279,18 @@ impl TaskPlan for ReadExec {
 
     fn stage(&self) -> &StageMetrics {
         &self.stage
+    }
+
+    fn identity(&self) -> TaskIdentity<'_> {
+        TaskIdentity::Own { is_whole: true }
+    }
+
+    fn planned_blocks(&self) -> Option<usize> {
+        Some(self.num_tasks())
+    }
+
+    fn files(&self) -> Option<ReadFiles> {
+        Some(self.files_of_tasks())
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct FilesOfTask {
 
 /// The files of the tasks of a read.
 #[derive(Debug, Clone)]
-pub(super) struct ReadFiles {
+pub(crate) struct ReadFiles {
     scan: Arc<dyn ExecutionPlan>,
     /// Which partition each task reads, where it is not the one of its number.
     order: Option<Arc<[usize]>>,

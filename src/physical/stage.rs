@@ -66,7 +66,7 @@ impl StageMetrics {
         *self.schedule.lock() = Some(status);
     }
 
-    /// What its tasks have put up with.
+    /// Which failures its tasks have tolerated.
     pub(crate) fn failures(&self) -> Arc<FailureLog> {
         Arc::clone(&self.failures)
     }

@@ -4,8 +4,9 @@
 //! tasks, in order ──> dispatcher ── asks the scheduler ──> workers ── blocks ──> out queue ──> consumers
 //! ```
 //!
-//! The dispatcher (`dispatch.rs`) takes one task after the other, and starts it when the scheduler says so. A worker puts each block into
-//! the store and then into the queue; when the block is not wanted yet it gives up its resources until it is.
+//! The dispatcher (`dispatch.rs`) takes one task after the other, and starts it when the scheduler says so. A worker
+//! puts each block into the store and then into the queue; when the block is not wanted yet it gives up its resources
+//! until it is.
 
 use std::fmt;
 use std::pin::pin;
@@ -26,12 +27,15 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::timeout;
 
+use super::StageMetrics;
 use super::conservation::RowBalance;
 use super::dispatch::{Dispatcher, Hands};
 use super::memory::block_bytes;
+use super::operator::{Operator, PlanExt};
 use super::queue::QueueLimit;
-use super::tasks::{BlockStream, Task, TaskInput, all_tasks, as_task_plan, blocks_of_task, is_ordered, task_of_block};
-use super::{MapExec, ReadExec, StageMetrics};
+use super::tasks::{
+    BlockStream, Task, TaskInput, TaskPlan, all_tasks, as_task_plan, blocks_of_task, is_ordered, task_of_block,
+};
 use crate::block::{Block, BlockMetadata, TaskId};
 use crate::config::BlockyardOptions;
 use crate::functions::{ActorPool, Compute, Workers};
@@ -123,34 +127,10 @@ impl StageRun {
         takers: Takers,
     ) -> Result<Self> {
         let scheduler = Scheduler::of_task(context)?;
-        let compute = plan.downcast_ref::<MapExec>().map_or_else(Compute::default, |map| map.compute().clone());
-        let pool = match compute.workers {
-            Workers::Actors(ActorPool { min, max, max_tasks_in_flight }) => {
-                Some(PoolSpec { min, max, max_tasks_in_flight })
-            }
-            Workers::Tasks(_) => None,
-        };
+        let stage = as_task_plan(plan.as_ref());
+        let compute = stage.and_then(TaskPlan::compute).cloned().unwrap_or_default();
         let options = BlockyardOptions::from_task(context);
-        let (is_read, read_cpus) = (plan.is::<ReadExec>(), options.read_num_cpus.clamp(0.01, 1000.0));
-        let spec = OpSpec {
-            name: as_task_plan(plan.as_ref()).map_or_else(|| plan.name().to_owned(), |plan| plan.stage_name()),
-            needs: match is_read {
-                true => Resources { milli_cpus: (read_cpus * 1000.0) as u64, ..Resources::default() },
-                false => needs(&compute, scheduler.total()),
-            },
-            max_tasks: match compute.workers {
-                Workers::Tasks(Some(most)) => Some(most),
-                Workers::Tasks(None) => {
-                    let threads = plan.output_partitioning().partition_count();
-                    Some(if is_read { (threads as f64 / read_cpus).ceil() as usize } else { threads })
-                }
-                Workers::Actors(_) => None,
-            },
-            consumer: takers.consumer,
-            feeds_all_to_all: takers.feeds_all_to_all,
-            pool,
-            waits_outside: has_other_leaves(plan.as_ref()),
-        };
+        let spec = spec_of(plan, &compute, &options, &takers, scheduler.total());
         let balance = RowBalance::new(format!("the queue behind {}", spec.name), context);
         let query = QueryPool::query_of(context);
         let op = scheduler.add(query, &scheduler.limits_of_query(&options), spec)?;
@@ -294,17 +274,57 @@ async fn next_block(
     }
 }
 
+fn is_read(plan: &dyn ExecutionPlan) -> bool {
+    plan.as_operator().is_some_and(Operator::is_read)
+}
+
 /// Whether rows of a plan come from elsewhere than our reads, in which nobody sees what is under way.
 fn has_other_leaves(plan: &dyn ExecutionPlan) -> bool {
     match plan.children().as_slice() {
         [] => !plan.is::<EmptyExec>() && !plan.is::<PlaceholderRowExec>(),
-        _ if plan.is::<ReadExec>() => false,
+        _ if is_read(plan) => false,
         children => children.iter().any(|child| has_other_leaves(child.as_ref())),
     }
 }
 
-/// What a task of a stage needs. Where the user says how many tasks may run but not what they need, they do not take all
-/// CPUs from those that feed them.
+/// What the scheduler has to know of the stage `plan`.
+fn spec_of(
+    plan: &Arc<dyn ExecutionPlan>,
+    compute: &Compute,
+    options: &BlockyardOptions,
+    takers: &Takers,
+    total: Resources,
+) -> OpSpec {
+    let pool = match compute.workers {
+        Workers::Actors(ActorPool { min, max, max_tasks_in_flight }) => {
+            Some(PoolSpec { min, max, max_tasks_in_flight })
+        }
+        Workers::Tasks(_) => None,
+    };
+    let (is_read, read_cpus) = (is_read(plan.as_ref()), options.read_num_cpus.clamp(0.01, 1000.0));
+    OpSpec {
+        name: as_task_plan(plan.as_ref()).map_or_else(|| plan.name().to_owned(), |plan| plan.stage_name()),
+        needs: match is_read {
+            true => Resources { milli_cpus: (read_cpus * 1000.0) as u64, ..Resources::default() },
+            false => needs(compute, total),
+        },
+        max_tasks: match compute.workers {
+            Workers::Tasks(Some(most)) => Some(most),
+            Workers::Tasks(None) => {
+                let threads = plan.output_partitioning().partition_count();
+                Some(if is_read { (threads as f64 / read_cpus).ceil() as usize } else { threads })
+            }
+            Workers::Actors(_) => None,
+        },
+        consumer: takers.consumer,
+        feeds_all_to_all: takers.feeds_all_to_all,
+        pool,
+        waits_outside: has_other_leaves(plan.as_ref()),
+    }
+}
+
+/// What a task of a stage needs. Where the user says how many tasks may run but not what they need, they do not take
+/// all CPUs from those that feed them.
 fn needs(compute: &Compute, total: Resources) -> Resources {
     let share = |tasks: usize| (total.milli_cpus / (2 * tasks.max(1) as u64)).clamp(1, 1000);
     let most = match compute.workers {

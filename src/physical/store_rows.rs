@@ -9,19 +9,16 @@ use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::EquivalenceProperties;
-use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
-    PlanProperties, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::conservation::RowBalance;
 use super::gather::ungathered;
 use super::input_order::InputOrder;
 use super::memory::block_bytes;
+use super::operator::Operator;
 use super::tasks::{block_stream, properties, stream_of};
 use crate::block::Block;
 use crate::runtime::Drivers;
@@ -33,8 +30,8 @@ pub(crate) trait BlockTarget: fmt::Debug + fmt::Display + Send + Sync {
     /// A block as it is stored, and how many of its rows the statement has changed. An error ends the statement.
     fn prepare(&self, block: Block) -> Result<(Block, usize)>;
 
-    /// Makes the blocks visible, in this order; `changed` of their rows were changed. Nothing is visible after an error.
-    /// Returns the number of rows that the statement reports.
+    /// Makes the blocks visible, in this order; `changed` of their rows were changed. Nothing is visible after an
+    /// error. Returns the number of rows that the statement reports.
     async fn commit(&self, blocks: Vec<BlockHandle>, changed: usize, context: &Arc<TaskContext>) -> Result<usize>;
 }
 
@@ -58,30 +55,25 @@ impl StoreExec {
     }
 }
 
-impl DisplayAs for StoreExec {
-    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match t {
-            DisplayFormatType::TreeRender => writeln!(f, "{}", self.target),
-            _ => write!(f, "StoreExec: {}", self.target),
-        }
-    }
-}
-
-impl ExecutionPlan for StoreExec {
-    fn name(&self) -> &str {
+impl Operator for StoreExec {
+    fn name(&self) -> &'static str {
         "StoreExec"
+    }
+
+    fn describe(&self) -> String {
+        self.target.to_string()
+    }
+
+    fn describe_in_tree(&self) -> String {
+        self.target.to_string()
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
         &self.properties
     }
 
-    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
-        self.input_order.ordering()
-    }
-
-    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
-        self.input_order.distribution()
+    fn input_orders(&self) -> Vec<&InputOrder> {
+        vec![&self.input_order]
     }
 
     /// As DataFusion's sinks say too: else a sort by columns that are not among the result would be dropped.
@@ -89,24 +81,14 @@ impl ExecutionPlan for StoreExec {
         vec![true]
     }
 
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         vec![&self.input]
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = Self::new(children.swap_remove(0), Arc::clone(&self.target));
-        Ok(Arc::new(Self { input_order: self.input_order.clone(), ..plan }))
+    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = Self::new(inputs.swap_remove(0), Arc::clone(&self.target));
+        Ok(Self { input_order: self.input_order.clone(), ..plan }.into_plan())
     }
-
-    without_expressions!();
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         if partition != 0 {
@@ -126,6 +108,10 @@ impl ExecutionPlan for StoreExec {
 
     fn metrics(&self) -> Option<MetricsSet> {
         Some(self.metrics.clone_inner())
+    }
+
+    fn stores_rows(&self) -> bool {
+        true
     }
 }
 

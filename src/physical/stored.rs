@@ -15,8 +15,8 @@ use crate::store::BlockHandle;
 /// Batches that are read at once: the one that is waited for and the next.
 const READ_AHEAD: usize = 2;
 
-/// The batches of a stored block, in order. What is on disk is read on IO threads, one batch ahead. The block lives until
-/// the last batch has been taken, and may leave memory meanwhile.
+/// The batches of a stored block, in order. What is on disk is read on IO threads, one batch ahead. The block lives
+/// until the last batch has been taken, and may leave memory meanwhile.
 pub(crate) fn block_batches(handle: BlockHandle) -> BoxStream<'static, Result<RecordBatch>> {
     block_rows(handle, 0..usize::MAX)
 }

@@ -15,14 +15,14 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProp
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 
+use super::StageMetrics;
 use super::conservation::check_rows;
+use super::operator::{Operator, PlanExt};
+use super::read_files::ReadFiles;
 use super::stored::block_batches;
-use super::{
-    CombineExec, ExchangeExec, ExchangeScheme, GatherExec, MapExec, QueueExec, ReadExec, StageMetrics, StoreExec,
-    TurnsExec, WriteExec,
-};
 use crate::block::{Block, OutputBuffer, TaskId};
 use crate::config::ByteSize;
+use crate::functions::Compute;
 use crate::runtime::{OpId, in_background};
 use crate::store::{BlockHandle, BlockStore, Owner, QueryPool, WorkingSet};
 
@@ -83,7 +83,7 @@ pub(crate) type TaskStream = BoxStream<'static, Result<Task>>;
 pub(crate) type BlockStream = BoxStream<'static, Result<(TaskId, Block)>>;
 
 /// An operator that yields tasks.
-pub(crate) trait TaskPlan: ExecutionPlan {
+pub(crate) trait TaskPlan: Operator {
     /// The tasks that partition `partition` pulls. Their time is not yet measured: see [`measured_tasks`].
     fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream>;
 
@@ -104,6 +104,76 @@ pub(crate) trait TaskPlan: ExecutionPlan {
     fn is_ordered(&self) -> bool {
         true
     }
+
+    /// What of its tasks follows from the data.
+    fn identity(&self) -> TaskIdentity<'_>;
+
+    /// Number of blocks that it will give, if every task gives one and their number is known before running.
+    fn planned_blocks(&self) -> Option<usize> {
+        None
+    }
+
+    /// The files that its tasks read, where each is a task of a read.
+    fn files(&self) -> Option<ReadFiles> {
+        None
+    }
+
+    /// How the user says that it runs.
+    fn compute(&self) -> Option<&Compute> {
+        None
+    }
+
+    /// What an actor has to do before its first task.
+    fn preparation(&self) -> Preparation {
+        Arc::new(|| Ok(()))
+    }
+
+    /// Whether the stage below belongs to this one.
+    fn is_fused(&self) -> bool {
+        false
+    }
+
+    /// The stage that feeds it, which it runs itself.
+    fn map_side(&self) -> Option<MapSide<'_>> {
+        None
+    }
+
+    /// Whether it works on rows. Otherwise it hands on what others made.
+    fn works(&self) -> bool {
+        true
+    }
+}
+
+/// What an actor does before its first task.
+pub(crate) type Preparation = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
+/// The stage before an exchange.
+pub(crate) struct MapSide<'a> {
+    /// Names of the operators that one of its tasks runs.
+    pub(crate) name: String,
+    /// What its tasks did.
+    pub(crate) stage: &'a StageMetrics,
+    /// What it reads.
+    pub(crate) input: &'a Arc<dyn ExecutionPlan>,
+    /// Whether the stage of the input is part of it.
+    pub(crate) is_fused: bool,
+}
+
+/// What of the ids and the tasks of an operator follows from data and settings alone, neither from the memory limit nor
+/// from threads (see `steady.rs`).
+pub(crate) enum TaskIdentity<'a> {
+    /// Its first number says which rows a task has. Whether the task has all of them, or they are cut as memory allows.
+    Own { is_whole: bool },
+    /// The same, where the tasks of the input are such.
+    OwnIfInput { input: &'a Arc<dyn ExecutionPlan> },
+    /// Tasks are those of the input, or blocks of them.
+    OfInput { input: &'a Arc<dyn ExecutionPlan>, is_whole: bool },
+    /// Those of the inputs, with the number of the input before theirs.
+    OfInputs,
+    /// There is one task.
+    OneTask,
+    /// Nothing.
+    Unsteady,
 }
 
 /// On whose behalf a stage keeps blocks and memory.
@@ -115,28 +185,12 @@ pub(crate) fn owner_of(plan: &dyn TaskPlan, context: &TaskContext) -> Arc<Owner>
 
 /// The plan as one that yields tasks, if it is one of ours.
 pub(crate) fn as_task_plan(plan: &dyn ExecutionPlan) -> Option<&dyn TaskPlan> {
-    if let Some(p) = plan.downcast_ref::<MapExec>() {
-        Some(p)
-    } else if let Some(p) = plan.downcast_ref::<ReadExec>() {
-        Some(p)
-    } else if let Some(p) = plan.downcast_ref::<ExchangeExec>() {
-        Some(p)
-    } else if let Some(p) = plan.downcast_ref::<QueueExec>() {
-        Some(p)
-    } else if let Some(p) = plan.downcast_ref::<CombineExec>() {
-        Some(p)
-    } else if let Some(p) = plan.downcast_ref::<GatherExec>() {
-        Some(p)
-    } else if let Some(p) = plan.downcast_ref::<TurnsExec>() {
-        Some(p)
-    } else {
-        None
-    }
+    plan.as_operator().and_then(Operator::as_task_plan)
 }
 
 /// Whether an operator keeps or writes the rows of its input.
 pub(crate) fn stores_rows(plan: &dyn ExecutionPlan) -> bool {
-    plan.is::<WriteExec>() || plan.is::<StoreExec>()
+    plan.as_operator().is_some_and(Operator::stores_rows)
 }
 
 /// Whether a plan is one of our operators, or has one below.
@@ -332,19 +386,12 @@ pub(super) fn blocks_of_task(
                     state.taken += batch.num_rows();
                     state.buffer.push(batch);
                     let bytes = state.buffer.bytes();
-                    match target_bytes {
-                        // Without a target the whole task is one block, and nothing says that it fits.
-                        usize::MAX if !state.working_set.try_resize(bytes)? => {
-                            return resources_err!(
-                                "the block of task {} has {} so far and does not fit in memory; set a \
-                                 blockyard.target_max_block_size",
-                                state.task.id,
-                                ByteSize(bytes)
-                            );
-                        }
-                        usize::MAX => {}
+                    // Without a target the whole task is one block, and nothing says that it fits.
+                    if target_bytes == usize::MAX {
+                        reserve_whole(&mut state.working_set, bytes, &state.task.id)?;
+                    } else {
                         // What is reserved changes in steps: each costs a look at the memory of everybody.
-                        _ => state.working_set.resize(bytes.next_multiple_of(step))?,
+                        state.working_set.resize(bytes.next_multiple_of(step))?;
                     }
                 }
                 None => state.ended = true,
@@ -352,6 +399,17 @@ pub(super) fn blocks_of_task(
         }
     })
     .boxed()
+}
+
+/// Room for a block that is all of a task.
+fn reserve_whole(working_set: &mut WorkingSet, bytes: usize, task: &TaskId) -> Result<()> {
+    if working_set.try_resize(bytes)? {
+        return Ok(());
+    }
+    resources_err!(
+        "the block of task {task} has {} so far and does not fit in memory; set a blockyard.target_max_block_size",
+        ByteSize(bytes)
+    )
 }
 
 /// A batch stream of a schema.
@@ -378,18 +436,5 @@ pub(crate) fn task_of_block(id: TaskId, schema: SchemaRef, handle: BlockHandle) 
 
 /// Number of blocks that a plan will give, if every task gives one and their number is known before running.
 pub(crate) fn planned_blocks(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
-    if let Some(read) = plan.downcast_ref::<ReadExec>() {
-        Some(read.num_tasks())
-    } else if let Some(exchange) = plan.downcast_ref::<ExchangeExec>() {
-        match exchange.scheme() {
-            ExchangeScheme::Slices { num_blocks } | ExchangeScheme::Spread { num_blocks } => Some(*num_blocks),
-            ExchangeScheme::Random { num_blocks, .. } | ExchangeScheme::Hash { num_blocks, .. } => *num_blocks,
-            ExchangeScheme::BlockOrder { .. } => planned_blocks(exchange.input()),
-            ExchangeScheme::Range { .. } | ExchangeScheme::Sized(_) => None,
-        }
-    } else if plan.is::<MapExec>() || plan.is::<QueueExec>() || plan.is::<GatherExec>() {
-        plan.children().first().and_then(|input| planned_blocks(input))
-    } else {
-        None
-    }
+    as_task_plan(plan.as_ref()).and_then(TaskPlan::planned_blocks)
 }

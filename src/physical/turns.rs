@@ -9,21 +9,20 @@
 //!
 //! Tasks have the ids that they have in the union, so that rows come in the same order, and belong to the same blocks.
 
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::{DataFusionError, Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::execution_plan::EmissionType;
-use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::union::UnionExec;
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, ReplaceChildrenOptions};
+use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::StageMetrics;
 use super::claims;
-use super::tasks::{Task, TaskPlan, TaskStream, all_tasks, execute_tasks, is_ordered, properties};
+use super::operator::{InputsWork, Operator, Starts, Together};
+use super::tasks::{Task, TaskIdentity, TaskPlan, TaskStream, all_tasks, execute_tasks, is_ordered, properties};
 
 /// The rows of a union in one stream.
 #[derive(Debug)]
@@ -42,17 +41,8 @@ impl TurnsExec {
     }
 }
 
-impl DisplayAs for TurnsExec {
-    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match t {
-            DisplayFormatType::TreeRender => Ok(()),
-            _ => write!(f, "TurnsExec"),
-        }
-    }
-}
-
-impl ExecutionPlan for TurnsExec {
-    fn name(&self) -> &str {
+impl Operator for TurnsExec {
+    fn name(&self) -> &'static str {
         "TurnsExec"
     }
 
@@ -60,44 +50,46 @@ impl ExecutionPlan for TurnsExec {
         &self.properties
     }
 
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false; self.children().len()]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         self.union.children()
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(UnionExec::try_new(children)?)))
+    fn with_inputs(&self, inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Self::new(UnionExec::try_new(inputs)?).into_plan())
     }
-
-    without_expressions!();
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         execute_tasks(self, partition, context)
     }
 
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.stage.metrics())
+    fn as_task_plan(&self) -> Option<&dyn TaskPlan> {
+        Some(self)
     }
 
-    fn child_stats_requests(&self, _partition: Option<usize>) -> Vec<ChildStats> {
+    fn input_statistics(&self, _partition: Option<usize>) -> Vec<ChildStats> {
         self.union.child_stats_requests(None)
     }
 
-    fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], _args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+    fn statistics(&self, inputs: &[Arc<Statistics>], _args: &StatisticsArgs) -> Result<Arc<Statistics>> {
         self.union.statistics_from_inputs(inputs, &StatisticsArgs::new())
+    }
+
+    fn inputs_work(&self) -> InputsWork {
+        InputsWork::InTurn
+    }
+
+    fn starts(&self) -> Starts {
+        Starts::WhenAsked
+    }
+
+    fn brings_together(&self) -> Together {
+        Together::AfterEachOther
     }
 }
 
 impl TaskPlan for TurnsExec {
     fn tasks(&self, _partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
-        let inputs: Vec<_> = self.children().into_iter().cloned().enumerate().collect();
+        let inputs: Vec<_> = self.inputs().into_iter().cloned().enumerate().collect();
         let tasks = stream::iter(inputs).map(move |(index, input)| {
             // Nothing of an input is executed before its turn.
             let tasks = all_tasks(&input, Arc::clone(&context), None)?;
@@ -116,6 +108,10 @@ impl TaskPlan for TurnsExec {
     }
 
     fn is_ordered(&self) -> bool {
-        self.children().into_iter().all(|child| is_ordered(child.as_ref()))
+        self.inputs().into_iter().all(|child| is_ordered(child.as_ref()))
+    }
+
+    fn identity(&self) -> TaskIdentity<'_> {
+        TaskIdentity::OfInputs
     }
 }

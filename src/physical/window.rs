@@ -1,17 +1,16 @@
 //! Windows over whole partitions, one partition after the other.
 //!
-//! DataFusion's operator keeps all of its input, without counting it, and begins when the last row has come. Its input is
-//! sorted by the keys of the partitions, so that nothing but the partition at hand has to stay:
+//! DataFusion's operator keeps all of its input, without counting it, and begins when the last row has come. Its input
+//! is sorted by the keys of the partitions, so that nothing but the partition at hand has to stay:
 //!
 //! ```text
 //! rows, sorted by g    1 1 1 2 2 3 │ 3 3 3 3 4 5 │ 5 6 ...
 //! evaluated            1 1 1 2 2   │ 3 3 3 3 3 4 │ 5 5 6 ...
 //! ```
 //!
-//! Whole partitions are evaluated together as soon as there are some mebibytes of them. A large partition goes to the store if
-//! the windows say the same of all of its rows.
+//! Whole partitions are evaluated together as soon as there are some mebibytes of them. A large partition goes to the
+//! store if the windows say the same of all of its rows.
 
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch};
@@ -28,13 +27,13 @@ use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType}
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::windows::WindowAggExec;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements, PlanProperties, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{ExecutionPlan, InputDistributionRequirements, PlanProperties};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::conservation::RowBalance;
+use super::needs::known_bytes;
+use super::operator::Operator;
 use super::stored_partition::{StoredPartition, are_of_partition};
 use super::tasks::stream_of;
 use crate::block::sliced_bytes;
@@ -76,19 +75,25 @@ impl WindowPartitionsExec {
     }
 }
 
-impl DisplayAs for WindowPartitionsExec {
-    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl WindowPartitionsExec {
+    /// Names of the windows.
+    fn names(&self) -> String {
         let names: Vec<_> = self.window.window_expr().iter().map(|window| window.name()).collect();
-        match t {
-            DisplayFormatType::TreeRender => writeln!(f, "select_list={}", names.join(", ")),
-            _ => write!(f, "WindowPartitionsExec: wdw=[{}]", names.join(", ")),
-        }
+        names.join(", ")
     }
 }
 
-impl ExecutionPlan for WindowPartitionsExec {
-    fn name(&self) -> &str {
+impl Operator for WindowPartitionsExec {
+    fn name(&self) -> &'static str {
         "WindowPartitionsExec"
+    }
+
+    fn describe(&self) -> String {
+        format!("wdw=[{}]", self.names())
+    }
+
+    fn describe_in_tree(&self) -> String {
+        format!("select_list={}", self.names())
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
@@ -99,6 +104,10 @@ impl ExecutionPlan for WindowPartitionsExec {
         self.window.maintains_input_order()
     }
 
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        self.window.benefits_from_input_partitioning()
+    }
+
     fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
         self.window.required_input_ordering()
     }
@@ -107,7 +116,7 @@ impl ExecutionPlan for WindowPartitionsExec {
         self.window.input_distribution_requirements()
     }
 
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         self.window.children()
     }
 
@@ -118,18 +127,10 @@ impl ExecutionPlan for WindowPartitionsExec {
         self.window.apply_expressions(f)
     }
 
-    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        crate::physical::recompute_children(self, children)
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
+    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         let can_repartition = !self.window.partition_keys().is_empty();
         let expressions = self.window.window_expr().to_vec();
-        Ok(Arc::new(Self::new(WindowAggExec::try_new(expressions, children.swap_remove(0), can_repartition)?)))
+        Ok(Self::new(WindowAggExec::try_new(expressions, inputs.swap_remove(0), can_repartition)?).into_plan())
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
@@ -180,16 +181,20 @@ impl ExecutionPlan for WindowPartitionsExec {
         Some(self.metrics.clone_inner())
     }
 
-    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+    fn input_statistics(&self, partition: Option<usize>) -> Vec<ChildStats> {
         self.window.child_stats_requests(partition)
     }
 
-    fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+    fn statistics(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
         self.window.statistics_from_inputs(inputs, args)
     }
 
     fn cardinality_effect(&self) -> CardinalityEffect {
         CardinalityEffect::Equal
+    }
+
+    fn least_bytes(&self, _batch_bytes: usize) -> Option<usize> {
+        Some(known_bytes(self.window.input().as_ref()).saturating_mul(self.copies_of_input()))
     }
 }
 
@@ -266,8 +271,8 @@ impl Partitions {
         }
     }
 
-    /// The rows of the next partitions and what the windows say about them, as one batch. `None` at the end, or where a partition
-    /// goes to the store.
+    /// The rows of the next partitions and what the windows say about them, as one batch. `None` at the end, or where a
+    /// partition goes to the store.
     async fn next_held(&mut self) -> Result<Option<RecordBatch>> {
         while !self.ended {
             let Some(batch) = self.input.try_next().await? else {

@@ -1,6 +1,5 @@
 //! Ray's `Write`: one file per block, committed when all of them are complete.
 
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{RecordBatch, UInt64Array};
@@ -8,22 +7,19 @@ use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::EquivalenceProperties;
-use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
-    PlanProperties, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 
-use super::block_files::BlockFiles;
+use super::block_files::{BlockFiles, encoding_bytes};
 use super::conservation::RowBalance;
 use super::failures::{FailureLog, Retries, pause};
 use super::gather::{gather, ungathered};
 use super::input_order::InputOrder;
 use super::memory::block_bytes;
+use super::operator::{Keeps, Operator};
 use super::tasks::{Task, block_stream, measured_task_stream, properties, stream_of};
 use super::write_clock::{InputTime, WriteClock};
 use crate::block::{Block, TaskId};
@@ -36,9 +32,6 @@ use crate::store::{BlockStore, Owner, QueryPool};
 /// A row group is not larger than this. It is written when all of it is encoded: several in a file keep the disk busy
 /// meanwhile, and the dictionaries of their columns in the caches of the processor.
 const MOST_ROW_GROUP_BYTES: usize = 32 << 20;
-
-/// What the writer of a column takes beside the values: its dictionary and the buffers of a page.
-const COLUMN_WRITER_BYTES: usize = 32 << 10;
 
 /// Writes its input and returns the number of rows.
 #[derive(Debug)]
@@ -69,35 +62,28 @@ impl WriteExec {
     }
 }
 
-impl DisplayAs for WriteExec {
-    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = format!("Write{}", self.writer.name());
-        match t {
-            DisplayFormatType::TreeRender => writeln!(f, "{name}"),
-            _ => {
-                let what = if self.target.single_file { "file" } else { "one file per block" };
-                let by = self.by.as_ref().map_or_else(String::new, |by| format!(", by=[{by}]"));
-                write!(f, "WriteExec: {name}, {what}{by}, mode={}, to={}", self.target.mode, self.target.url)
-            }
-        }
-    }
-}
-
-impl ExecutionPlan for WriteExec {
-    fn name(&self) -> &str {
+impl Operator for WriteExec {
+    fn name(&self) -> &'static str {
         "WriteExec"
+    }
+
+    fn describe(&self) -> String {
+        let what = if self.target.single_file { "file" } else { "one file per block" };
+        let by = self.by.as_ref().map_or_else(String::new, |by| format!(", by=[{by}]"));
+        let (mode, url) = (&self.target.mode, &self.target.url);
+        format!("Write{}, {what}{by}, mode={mode}, to={url}", self.writer.name())
+    }
+
+    fn describe_in_tree(&self) -> String {
+        format!("Write{}", self.writer.name())
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
         &self.properties
     }
 
-    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
-        self.input_order.ordering()
-    }
-
-    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
-        self.input_order.distribution()
+    fn input_orders(&self) -> Vec<&InputOrder> {
+        vec![&self.input_order]
     }
 
     /// As DataFusion's sinks say too: else a sort by columns that are not among the result would be dropped.
@@ -105,24 +91,14 @@ impl ExecutionPlan for WriteExec {
         vec![true]
     }
 
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         vec![&self.input]
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = Self::new(children.swap_remove(0), self.writer.clone(), self.target.clone());
-        Ok(Arc::new(Self { input_order: self.input_order.clone(), by: self.by.clone(), ..plan }))
+    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = Self::new(inputs.swap_remove(0), self.writer.clone(), self.target.clone());
+        Ok(Self { input_order: self.input_order.clone(), by: self.by.clone(), ..plan }.into_plan())
     }
-
-    without_expressions!();
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         if partition != 0 {
@@ -148,6 +124,18 @@ impl ExecutionPlan for WriteExec {
 
     fn metrics(&self) -> Option<MetricsSet> {
         Some(self.metrics.clone_inner())
+    }
+
+    fn stores_rows(&self) -> bool {
+        true
+    }
+
+    fn keeps(&self) -> Keeps {
+        Keeps::Blocks { until_input_ends: false }
+    }
+
+    fn least_bytes(&self, batch_bytes: usize) -> Option<usize> {
+        Some(self.input.output_partitioning().partition_count() * 2 * batch_bytes)
     }
 }
 
@@ -324,10 +312,4 @@ fn files_of(id: TaskId, block: Block, by: Option<&PartitionColumns>) -> Result<V
         }
     }
     Ok(files)
-}
-
-/// About how many bytes a block takes that is encoded: its columns, and a row in a page and compressed.
-pub(super) fn encoding_bytes(schema: &Schema, rows: usize, bytes: usize, buffer_bytes: usize) -> usize {
-    let columns = schema.flattened_fields().len() * COLUMN_WRITER_BYTES;
-    bytes.min(buffer_bytes) + 2 * bytes / rows.max(1) + columns
 }

@@ -9,7 +9,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::NodePlanner;
 use crate::logical::{MixNode, MixOptions, MixStoppingCondition, ZipNode};
-use crate::physical::{Combination, CombineExec};
+use crate::physical::{Combination, CombineExec, Operator};
 
 #[derive(Debug)]
 pub(super) struct PlanCombinations;
@@ -30,6 +30,6 @@ impl NodePlanner for PlanCombinations {
             _ => return Ok(None),
         };
         let schema = Arc::new(node.schema().as_arrow().clone());
-        Ok(Some(Arc::new(CombineExec::new(inputs.to_vec(), how, schema))))
+        Ok(Some(CombineExec::new(inputs.to_vec(), how, schema).into_plan()))
     }
 }

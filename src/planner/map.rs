@@ -11,7 +11,7 @@ use super::NodePlanner;
 use crate::config::BlockyardOptions;
 use crate::functions::BatchSize;
 use crate::logical::{MapNode, MapOperator};
-use crate::physical::{FunctionStep, MapExec, MapStep, SampleStep};
+use crate::physical::{FunctionStep, MapExec, MapStep, Operator, SampleStep};
 
 #[derive(Debug)]
 pub(super) struct PlanMap;
@@ -47,6 +47,6 @@ impl NodePlanner for PlanMap {
             }
             MapOperator::Sample { fraction, seed } => Arc::new(SampleStep::new(*fraction, *seed, input.schema())),
         };
-        Ok(Some(Arc::new(MapExec::new(input, vec![step], map.compute().clone()))))
+        Ok(Some(MapExec::new(input, vec![step], map.compute().clone()).into_plan()))
     }
 }

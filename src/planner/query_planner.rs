@@ -17,7 +17,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 
 use super::{NodePlanner, node_planners};
 use crate::logical::is_ours;
-use crate::physical::DiagnoseExec;
+use crate::physical::{DiagnoseExec, Operator};
 use crate::sources::pin_tables;
 
 /// Plans queries which use our nodes, and leaves the others to the planner that the application had.
@@ -51,12 +51,12 @@ impl QueryPlanner for BlockyardQueryPlanner {
             fail_as_planned(explain, session.config_options().explain.logical_plan_only)?;
         }
         // DataFusion puts an AnalyzeExec on top after all rules have run.
-        Ok(if planned.is::<AnalyzeExec>() { Arc::new(DiagnoseExec::new(planned)) } else { planned })
+        Ok(if planned.is::<AnalyzeExec>() { DiagnoseExec::new(planned).into_plan() } else { planned })
     }
 }
 
-/// Fails where the query that is explained does. DataFusion shows the plan before the rule that failed, and of the error
-/// nothing, unless the explanation is verbose.
+/// Fails where the query that is explained does. DataFusion shows the plan before the rule that failed, and of the
+/// error nothing, unless the explanation is verbose.
 fn fail_as_planned(explain: &ExplainExec, logical_only: bool) -> Result<()> {
     let plans = explain.stringified_plans();
     let ended = |plan: &StringifiedPlan| match plan.plan_type {
@@ -103,8 +103,8 @@ impl ExtensionPlanner for Adapter {
     }
 }
 
-/// An operator must give the columns that its node promised. DataFusion compares names only, and only as many as there are
-/// on both sides.
+/// An operator must give the columns that its node promised. DataFusion compares names only, and only as many as there
+/// are on both sides.
 fn check_columns(node: &str, planned: &DFSchema, got: &Schema) -> Result<()> {
     let same = planned.fields().len() == got.fields().len()
         && planned

@@ -9,7 +9,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::NodePlanner;
 use crate::logical::RandomShuffleNode;
-use crate::physical::{ExchangeExec, ExchangeScheme};
+use crate::physical::{ExchangeExec, Operator, RandomScheme};
 
 #[derive(Debug)]
 pub(super) struct PlanRandomShuffle;
@@ -24,7 +24,7 @@ impl NodePlanner for PlanRandomShuffle {
         let Some(shuffle) = node.as_any().downcast_ref::<RandomShuffleNode>() else {
             return Ok(None);
         };
-        let scheme = ExchangeScheme::Random { seed: shuffle.seed().value(), num_blocks: shuffle.num_blocks() };
-        Ok(Some(Arc::new(ExchangeExec::new(Arc::clone(&inputs[0]), scheme, config.target_partitions()))))
+        let scheme = RandomScheme { seed: shuffle.seed().value(), num_blocks: shuffle.num_blocks() };
+        Ok(Some(ExchangeExec::new(Arc::clone(&inputs[0]), scheme, config.target_partitions()).into_plan()))
     }
 }

@@ -9,7 +9,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::NodePlanner;
 use crate::logical::RandomizeBlocksNode;
-use crate::physical::{ExchangeExec, ExchangeScheme};
+use crate::physical::{BlockOrderScheme, ExchangeExec, Operator};
 
 #[derive(Debug)]
 pub(super) struct PlanRandomizeBlocks;
@@ -24,7 +24,7 @@ impl NodePlanner for PlanRandomizeBlocks {
         let Some(randomize) = node.as_any().downcast_ref::<RandomizeBlocksNode>() else {
             return Ok(None);
         };
-        let scheme = ExchangeScheme::BlockOrder { seed: randomize.seed().value(), window: randomize.window() };
-        Ok(Some(Arc::new(ExchangeExec::new(Arc::clone(&inputs[0]), scheme, config.target_partitions()))))
+        let scheme = BlockOrderScheme { seed: randomize.seed().value(), window: randomize.window() };
+        Ok(Some(ExchangeExec::new(Arc::clone(&inputs[0]), scheme, config.target_partitions()).into_plan()))
     }
 }

@@ -12,7 +12,9 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::NodePlanner;
 use crate::logical::{RepartitionNode, Repartitioning};
-use crate::physical::{BlockSize, ExchangeExec, ExchangeScheme, can_sort};
+use crate::physical::{
+    BlockSize, ExchangeExec, HashScheme, Operator, RangeScheme, SizeScheme, SliceScheme, SpreadScheme, can_sort,
+};
 
 #[derive(Debug)]
 pub(super) struct PlanRepartition;
@@ -30,17 +32,22 @@ impl NodePlanner for PlanRepartition {
         let schema = inputs[0].schema();
         let key = |index: usize| Arc::new(Column::new(schema.field(index).name(), index)) as Arc<dyn PhysicalExpr>;
         let keys = || repartition.key_indices().into_iter().map(key);
-        let scheme = match *repartition.into() {
-            Repartitioning::Blocks { num_blocks, shuffle: true } => ExchangeScheme::Spread { num_blocks },
-            Repartitioning::Blocks { num_blocks, shuffle: false } => ExchangeScheme::Slices { num_blocks },
+        let (input, partitions) = (Arc::clone(&inputs[0]), config.target_partitions());
+        let exchange = match *repartition.into() {
+            Repartitioning::Blocks { num_blocks, shuffle: true } => {
+                ExchangeExec::new(input, SpreadScheme { num_blocks }, partitions)
+            }
+            Repartitioning::Blocks { num_blocks, shuffle: false } => {
+                ExchangeExec::new(input, SliceScheme { num_blocks }, partitions)
+            }
             Repartitioning::Rows { target_num_rows_per_block: rows, strict } => {
-                ExchangeScheme::Sized(BlockSize::Rows { rows, strict })
+                ExchangeExec::new(input, SizeScheme(BlockSize::Rows { rows, strict }), partitions)
             }
             Repartitioning::Bytes { target_bytes_per_block } => {
-                ExchangeScheme::Sized(BlockSize::Bytes(target_bytes_per_block))
+                ExchangeExec::new(input, SizeScheme(BlockSize::Bytes(target_bytes_per_block)), partitions)
             }
             Repartitioning::Keys { num_blocks, sort, .. } => {
-                ExchangeScheme::Hash { keys: keys().collect(), num_blocks, sort }
+                ExchangeExec::new(input, HashScheme { keys: keys().collect(), num_blocks, sort }, partitions)
             }
             Repartitioning::Ranges { ref boundaries, .. } => {
                 let options = SortOptions { descending: false, nulls_first: false };
@@ -50,9 +57,10 @@ impl NodePlanner for PlanRepartition {
                 if !can_sort(&order, &schema) {
                     return not_impl_err!("rows cannot be sorted by {order}");
                 }
-                ExchangeScheme::Range { order, boundaries: Some(boundaries.clone()) }
+                let boundaries = Some(boundaries.clone());
+                ExchangeExec::new(input, RangeScheme { order, boundaries }, partitions)
             }
         };
-        Ok(Some(Arc::new(ExchangeExec::new(Arc::clone(&inputs[0]), scheme, config.target_partitions()))))
+        Ok(Some(exchange.into_plan()))
     }
 }

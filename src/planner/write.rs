@@ -22,7 +22,7 @@ use datafusion::physical_expr::{LexOrdering, LexRequirement, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use object_store::{ObjectMeta, ObjectStore};
 
-use crate::physical::{ExchangeExec, ExchangeScheme, WriteExec, can_sort};
+use crate::physical::{ExchangeExec, Operator, RangeScheme, WriteExec, can_sort};
 use crate::sinks::{FileWriter, PartitionColumns, SaveMode, Target};
 
 /// DataFusion's formats, with their writers replaced by ours.
@@ -153,11 +153,11 @@ impl FileFormat for BlockFormat {
         let mode = self.mode.unwrap_or(default);
         let target = Target { url, extension: conf.file_extension, single_file, mode };
         if keys.is_empty() {
-            return Ok(Arc::new(WriteExec::new(input, writer, target)));
+            return Ok(WriteExec::new(input, writer, target).into_plan());
         }
         let by = PartitionColumns::try_new(&input.schema(), &keys, conf.keep_partition_by_columns)?;
         let sorted = sorted_by(input, &keys, state.config().target_partitions())?;
-        Ok(Arc::new(WriteExec::new(sorted, writer, target).partitioned_by(by)))
+        Ok(WriteExec::new(sorted, writer, target).partitioned_by(by).into_plan())
     }
 
     fn file_source(&self, table_schema: TableSchema) -> Arc<dyn FileSource> {
@@ -193,5 +193,5 @@ fn sorted_by(input: Arc<dyn ExecutionPlan>, keys: &[String], partitions: usize) 
     if !can_sort(&order, &schema) {
         return not_impl_err!("rows cannot be PARTITIONED BY ({}): there is no order of such values", keys.join(", "));
     }
-    Ok(Arc::new(ExchangeExec::new(input, ExchangeScheme::Range { order, boundaries: None }, partitions)))
+    Ok(ExchangeExec::new(input, RangeScheme { order, boundaries: None }, partitions).into_plan())
 }

@@ -139,7 +139,8 @@ impl Actors {
         actor.jobs.send(job).map_err(|_| exec_datafusion_err!("the thread of an actor ended"))
     }
 
-    /// Waits until an actor is ready, or has ended its job. An actor that could not be built and a job that failed are errors.
+    /// Waits until an actor is ready, or has ended its job. An actor that could not be built and a job that failed are
+    /// errors.
     pub(crate) async fn next(&mut self) -> Result<()> {
         let told = self.told.recv().await;
         let idle = match told {

@@ -14,8 +14,8 @@ use crate::block::sliced_bytes;
 
 /// Parcels that may wait for the consumer.
 const PARCELS_AHEAD: usize = 2;
-/// Batches go over one by one, or so many of them as are there at once: to wake a thread for each takes longer than many a
-/// batch. A parcel has as many bytes as this, at most one batch more.
+/// Batches go over one by one, or so many of them as are there at once: to wake a thread for each takes longer than
+/// many a batch. A parcel has as many bytes as this, at most one batch more.
 const PARCEL_BYTES: usize = 1 << 20;
 /// No batch waits longer for those that follow.
 const PARCEL_TIME: Duration = Duration::from_micros(500);

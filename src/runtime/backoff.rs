@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::block::mix;
 
-/// The pause after the `attempt`-th try, the first being 0: `first`, doubled with each more up to `longest`, and between half of
-/// that and all of it by `salt`, so that those that failed together do not try together again.
+/// The pause after the `attempt`-th try, the first being 0: `first`, doubled with each more up to `longest`, and
+/// between half of that and all of it by `salt`, so that those that failed together do not try together again.
 pub(crate) fn backoff(attempt: usize, first: Duration, longest: Duration, salt: u64) -> Duration {
     let millis = (first * (1 << attempt.min(16))).min(longest).as_millis() as u64;
     let jitter = mix(salt ^ attempt as u64) % (millis / 2 + 1);

@@ -37,7 +37,8 @@ pub(crate) fn block_on_io<T: Send + 'static>(future: impl Future<Output = Result
     receive.recv().map_err(|_| exec_datafusion_err!("planning panicked while it waited for IO"))?
 }
 
-/// Runs blocking IO on a thread for that, without holding up the session's threads. Dropping the future does not stop it.
+/// Runs blocking IO on a thread for that, without holding up the session's threads. Dropping the future does not stop
+/// it.
 pub(crate) async fn on_io_thread<T: Send + 'static>(io: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     begun_on_io_thread(io).await
 }
@@ -53,8 +54,8 @@ pub(crate) fn begun_on_io_thread<T: Send + 'static>(
     async move { begun.join().await.unwrap_or_else(|e| Err(exec_datafusion_err!("an IO thread ended: {e}"))) }
 }
 
-/// Runs a future on a thread of its own, which it may hold up as it likes. The threads of [`on_io_thread`] are not for that:
-/// there are only so many, and what runs here waits for them. Dropping the result does not stop it.
+/// Runs a future on a thread of its own, which it may hold up as it likes. The threads of [`on_io_thread`] are not for
+/// that: there are only so many, and what runs here waits for them. Dropping the result does not stop it.
 pub(crate) async fn on_own_thread<T: Send + 'static>(
     future: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
@@ -72,8 +73,8 @@ pub(crate) async fn on_own_thread<T: Send + 'static>(
     }
 }
 
-/// Calls what may hold up its thread for long. Where the thread is one on which other things of the session wait, they move to
-/// another first.
+/// Calls what may hold up its thread for long. Where the thread is one on which other things of the session wait, they
+/// move to another first.
 pub(crate) fn holding_up<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|handle| handle.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),

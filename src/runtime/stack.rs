@@ -1,7 +1,7 @@
 //! Stacks for what walks through deep trees: parsing and planning of statements with long chains of operators.
 //!
-//! A thread of an application has 2 MiB. What needs more runs on a stack that is made for it, and costs as much memory as it
-//! touches.
+//! A thread of an application has 2 MiB. What needs more runs on a stack that is made for it, and costs as much memory
+//! as it touches.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

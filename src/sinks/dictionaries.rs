@@ -1,8 +1,8 @@
 //! Which columns of a Parquet file are worth a dictionary.
 //!
-//! An encoder finds out by hashing every value until the dictionary is full, in each row group anew: with unique values that takes
-//! longer than all else together. A sample of the rows tells before. Of n rows drawn from D equally frequent values about
-//! n² / 2D are equal to another, so the number of equal ones tells D, also far above n.
+//! An encoder finds out by hashing every value until the dictionary is full, in each row group anew: with unique values
+//! that takes longer than all else together. A sample of the rows tells before. Of n rows drawn from D equally frequent
+//! values about n² / 2D are equal to another, so the number of equal ones tells D, also far above n.
 
 use std::collections::HashSet;
 
@@ -20,8 +20,8 @@ const SAMPLE: usize = 4096;
 /// Bytes that a dictionary has at most by the default of Parquet's writer.
 const DICTIONARY_BYTES: usize = 1 << 20;
 
-/// The options of a writer of `file_rows` rows like these, without dictionaries where they would not pay. What was said of a column
-/// stays.
+/// The options of a writer of `file_rows` rows like these, without dictionaries where they would not pay. What was said
+/// of a column stays.
 pub(super) fn of_rows(
     options: &TableParquetOptions,
     batches: &[RecordBatch],

@@ -173,7 +173,8 @@ impl Written {
     }
 }
 
-/// A Parquet file on a local disk. Pages go from the encoders into the file: an upload would copy them three times more.
+/// A Parquet file on a local disk. Pages go from the encoders into the file: an upload would copy them three times
+/// more.
 pub(crate) struct LocalParquet {
     writer: ArrowWriter<LocalFile>,
     buffer_bytes: usize,

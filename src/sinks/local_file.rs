@@ -1,7 +1,8 @@
 //! A file on a local disk, written from its beginning to its end.
 //!
-//! Much of what is written goes past the page cache, where that holds up the writer less: each page of the cache has to be found
-//! and filled, while a disk takes what it gets by itself. A thread hands it over, so that the writer encodes what comes next.
+//! Much of what is written goes past the page cache, where that holds up the writer less: each page of the cache has to
+//! be found and filled, while a disk takes what it gets by itself. A thread hands it over, so that the writer encodes
+//! what comes next.
 
 use std::fs::{File, OpenOptions, create_dir_all};
 use std::io::{Error, ErrorKind, Result, Seek, SeekFrom, Write};
@@ -193,7 +194,8 @@ struct DirectWriter {
 }
 
 impl DirectWriter {
-    /// Opens a file. `page` is written at `offset` to see whether that can be. Fails with `InvalidInput` where it cannot.
+    /// Opens a file. `page` is written at `offset` to see whether that can be. Fails with `InvalidInput` where it
+    /// cannot.
     fn open(path: &Path, offset: u64, page: &[u8]) -> Result<Self> {
         let mut file = open_direct(OpenOptions::new().write(true), path)?;
         write_at(&mut file, offset, page)?;

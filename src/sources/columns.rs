@@ -55,7 +55,7 @@ pub(super) async fn columns_of_files(
             break;
         }
     }
-    // What is said of views in ARCHITECTURE.md under T10.
+    // What is said of views in docs/decisions/datafusion-55.md under T10.
     if !session.config_options().execution.parquet.schema_force_view_types {
         schema = without_views(&schema);
     }

@@ -1,5 +1,6 @@
 //! The trait for sources of your own, and the table that any of them makes.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -8,17 +9,18 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
 use datafusion::common::{Result, Statistics};
-use datafusion::datasource::TableType;
-use datafusion::logical_expr::Expr;
+use datafusion::datasource::{TableType, source_as_provider};
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 
 use super::file_tasks::detect_parallelism;
-use crate::config::BlockyardOptions;
-use crate::physical::ReadExec;
+use crate::call::Planning;
+use crate::config::{BlockyardOptions, check_num_blocks};
+use crate::physical::{Operator, ReadExec};
 
 /// A source of rows in independent read tasks.
-pub trait Datasource: Debug + Send + Sync + 'static {
+pub trait Datasource: Any + Debug + Send + Sync {
     /// What plans show, like `ReadRange`.
     fn name(&self) -> &str;
 
@@ -30,11 +32,6 @@ pub trait Datasource: Debug + Send + Sync + 'static {
 
     /// Exact number of rows, if it is known without reading them.
     fn num_rows(&self) -> Option<usize>;
-
-    /// The table function that makes this source in SQL, if there is one.
-    fn sql_call(&self) -> Option<String> {
-        None
-    }
 
     /// About `parallelism` tasks, in the order of the rows; at least one. Each may be run several times, and gives the
     /// same rows each time.
@@ -54,13 +51,25 @@ impl DatasourceTable {
         Self { source, num_blocks }
     }
 
-    /// The table function that makes this table in SQL, if there is one.
-    pub(crate) fn sql_call(&self) -> Option<String> {
-        let call = self.source.sql_call()?;
-        Some(match self.num_blocks {
-            Some(n) => format!("{}, override_num_blocks => {n})", call.strip_suffix(')')?),
-            None => call,
-        })
+    /// What `read` says of the source and its number of blocks, where a plan is the scan of a source of type `T`.
+    pub fn scanned<T: Datasource, R>(plan: &LogicalPlan, read: impl FnOnce(&T, Option<usize>) -> R) -> Option<R> {
+        let LogicalPlan::TableScan(scan) = plan else {
+            return None;
+        };
+        let provider = source_as_provider(&scan.source).ok()?;
+        let table = provider.downcast_ref::<Self>()?;
+        let source = (table.source.as_ref() as &dyn Any).downcast_ref::<T>()?;
+        Some(read(source, table.num_blocks))
+    }
+
+    /// The plan of a call that reads a source.
+    pub(super) fn plan(
+        source: impl Datasource,
+        num_blocks: Option<usize>,
+        planning: &Planning<'_>,
+    ) -> Result<LogicalPlan> {
+        num_blocks.map_or(Ok(()), |n| check_num_blocks("argument 'override_num_blocks'", n))?;
+        planning.scan(Arc::new(Self::new(Arc::new(source), num_blocks)))
     }
 
     /// Exact number of rows, if it is known without reading them.
@@ -95,7 +104,7 @@ impl TableProvider for DatasourceTable {
         // With a limit the scan gives fewer rows than the source has, and how many depends on its tasks.
         let known = self.source.num_rows().filter(|_| limit.is_none());
         let Some(rows) = known else {
-            return Ok(Arc::new(read));
+            return Ok(read.into_plan());
         };
         let schema = read.schema();
         let mut statistics = Statistics::new_unknown(&schema);
@@ -103,7 +112,7 @@ impl TableProvider for DatasourceTable {
         if projection.is_none() {
             statistics.total_byte_size = self.source.estimated_bytes().map_or(Precision::Absent, Precision::Inexact);
         }
-        Ok(Arc::new(read.with_statistics(statistics)))
+        Ok(read.with_statistics(statistics).into_plan())
     }
 
     fn statistics(&self) -> Option<Statistics> {

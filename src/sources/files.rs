@@ -34,7 +34,7 @@ use super::parquet_pieces::with_page_offsets;
 use super::text::{Shape, with_places};
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::error::{ErrorContext, unknown_name};
-use crate::physical::{ReadExec, ReadMemory};
+use crate::physical::{Operator, ReadExec, ReadMemory};
 
 /// Footers that are read at once.
 const CONCURRENT_FOOTERS: usize = 32;
@@ -91,6 +91,7 @@ impl FileTable {
         options: &ReadOptions,
     ) -> Result<Self> {
         options.override_num_blocks.map_or(Ok(()), |n| check_num_blocks("override_num_blocks", n))?;
+        options.delimiter()?;
         let listing = list_files(session.runtime_env(), paths, kind.extensions()).await?;
         let telling = telling(kind, &listing).meta.clone();
         let file_schema = columns_of_files(session, kind, options, &listing, &telling).await?;
@@ -121,9 +122,9 @@ impl FileTable {
         Ok(Self { kind, paths, options, table_schema, columns, schema, telling })
     }
 
-    /// The table function that makes this table in SQL.
-    pub(crate) fn sql_call(&self) -> Result<String> {
-        self.options.sql_call(self.kind, &self.paths)
+    /// The paths, and how they are read, where that is as a format.
+    pub(super) fn read_as(&self, kind: FileKind) -> Option<(Vec<String>, ReadOptions)> {
+        (self.kind == kind).then(|| (self.paths.clone(), self.options.clone()))
     }
 
     /// Paths of the files that are there now.
@@ -235,7 +236,7 @@ impl FileTable {
         let headers = stream::iter(with_rows).map(|file| async move {
             let meta = &file.object_meta;
             let head = files.store.get_range(&meta.location, 0..meta.size.min(HEADER_BYTES)).await?;
-            let delimiter = self.options.delimiter.unwrap_or(b',');
+            let delimiter = self.options.delimiter()?.unwrap_or(b',');
             let format = Format::default().with_header(true).with_delimiter(delimiter);
             let (schema, _) = format.infer_schema(head.as_ref(), Some(0))?;
             let names: Vec<String> = distinct_names(schema.fields()).iter().map(|f| f.name().clone()).collect();
@@ -370,6 +371,6 @@ impl TableProvider for FileTable {
             FileKind::Json => with_places(scan, Shape::JsonLines),
         };
         let read = ReadExec::new(self.kind.read_name(), scan, session.config().target_partitions());
-        Ok(Arc::new(read.with_memory(memory)))
+        Ok(read.with_memory(memory).into_plan())
     }
 }

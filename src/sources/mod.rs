@@ -2,6 +2,7 @@
 //! `target_partitions` streams.
 
 mod blocks;
+mod column_types;
 mod columns;
 mod datasource;
 mod diverted;
@@ -15,6 +16,7 @@ mod listing;
 mod parquet;
 mod parquet_pieces;
 mod range;
+mod read_files;
 mod tables;
 mod text;
 #[cfg(feature = "tpch")]
@@ -22,10 +24,13 @@ mod tpch;
 
 pub(crate) use blocks::StoredBlocks;
 pub use datasource::{Datasource, DatasourceTable};
-pub(crate) use diverted::DivertedRows;
+pub(crate) use diverted::{DivertedRows, ReadDiverted};
 pub(crate) use files::FileTable;
-pub use formats::{FileKind, ReadOptions};
-pub(crate) use range::Range;
+pub use formats::FileKind;
+pub(crate) use formats::ReadOptions;
+pub(crate) use range::{Range, ReadRange};
+pub(crate) use read_files::{FormatOptions, ReadFiles};
+pub use read_files::{ReadCsvOptions, ReadJsonOptions, ReadParquetOptions};
 pub(crate) use tables::{Change, NumberedTable, StoredTable, TableChange, pin_tables};
 #[cfg(feature = "tpch")]
-pub(crate) use tpch::Tpch;
+pub(crate) use tpch::ReadTpch;

@@ -74,8 +74,8 @@ impl ParquetUnits {
     }
 }
 
-/// The row groups of file number `file`, which has `size` bytes, for a scan of these columns, of which a task should not hold
-/// more than `most_bytes` at once.
+/// The row groups of file number `file`, which has `size` bytes, for a scan of these columns, of which a task should
+/// not hold more than `most_bytes` at once.
 pub(super) fn units(
     file: usize,
     size: u64,

@@ -57,8 +57,8 @@ impl Pieces {
         let rows = footer.row_group(group).num_rows().max(0) as usize;
         let pages = wanted.clone().map(compressed).max()?.div_ceil(PAGE_BYTES);
         let number = held_bytes.div_ceil(most_bytes.max(1)).min(pages).min(rows);
-        // The page in which a piece begins belongs to the one before it, too. What a page takes when it is decoded is as
-        // ever.
+        // The page in which a piece begins belongs to the one before it, too. What a page takes when it is decoded is
+        // as ever.
         let scratch = held_bytes.saturating_sub(wanted.clone().map(compressed).sum());
         let of_piece = |column| compressed(column).min(compressed(column) / number.max(1) + PAGE_BYTES);
         let of_piece = scratch + wanted.map(of_piece).sum::<usize>();

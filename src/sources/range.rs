@@ -6,11 +6,56 @@ use datafusion::arrow::array::{Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::{Result, plan_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
 use futures::stream;
 
-use super::Datasource;
+use super::{Datasource, DatasourceTable};
+use crate::arguments;
+use crate::call::{Planning, TableFunction};
+
+arguments! {
+    /// Which integers.
+    #[derive(Debug)]
+    pub(crate) struct RangeArguments {
+        /// How many there are.
+        n: u64,
+        /// Read tasks, which are blocks; as many as the size asks for if not said.
+        override_num_blocks: Option<usize>,
+    }
+}
+
+/// `range(n)`.
+#[derive(Debug)]
+pub(crate) struct ReadRange;
+
+impl TableFunction for ReadRange {
+    type Arguments = RangeArguments;
+
+    fn name(&self) -> &'static str {
+        "range"
+    }
+
+    fn about(&self) -> &'static str {
+        "The integers from 0 in a column `id`."
+    }
+
+    // DataFusion has range(start, end, step).
+    fn takes(&self, by_position: usize, by_name: usize) -> bool {
+        by_position <= 1 || by_name > 0
+    }
+
+    fn plan(&self, arguments: RangeArguments, planning: Planning<'_>) -> Result<LogicalPlan> {
+        DatasourceTable::plan(Range::try_new(arguments.n)?, arguments.override_num_blocks, &planning)
+    }
+
+    fn call_of(&self, plan: &LogicalPlan) -> Result<Option<(Vec<LogicalPlan>, RangeArguments)>> {
+        Ok(DatasourceTable::scanned(plan, |range: &Range, override_num_blocks| {
+            (Vec::new(), RangeArguments { n: range.n, override_num_blocks })
+        }))
+    }
+}
 
 /// `0 .. n`.
 #[derive(Debug)]
@@ -44,10 +89,6 @@ impl Datasource for Range {
 
     fn num_rows(&self) -> Option<usize> {
         Some(self.n as usize)
-    }
-
-    fn sql_call(&self) -> Option<String> {
-        Some(format!("range({})", self.n))
     }
 
     fn read_tasks(&self, parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>> {

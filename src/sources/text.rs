@@ -24,13 +24,9 @@ use datafusion::physical_plan::{DisplayFormatType, ExecutionPlan};
 use futures::{StreamExt, TryStreamExt};
 use object_store::{GetOptions, GetRange, ObjectStore};
 
-use super::json_lines::JsonLines;
+use super::json_lines::{ADVICE, JsonLines};
 use crate::error::one_message;
 use crate::physical::file_scan;
-
-/// What to do about a row that does not fit.
-pub(super) const ADVICE: &str =
-    "the columns and their types come from the first rows; say others with types => 'column type, ..'";
 
 /// How a file of text has its rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

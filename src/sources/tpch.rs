@@ -7,6 +7,7 @@ use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, plan_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
 use futures::stream;
@@ -19,9 +20,52 @@ use tpchgen_arrow::{
     SupplierArrow,
 };
 
-use super::Datasource;
+use super::{Datasource, DatasourceTable};
+use crate::arguments;
 use crate::block::without_views;
+use crate::call::{Planning, TableFunction};
 use crate::error::unknown_name;
+
+arguments! {
+    /// Which table.
+    #[derive(Debug)]
+    pub(crate) struct TpchArguments {
+        /// Its name: `customer`, `lineitem`, `nation`, `orders`, `part`, `partsupp`, `region` or `supplier`.
+        table: String,
+        /// Its size; at 1 all tables have about 1 GB of text.
+        scale: f64,
+        /// Read tasks, which are blocks; as many as the size asks for if not said.
+        override_num_blocks: Option<usize>,
+    }
+}
+
+/// `tpch(table, scale)`.
+#[derive(Debug)]
+pub(crate) struct ReadTpch;
+
+impl TableFunction for ReadTpch {
+    type Arguments = TpchArguments;
+
+    fn name(&self) -> &'static str {
+        "tpch"
+    }
+
+    fn about(&self) -> &'static str {
+        "A table of the TPC-H benchmark, generated as it is read."
+    }
+
+    fn plan(&self, arguments: TpchArguments, planning: Planning<'_>) -> Result<LogicalPlan> {
+        let TpchArguments { table, scale, override_num_blocks } = arguments;
+        DatasourceTable::plan(Tpch::try_new(&table, scale)?, override_num_blocks, &planning)
+    }
+
+    fn call_of(&self, plan: &LogicalPlan) -> Result<Option<(Vec<LogicalPlan>, TpchArguments)>> {
+        Ok(DatasourceTable::scanned(plan, |tpch: &Tpch, override_num_blocks| {
+            let table = tpch.table.to_owned();
+            (Vec::new(), TpchArguments { table, scale: tpch.scale, override_num_blocks })
+        }))
+    }
+}
 
 /// Names of the tables.
 const TABLES: [&str; 8] = ["customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier"];
@@ -87,10 +131,6 @@ impl Datasource for Tpch {
 
     fn num_rows(&self) -> Option<usize> {
         None
-    }
-
-    fn sql_call(&self) -> Option<String> {
-        Some(format!("tpch('{}', {})", self.table, self.scale))
     }
 
     fn read_tasks(&self, parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>> {

@@ -7,11 +7,11 @@ use datafusion::sql::sqlparser::ast::{
     FunctionSetValue, Ident, ObjectName, Statement,
 };
 
-use super::arguments::Arguments;
-use super::relations::map_options;
-use super::signatures::CREATE_FUNCTION;
+use super::arguments;
+use crate::call::{Arguments, Tables};
 use crate::error::unknown_name;
-use crate::functions::{FunctionRegistry, MapOptions};
+use crate::functions::FunctionRegistry;
+use crate::logical::MapBatchesArguments;
 
 /// Creates the function if the statement is for one of our languages. Others are DataFusion's.
 pub(super) fn create_function(statement: &DFStatement, functions: &FunctionRegistry) -> Result<bool> {
@@ -51,10 +51,12 @@ pub(super) fn create_function(statement: &DFStatement, functions: &FunctionRegis
         };
         arguments.push(argument(&param.name.to_string(), value));
     }
-    let arguments = Arguments::parse(&CREATE_FUNCTION, arguments)?;
-    let defaults = map_options(&arguments, MapOptions::default())?;
-    let body = arguments.text("function").unwrap_or_default();
-    functions.create(&last_of(name), &language.value, body, defaults, *or_replace)?;
+    // The body is what a call gives as the function, and the options are defaults for calls that do not say otherwise.
+    let parameters = MapBatchesArguments::parameters();
+    let (_, values) = arguments::parse("CREATE FUNCTION", Tables::None, &parameters, arguments)?;
+    let MapBatchesArguments { function: body, options } = MapBatchesArguments::from_values(&values)?;
+    options.failures()?;
+    functions.create(&last_of(name), &language.value, &body, options, *or_replace)?;
     Ok(true)
 }
 

@@ -11,7 +11,7 @@ use datafusion::logical_expr::{CreateMemoryTable, DmlStatement, LogicalPlan, Wri
 use datafusion::sql::parser::Statement as DFStatement;
 use datafusion::sql::sqlparser::ast::{ColumnOption, Statement};
 
-use crate::context::DataContext;
+use crate::dataset::DataContext;
 use crate::sources::StoredTable;
 
 /// The columns that a CREATE TABLE declares NOT NULL, by their place. DataFusion forgets them where there is a query.

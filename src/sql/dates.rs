@@ -1,7 +1,7 @@
 //! A date and an interval that is not made of whole days are a point of time.
 //!
-//! DataFusion gives a date for every sum of a date and an interval, and drops the hours: `date '2024-01-01' + interval '25
-//! hours'` was the second of January. Here it is one o'clock. Months and days make a date of a date, as ever.
+//! DataFusion gives a date for every sum of a date and an interval, and drops the hours: `date '2024-01-01' + interval
+//! '25 hours'` was the second of January. Here it is one o'clock. Months and days make a date of a date, as ever.
 
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::{DFSchema, Result, ScalarValue};

@@ -1,15 +1,11 @@
-//! How deep a statement nests: chains like `a OR b OR c ..` become trees as deep as they are long, and all that walks through
-//! a tree needs a stack as deep as that.
+//! How deep a statement nests: chains like `a OR b OR c ..` become trees as deep as they are long, and all that walks
+//! through a tree needs a stack as deep as that.
 
 use datafusion::common::{Result, plan_err};
-use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
 
 /// Operators of one chain, and what encloses it. The stacks of the tool are made for this.
 const MAX_DEPTH: usize = 4_000;
-
-/// Operators of a plan above each other: what optimizing takes grows with the third power of it.
-const MAX_PLAN_DEPTH: usize = 500;
 
 /// An error for a statement that nests deeper than planning can go.
 pub(super) fn check_depth(tokens: &[TokenWithSpan]) -> Result<()> {
@@ -49,7 +45,8 @@ struct Level {
     nested: usize,
     /// Queries and tables that are put together.
     relations: usize,
-    /// OR since the last comma, AND since the last of those, and other operators since the last comparison or one of those.
+    /// OR since the last comma, AND since the last of those, and other operators since the last comparison or one of
+    /// those.
     or: usize,
     and: usize,
     operators: usize,
@@ -88,23 +85,6 @@ impl Level {
             _ => {}
         }
     }
-}
-
-/// An error for a plan whose operators stand above each other in such numbers that optimizing it takes minutes.
-pub(crate) fn check_plan_depth(plan: &LogicalPlan) -> Result<()> {
-    let mut nodes = vec![(plan, 0)];
-    while let Some((node, above)) = nodes.pop() {
-        // Names cost little, and unions of many become one.
-        let depth = above + usize::from(!matches!(node, LogicalPlan::SubqueryAlias(_) | LogicalPlan::Union(_)));
-        if depth > MAX_PLAN_DEPTH {
-            return plan_err!(
-                "the plan has more than {MAX_PLAN_DEPTH} operators above each other, as many views on views have; keep a result \
-                 in between with CREATE TABLE .. AS, or materialize"
-            );
-        }
-        nodes.extend(node.inputs().into_iter().map(|input| (input, depth)));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::planner::RelationPlannerContext;
 use datafusion::sql::sqlparser::ast::{Expr, FunctionArg, FunctionArgExpr, ObjectName};
 
-use super::signatures::Signature;
+use crate::call::{TableFunctions, extension_of};
 use crate::error::{nearest, without_bug_report};
 use crate::sources::FileKind;
 
@@ -35,10 +35,13 @@ pub(super) fn with_advice(error: DataFusionError, state: &SessionState) -> DataF
         let (name, rest) = text.strip_prefix(before)?.split_once('\'')?;
         rest.starts_with(after).then(|| name.to_owned())
     };
+    let Ok(functions) = extension_of::<TableFunctions>(state) else {
+        return error;
+    };
     if let Some(name) = quoted("table function '", " not found") {
-        return unknown_table_function(&name, state.table_functions().keys().cloned().collect());
+        return unknown_table_function(&name, state.table_functions().keys().cloned().collect(), &functions);
     }
-    if let Some(name) = quoted("Invalid function '", "").filter(|name| Signature::find(name).is_some()) {
+    if let Some(name) = quoted("Invalid function '", "").filter(|name| functions.find(name).is_some()) {
         return plan_datafusion_err!("'{name}' gives a table, which stands in FROM: SELECT * FROM {name}(..)");
     }
     match quoted("table '", " not found") {
@@ -47,16 +50,17 @@ pub(super) fn with_advice(error: DataFusionError, state: &SessionState) -> DataF
     }
 }
 
-/// An error where an unknown table function is called with one of ours: DataFusion looks at its arguments first, in which
-/// it knows no table functions.
+/// An error where an unknown table function is called with one of ours: DataFusion looks at its arguments first, in
+/// which it knows no table functions.
 pub(super) fn check_outer_call(
     name: &ObjectName,
     arguments: &[FunctionArg],
     context: &dyn RelationPlannerContext,
+    functions: &TableFunctions,
 ) -> Result<()> {
     let is_ours = |argument: &FunctionArg| match argument {
         FunctionArg::Unnamed(FunctionArgExpr::Expr(Expr::Function(call))) => {
-            Signature::find(&call.name.to_string()).is_some()
+            functions.find(&call.name.to_string()).is_some()
         }
         _ => false,
     };
@@ -69,19 +73,19 @@ pub(super) fn check_outer_call(
     let name = ident.value.to_lowercase();
     match context.context_provider().get_table_function_source(&name, Vec::new()) {
         Err(e) if e.message().starts_with(&format!("table function '{name}' not found")) => {
-            Err(unknown_table_function(&name, Vec::new()))
+            Err(unknown_table_function(&name, Vec::new(), functions))
         }
         _ => Ok(()),
     }
 }
 
-fn unknown_table_function(name: &str, others: Vec<String>) -> DataFusionError {
+fn unknown_table_function(name: &str, others: Vec<String>, functions: &TableFunctions) -> DataFusionError {
     let lower = name.to_lowercase();
     if let Some((_, words)) = IN_SQL.iter().find(|(names, _)| names.contains(&lower.as_str())) {
         return plan_datafusion_err!("table function '{name}' not found; SQL has {words} for it");
     }
     let mut names = others;
-    names.extend(Signature::all().map(str::to_owned));
+    names.extend(functions.names().into_iter().map(str::to_owned));
     names.sort_unstable();
     names.dedup();
     let hint =

@@ -1,8 +1,9 @@
 //! What relations without an alias are called.
 //!
-//! A file or directory is called by its name without extension, `tpch('orders', 1)` is `orders`, `range(9)` is `range`, and
-//! a function over a table has the name of that table. Where several relations stand in one FROM, those of ours that were
-//! not given an alias get one, with a number from the second of a name on, so that their columns can be told apart:
+//! A file or directory is called by its name without extension, `tpch('orders', 1)` is `orders`, `range(9)` is `range`,
+//! and a function over a table has the name of that table. Where several relations stand in one FROM, those of ours
+//! that were not given an alias get one, with a number from the second of a name on, so that their columns can be told
+//! apart:
 //!
 //! ```text
 //! FROM read_parquet('a/') JOIN read_parquet('b/') ..    a, b
@@ -13,10 +14,11 @@ use datafusion::sql::sqlparser::ast::{
     Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Select, TableAlias, TableFactor, TableWithJoins,
 };
 
-use super::normalise::signature_of;
+use super::syntax::function_of;
+use crate::call::{TableFunctions, Tables};
 
 /// Gives names to those relations of a FROM that have none and need one.
-pub(super) fn name_relations(select: &mut Select) {
+pub(super) fn name_relations(select: &mut Select, functions: &TableFunctions) {
     let relations: usize = select.from.iter().map(|table| 1 + table.joins.len()).sum();
     if relations < 2 {
         return;
@@ -24,7 +26,7 @@ pub(super) fn name_relations(select: &mut Select) {
     let mut taken: Vec<String> = Vec::new();
     for_each_relation(&mut select.from, &mut |factor| taken.extend(name_of(factor).map(|name| text_of(&name))));
     for_each_relation(&mut select.from, &mut |factor| {
-        let name = own_name(factor);
+        let name = own_name(factor, functions);
         let (Some(name), Some(alias)) = (name, alias_of(factor)) else { return };
         if alias.is_none() {
             *alias = Some(named(&unique(&name, &mut taken)));
@@ -79,48 +81,42 @@ pub(super) fn name_of_path(path: &str, other: &str) -> String {
 }
 
 /// The name of a call of ours, or of a path.
-fn own_name(factor: &TableFactor) -> Option<String> {
+fn own_name(factor: &TableFactor, functions: &TableFunctions) -> Option<String> {
     let TableFactor::Table { name, args, .. } = factor else { return None };
     let [part] = name.0.as_slice() else { return None };
     let ident = part.as_ident()?;
     match args {
         None => (ident.quote_style == Some('\'')).then(|| name_of_path(&ident.value, "files")),
-        Some(args) => {
-            signature_of(name)?;
-            Some(name_of_call(&ident.value.to_lowercase(), &args.args))
-        }
+        Some(args) => Some(name_of_call(function_of(name, functions)?.name(), &args.args, functions)),
     }
 }
 
-/// What the rows of a call are called.
-pub(super) fn name_of_call(function: &str, args: &[FunctionArg]) -> String {
-    let said = |name: &Ident| ["paths", "path", "table"].contains(&text_of(name).as_str());
+/// What the rows of a call are called: by what it says first, which is a table, or where the rows are from.
+pub(super) fn name_of_call(name: &str, args: &[FunctionArg], functions: &TableFunctions) -> String {
+    let function = functions.find(name);
+    let parameters = function.as_ref().map(|function| function.parameters()).unwrap_or_default();
+    let is_first = |name: &Ident| parameters.first().is_some_and(|parameter| parameter.name == text_of(name));
     let first = args.iter().find_map(|arg| match arg {
         FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => Some(expr),
-        FunctionArg::Named { name, arg: FunctionArgExpr::Expr(expr), .. } if said(name) => Some(expr),
+        FunctionArg::Named { name, arg: FunctionArgExpr::Expr(expr), .. } if is_first(name) => Some(expr),
         _ => None,
     });
-    first.and_then(|expr| name_of_argument(function, expr)).unwrap_or_else(|| function.to_owned())
+    let of_tables = function.is_none_or(|function| function.tables() != Tables::None);
+    first.and_then(|expr| name_of_argument(name, of_tables, expr, functions)).unwrap_or_else(|| name.to_owned())
 }
 
-fn name_of_argument(function: &str, expr: &Expr) -> Option<String> {
-    let of_tables = !function.starts_with("read_") && function != "tpch" && function != "range";
+fn name_of_argument(function: &str, of_tables: bool, expr: &Expr, functions: &TableFunctions) -> Option<String> {
     match expr {
         Expr::Identifier(ident) => Some(text_of(ident)),
         Expr::CompoundIdentifier(idents) => idents.last().map(text_of),
-        Expr::Nested(inner) => name_of_argument(function, inner),
-        Expr::Value(value) => {
-            let text = value.value.clone().into_string()?;
-            Some(if function == "tpch" { text.to_lowercase() } else { name_of_path(&text, function) })
-        }
-        Expr::Array(array) if !of_tables => name_of_argument(function, array.elem.first()?),
+        Expr::Nested(inner) => name_of_argument(function, of_tables, inner, functions),
+        Expr::Value(value) => Some(name_of_path(&value.value.clone().into_string()?, function)),
+        Expr::Array(array) if !of_tables => name_of_argument(function, of_tables, array.elem.first()?, functions),
         Expr::Function(call) if of_tables => {
             let FunctionArguments::List(list) = &call.args else { return None };
             let name = call.name.to_string().to_lowercase();
-            Some(match name.as_str() {
-                "table" => name_of_call(function, &list.args),
-                _ => name_of_call(&name, &list.args),
-            })
+            let name = if name == "table" { function } else { &name };
+            Some(name_of_call(name, &list.args, functions))
         }
         _ => None,
     }
@@ -185,7 +181,7 @@ mod tests {
             let mut parsed = Parser::parse_sql(&GenericDialect {}, &format!("SELECT * FROM {from}")).unwrap();
             let Statement::Query(query) = &mut parsed[0] else { panic!("{from}") };
             let SetExpr::Select(select) = query.body.as_mut() else { panic!("{from}") };
-            name_relations(select);
+            name_relations(select, &super::super::functions::table_functions());
             let mut names = Vec::new();
             for_each_relation(&mut select.from, &mut |factor| names.extend(name_of(factor).map(|n| n.to_string())));
             assert_eq!(names.join(", "), want, "{from}");

@@ -1,10 +1,10 @@
 //! What is rewritten before DataFusion plans a statement.
 //!
-//! * A table in the place of an argument, `f(t)`, `f(TABLE(t))` or `f(g(..))`, becomes `f((SELECT * FROM t))`: DataFusion
-//!   looks up only the tables that stand in FROM.
+//! * A table in the place of an argument, `f(t)`, `f(TABLE(t))` or `f(g(..))`, becomes `f((SELECT * FROM t))`:
+//!   DataFusion looks up only the tables that stand in FROM.
 //! * Relations without an alias get one where there are several (`names.rs`), columns of `USING` are written out
-//!   (`using.rs`), `IS DISTINCT FROM` is put where it binds (`distinct_from.rs`), `EXCEPT ALL` and `INTERSECT ALL` become
-//!   calls (`set_operations.rs`).
+//!   (`using.rs`), `IS DISTINCT FROM` is put where it binds (`distinct_from.rs`), `EXCEPT ALL` and `INTERSECT ALL`
+//!   become calls (`set_operations.rs`).
 //! * `FROM t` without SELECT becomes `SELECT * FROM t`: DataFusion would select no columns.
 
 use std::ops::ControlFlow;
@@ -13,24 +13,22 @@ use datafusion::common::{Result, not_impl_err};
 use datafusion::sql::parser::{CopyToSource, CreateExternalTable, Statement as DFStatement};
 use datafusion::sql::sqlparser::ast::{
     ColumnOption, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName, Query, Select,
-    SelectFlavor, SelectItem, SetExpr, Statement, TableFactor, TableFunctionArgs, VisitMut, VisitorMut,
-    WildcardAdditionalOptions,
+    SelectFlavor, SelectItem, SetExpr, TableFactor, TableFunctionArgs, VisitMut, VisitorMut, WildcardAdditionalOptions,
 };
-use datafusion::sql::sqlparser::dialect::GenericDialect;
-use datafusion::sql::sqlparser::parser::Parser;
 
-use super::signatures::Signature;
+use super::syntax::{function_of, named, select_all};
 use super::{distinct_from, names, set_operations, using};
+use crate::call::TableFunctions;
 
 /// Rewrites a statement in place.
-pub(super) fn normalise(statement: &mut DFStatement) -> Result<()> {
+pub(super) fn normalise(statement: &mut DFStatement, functions: &TableFunctions) -> Result<()> {
     match statement {
-        DFStatement::Statement(statement) => visit(statement.as_mut()),
+        DFStatement::Statement(statement) => visit(statement.as_mut(), functions),
         DFStatement::CopyTo(copy) => match &mut copy.source {
-            CopyToSource::Query(query) => visit(query.as_mut()),
+            CopyToSource::Query(query) => visit(query.as_mut(), functions),
             CopyToSource::Relation(_) => Ok(()),
         },
-        DFStatement::Explain(explain) => normalise(&mut explain.statement),
+        DFStatement::Explain(explain) => normalise(&mut explain.statement, functions),
         // DataFusion relies on keys, so that DISTINCT over them does nothing, and does not check them.
         DFStatement::CreateExternalTable(table) if has_keys(table) => {
             not_impl_err!("constraints of an external table, which nobody would check; CREATE TABLE AS checks them")
@@ -45,21 +43,23 @@ fn has_keys(table: &CreateExternalTable) -> bool {
     !table.constraints.is_empty() || options.any(|option| is_key(&option.option))
 }
 
-fn visit(node: &mut impl VisitMut) -> Result<()> {
-    match node.visit(&mut Normaliser) {
+fn visit(node: &mut impl VisitMut, functions: &TableFunctions) -> Result<()> {
+    match node.visit(&mut Normaliser { functions }) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(what) => not_impl_err!("{what}"),
     }
 }
 
-struct Normaliser;
+struct Normaliser<'a> {
+    functions: &'a TableFunctions,
+}
 
-impl VisitorMut for Normaliser {
+impl VisitorMut for Normaliser<'_> {
     type Break = String;
 
     fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<String> {
         if let SetExpr::Select(select) = query.body.as_mut() {
-            names::name_relations(select);
+            names::name_relations(select, self.functions);
         }
         set_operations::rewrite(&mut query.body);
         continue_unless(using::write_out_order(query))
@@ -78,19 +78,19 @@ impl VisitorMut for Normaliser {
         if let Some(what) = unhandled(select) {
             return ControlFlow::Break(what.to_owned());
         }
-        names::name_relations(select);
+        names::name_relations(select, self.functions);
         continue_unless(using::write_out(select))
     }
 
     fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<String> {
         if let TableFactor::Table { name, args: Some(TableFunctionArgs { args, .. }), .. } = factor
-            && let Some(signature) = signature_of(name)
+            && let Some(function) = function_of(name, self.functions)
         {
             let tables = args.iter_mut().filter_map(|arg| match arg {
                 FunctionArg::Unnamed(FunctionArgExpr::Expr(expression)) => Some(expression),
                 _ => None,
             });
-            for expression in tables.take(signature.tables.most()) {
+            for expression in tables.take(function.tables().max()) {
                 if let Some(query) = table_of(expression).and_then(select_all) {
                     *expression = Expr::Subquery(Box::new(query));
                 }
@@ -120,14 +120,6 @@ fn unhandled(select: &Select) -> Option<&'static str> {
     }
 }
 
-/// The signature of one of our table functions.
-pub(super) fn signature_of(name: &ObjectName) -> Option<&'static Signature> {
-    match name.0.as_slice() {
-        [part] => Signature::find(&part.as_ident()?.value),
-        _ => None,
-    }
-}
-
 /// The relation that an argument names, if it is not a subquery already.
 fn table_of(expression: &Expr) -> Option<TableFactor> {
     match expression {
@@ -154,32 +146,5 @@ fn table_of(expression: &Expr) -> Option<TableFactor> {
             }
         }
         _ => None,
-    }
-}
-
-/// `SELECT * FROM factor`.
-pub(super) fn select_all(factor: TableFactor) -> Option<Query> {
-    let mut parsed = Parser::parse_sql(&GenericDialect {}, "SELECT * FROM t").ok()?;
-    let Some(Statement::Query(mut query)) = parsed.pop() else {
-        return None;
-    };
-    if let SetExpr::Select(select) = query.body.as_mut() {
-        select.from.first_mut()?.relation = factor;
-    }
-    Some(*query)
-}
-
-pub(super) fn named(name: ObjectName, args: Option<TableFunctionArgs>) -> TableFactor {
-    TableFactor::Table {
-        name,
-        alias: None,
-        args,
-        with_hints: Vec::new(),
-        version: None,
-        with_ordinality: false,
-        partitions: Vec::new(),
-        json_path: None,
-        sample: None,
-        index_hints: Vec::new(),
     }
 }

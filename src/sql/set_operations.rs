@@ -7,7 +7,8 @@
 //! 1 1 1 2  EXCEPT ALL  1 1 3        1#1 1#2 1#3 2#1  EXCEPT  1#1 1#2 3#1     =  1#3 2#1  =  1 2
 //! ```
 //!
-//! The operation is rewritten into a call of a table function with a name that no other can have, which is planned here.
+//! The operation is rewritten into a call of a table function with a name that no other can have, which is planned
+//! here.
 
 use datafusion::common::{Column, Result, not_impl_err, plan_err};
 use datafusion::functions_window::expr_fn::row_number;
@@ -18,7 +19,7 @@ use datafusion::sql::sqlparser::ast::{
     TableFactor, TableFunctionArgs,
 };
 
-use super::normalise::{named, select_all};
+use super::syntax::{named, select_all};
 
 const EXCEPT_ALL: &str = "EXCEPT ALL";
 const INTERSECT_ALL: &str = "INTERSECT ALL";

@@ -15,12 +15,12 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
 use super::create_function::{create_function, drop_function};
 use super::create_table::{columns_without_nulls, create_table};
-use super::depth::{check_depth, check_plan_depth};
+use super::depth::check_depth;
 use super::messages::with_advice;
 use super::normalise::normalise;
 use crate::config::{BlockyardOptions, ByteSize, MemoryLimit};
-use crate::context::DataContext;
-use crate::dataset::Dataset;
+use crate::dataset::{DataContext, Dataset};
+use crate::logical::check_plan_depth;
 use crate::runtime::{DeepStack, on_deep_stack};
 
 /// One parsed statement.
@@ -31,7 +31,8 @@ pub struct SqlStatement {
 }
 
 impl SqlStatement {
-    /// Whether it asks for rows. What other statements give, like COPY, is the number of rows that they changed, or nothing.
+    /// Whether it asks for rows. What other statements give, like COPY, is the number of rows that they changed, or
+    /// nothing.
     pub fn is_query(&self) -> bool {
         match &self.statement {
             DFStatement::Explain(_) => true,
@@ -64,6 +65,12 @@ impl fmt::Display for SqlStatement {
 }
 
 impl DataContext {
+    /// Runs SQL statements separated by `;`. Definitions and settings take effect at once; the last query comes back as
+    /// a lazy dataset.
+    pub async fn sql(&self, statements: &str) -> Result<Dataset> {
+        run_statements(self, statements).await
+    }
+
     /// Parses statements separated by `;`, in the dialect that the session is set to.
     pub fn parse(&self, statements: &str) -> Result<Vec<SqlStatement>> {
         let name = self.state().config_options().sql_parser.dialect.to_string();
@@ -78,7 +85,8 @@ impl DataContext {
         let parsed = on_deep_stack(|| {
             let mut parser = DFParserBuilder::new(statements).with_dialect(dialect).build()?;
             let mut parsed: Vec<_> = parser.parse_statements()?.into();
-            parsed.iter_mut().try_for_each(normalise)?;
+            let functions = self.table_functions();
+            parsed.iter_mut().try_for_each(|statement| normalise(statement, functions))?;
             Ok::<_, DataFusionError>(parsed)
         })?;
         let lines = Some(first_lines(&tokens)).filter(|lines| lines.len() == parsed.len());

@@ -1,70 +1,73 @@
-//! Plans back to SQL: our nodes as the table functions that make them.
+//! Plans back to SQL: what table functions have made as their calls, everything else as DataFusion writes it.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{DFSchemaRef, Result, ScalarValue, not_impl_err};
-use datafusion::datasource::source_as_provider;
+use datafusion::common::{DFSchemaRef, Result, internal_err, not_impl_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode, UserDefinedLogicalNodeCore};
-use datafusion::sql::sqlparser::ast::Statement;
+use datafusion::sql::sqlparser::ast::{
+    Array, Expr as SqlExpr, FunctionArg, FunctionArgExpr, FunctionArgOperator, Ident, ObjectName, Statement,
+    TableFunctionArgs, Value as Literal,
+};
 use datafusion::sql::unparser::Unparser;
-use datafusion::sql::unparser::ast::{QueryBuilder, RelationBuilder, SelectBuilder};
+use datafusion::sql::unparser::ast::{QueryBuilder, RelationBuilder, SelectBuilder, TableRelationBuilder};
 use datafusion::sql::unparser::extension_unparser::{
     UnparseToStatementResult, UnparseWithinStatementResult, UserDefinedLogicalNodeUnparser,
 };
 
-use crate::functions::BatchSize;
-use crate::logical::{
-    MapNode, MapOperator, MixNode, MixOptions, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning,
-    ZipNode, extension,
-};
-use crate::sources::{DatasourceTable, FileTable};
+use super::syntax::{named, select_all};
+use crate::call::{Call, TableFunctions, Value};
+use crate::dataset::Dataset;
+use crate::logical::{extension, is_ours};
+
+impl Dataset {
+    /// SQL text that gives the same rows. Fails where a part of the plan has no SQL form, such as a closure.
+    pub fn to_sql(&self) -> Result<String> {
+        plan_to_sql(self.logical_plan(), self.context().table_functions())
+    }
+}
 
 /// SQL text for a plan.
-pub(crate) fn plan_to_sql(plan: &LogicalPlan) -> Result<String> {
-    let plan = plan.clone().transform_up(|node| {
-        Ok(match scan_call(&node)? {
-            Some(call) => Transformed::yes(extension(call)),
-            None => Transformed::no(node),
-        })
+fn plan_to_sql(plan: &LogicalPlan, functions: &TableFunctions) -> Result<String> {
+    // From the top: a call may stand for several nodes, of which the lower ones are calls too.
+    let plan = plan.clone().transform_down(|node| match functions.call_of(&node)? {
+        Some(call) => Ok(Transformed::yes(extension(CallNode { call, schema: Arc::clone(node.schema()) }))),
+        None if is_ours(&node) => not_impl_err!(
+            "SQL for {}: only map_batches and map_groups with a registered function have a form",
+            node.display()
+        ),
+        None => Ok(Transformed::no(node)),
     });
-    let unparser = Unparser::default().with_extension_unparsers(vec![Arc::new(NodeUnparser)]);
+    let unparser = Unparser::default().with_extension_unparsers(vec![Arc::new(CallUnparser)]);
     Ok(unparser.plan_to_sql(&plan.data()?)?.to_string())
 }
 
-/// Stands for the scan of a source that a table function makes.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Hash)]
-struct ScanCall {
-    scan: LogicalPlan,
-    call: String,
+/// Stands for what the call of a table function makes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct CallNode {
+    call: Call,
+    schema: DFSchemaRef,
 }
 
-fn scan_call(plan: &LogicalPlan) -> Result<Option<ScanCall>> {
-    let LogicalPlan::TableScan(scan) = plan else {
-        return Ok(None);
-    };
-    let Ok(provider) = source_as_provider(&scan.source) else {
-        return Ok(None);
-    };
-    let call = match (provider.downcast_ref::<FileTable>(), provider.downcast_ref::<DatasourceTable>()) {
-        (Some(files), _) => Some(files.sql_call()?),
-        (_, Some(table)) => table.sql_call(),
-        _ => None,
-    };
-    Ok(call.map(|call| ScanCall { scan: plan.clone(), call }))
+// Nobody compares calls.
+impl PartialOrd for CallNode {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        (self == other).then_some(Ordering::Equal)
+    }
 }
 
-impl UserDefinedLogicalNodeCore for ScanCall {
+impl UserDefinedLogicalNodeCore for CallNode {
     fn name(&self) -> &str {
-        "ScanCall"
+        "Call"
     }
 
     fn inputs(&self) -> Vec<&LogicalPlan> {
-        Vec::new()
+        self.call.tables.iter().collect()
     }
 
     fn schema(&self) -> &DFSchemaRef {
-        self.scan.schema()
+        &self.schema
     }
 
     fn expressions(&self) -> Vec<Expr> {
@@ -72,17 +75,17 @@ impl UserDefinedLogicalNodeCore for ScanCall {
     }
 
     fn fmt_for_explain(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.call)
+        write!(f, "Call: {}", self.call.values.owner())
     }
 
-    fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, _inputs: Vec<LogicalPlan>) -> Result<Self> {
-        Ok(Self { scan: self.scan.clone(), call: self.call.clone() })
+    fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, tables: Vec<LogicalPlan>) -> Result<Self> {
+        Ok(Self { call: Call { tables, ..self.call.clone() }, schema: Arc::clone(&self.schema) })
     }
 }
 
-struct NodeUnparser;
+struct CallUnparser;
 
-impl UserDefinedLogicalNodeUnparser for NodeUnparser {
+impl UserDefinedLogicalNodeUnparser for CallUnparser {
     fn unparse(
         &self,
         node: &dyn UserDefinedLogicalNode,
@@ -91,13 +94,12 @@ impl UserDefinedLogicalNodeUnparser for NodeUnparser {
         _select: &mut Option<&mut SelectBuilder>,
         relation: &mut Option<&mut RelationBuilder>,
     ) -> Result<UnparseWithinStatementResult> {
-        let Some(relation) = relation else {
+        let (Some(relation), Some(node)) = (relation, node.as_any().downcast_ref::<CallNode>()) else {
             return Ok(UnparseWithinStatementResult::Unmodified);
         };
-        let Some(factor) = relation_of(node, unparser)? else {
-            return Ok(UnparseWithinStatementResult::Unmodified);
-        };
-        relation.table(factor);
+        let mut table = TableRelationBuilder::default();
+        table.name(name_of(&node.call)).args(Some(arguments_of(&node.call, unparser)?));
+        relation.table(table);
         Ok(UnparseWithinStatementResult::Modified)
     }
 
@@ -106,143 +108,57 @@ impl UserDefinedLogicalNodeUnparser for NodeUnparser {
         node: &dyn UserDefinedLogicalNode,
         unparser: &Unparser,
     ) -> Result<UnparseToStatementResult> {
-        match call_of(node, unparser)? {
-            Some(call) => Ok(UnparseToStatementResult::Modified(parse(&format!("SELECT * FROM {call}"))?)),
-            None => Ok(UnparseToStatementResult::Unmodified),
+        let Some(node) = node.as_any().downcast_ref::<CallNode>() else {
+            return Ok(UnparseToStatementResult::Unmodified);
+        };
+        let args = TableFunctionArgs { args: arguments_of(&node.call, unparser)?, settings: None };
+        match select_all(named(name_of(&node.call), Some(args))) {
+            Some(query) => Ok(UnparseToStatementResult::Modified(Statement::Query(Box::new(query)))),
+            None => internal_err!("SELECT * does not parse"),
         }
     }
 }
 
-/// The call of a table function, as text.
-fn call_of(node: &dyn UserDefinedLogicalNode, unparser: &Unparser) -> Result<Option<String>> {
-    let inputs = node.inputs();
-    let table = |index: usize| Ok(format!("({})", unparser.plan_to_sql(inputs[index])?)) as Result<String>;
-    let node = node.as_any();
-    let call = if let Some(map) = node.downcast_ref::<MapNode>() {
-        let (call, function, batches) = match map.operator() {
-            MapOperator::Batches(function, size) => {
-                let size = match size {
-                    BatchSize::AsTheyCome => String::new(),
-                    BatchSize::Rows(n) => format!(", batch_size => {n}"),
-                    BatchSize::WholeBlock => ", batch_size => 'block'".to_owned(),
-                };
-                ("map_batches", function, size)
-            }
-            MapOperator::Groups(function, keys, most_rows) => {
-                let size = most_rows.map_or_else(String::new, |rows| format!(", batch_size => {rows}"));
-                ("map_groups", function, format!(", keys => {}{size}", quoted_list(keys)))
-            }
-            other => {
-                return not_impl_err!(
-                    "SQL for {}: only map_batches and map_groups with a registered function have a form",
-                    other.name()
-                );
-            }
-        };
-        let exact = map.compute().memory.map_or(0, |memory| memory.0);
-        let quoted = |(argument, value): (&str, String)| match argument {
-            // Sizes are rounded where people read them.
-            "memory" => format!(", memory => {exact}"),
-            "compute" | "resources" | "on_error" | "divert_to" | "max_errors" => {
-                format!(", {argument} => '{}'", value.replace('\'', "''"))
-            }
-            _ => format!(", {argument} => {value}"),
-        };
-        let compute: String =
-            map.compute().arguments().into_iter().chain(map.failures().arguments()).map(quoted).collect();
-        let name = function.name().replace('\'', "''");
-        let table = match (map.operator(), map.input()) {
-            // The call brings groups together itself.
-            (MapOperator::Groups(..), LogicalPlan::Extension(grouped)) => {
-                format!("({})", unparser.plan_to_sql(grouped.node.inputs()[0])?)
-            }
-            (MapOperator::Groups(..), LogicalPlan::Sort(sorted)) => {
-                format!("({})", unparser.plan_to_sql(&sorted.input)?)
-            }
-            _ => table(0)?,
-        };
-        format!("{call}({table}, '{name}'{batches}{compute})")
-    } else if let Some(shuffle) = node.downcast_ref::<RandomShuffleNode>() {
-        let blocks = shuffle.num_blocks().map_or(String::new(), |n| format!(", num_blocks => {n}"));
-        format!("random_shuffle({}, seed => {}{blocks})", table(0)?, shuffle.seed().value())
-    } else if let Some(repartition) = node.downcast_ref::<RepartitionNode>() {
-        let arguments = match repartition.into() {
-            Repartitioning::Blocks { num_blocks, shuffle } => {
-                format!("num_blocks => {num_blocks}, shuffle => {shuffle}")
-            }
-            Repartitioning::Rows { target_num_rows_per_block, strict } => {
-                format!("target_num_rows_per_block => {target_num_rows_per_block}, strict => {strict}")
-            }
-            Repartitioning::Bytes { target_bytes_per_block } => {
-                format!("target_bytes_per_block => {target_bytes_per_block}")
-            }
-            Repartitioning::Keys { keys, num_blocks, sort } => {
-                let blocks = num_blocks.map_or(String::new(), |n| format!("num_blocks => {n}, "));
-                format!("{blocks}keys => {}, sort => {sort}", quoted_list(keys))
-            }
-            Repartitioning::Ranges { keys, boundaries } => {
-                let text = |value: &ScalarValue| value.try_as_str().flatten().map_or(value.to_string(), str::to_owned);
-                let boundaries: Vec<_> = boundaries.iter().map(text).collect();
-                format!("keys => {}, boundaries => {}", quoted_list(keys), quoted_list(&boundaries))
-            }
-        };
-        format!("repartition({}, {arguments})", table(0)?)
-    } else if let Some(randomize) = node.downcast_ref::<RandomizeBlocksNode>() {
-        let window = randomize.window().map_or(String::new(), |n| format!(", window => {n}"));
-        format!("randomize_block_order({}, seed => {}{window})", table(0)?, randomize.seed().value())
-    } else if let Some(scan) = node.downcast_ref::<ScanCall>() {
-        scan.call.clone()
-    } else if node.is::<ZipNode>() {
-        let tables = (0..inputs.len()).map(table).collect::<Result<Vec<_>>>()?;
-        format!("zip({})", tables.join(", "))
-    } else if let Some(mix) = node.downcast_ref::<MixNode>() {
-        let tables = (0..inputs.len()).map(table).collect::<Result<Vec<_>>>()?;
-        let MixOptions { weights, stopping_condition } = mix.options();
-        let weights: Vec<_> = weights.iter().map(ToString::to_string).collect();
-        let weights = weights.join(", ");
-        format!("mix({}, weights => [{weights}], stopping_condition => '{stopping_condition}')", tables.join(", "))
-    } else {
-        return Ok(None);
-    };
-    Ok(Some(call))
+fn name_of(call: &Call) -> ObjectName {
+    ObjectName::from(vec![Ident::new(call.values.owner())])
 }
 
-/// A list of strings, as SQL writes it.
-fn quoted_list(texts: &[String]) -> String {
-    let quoted: Vec<String> = texts.iter().map(|text| format!("'{}'", text.replace('\'', "''"))).collect();
-    format!("[{}]", quoted.join(", "))
-}
-
-fn relation_of(
-    node: &dyn UserDefinedLogicalNode,
-    unparser: &Unparser,
-) -> Result<Option<datafusion::sql::unparser::ast::TableRelationBuilder>> {
-    use datafusion::sql::sqlparser::ast::{SetExpr, TableFactor};
-    let Some(call) = call_of(node, unparser)? else {
-        return Ok(None);
-    };
-    let Statement::Query(query) = parse(&format!("SELECT * FROM {call}"))? else {
-        return Ok(None);
-    };
-    let SetExpr::Select(select) = *query.body else {
-        return Ok(None);
-    };
-    let Some(TableFactor::Table { name, args: Some(args), .. }) = select.from.into_iter().next().map(|t| t.relation)
-    else {
-        return Ok(None);
-    };
-    let mut builder = datafusion::sql::unparser::ast::TableRelationBuilder::default();
-    builder.name(name).args(Some(args.args));
-    Ok(Some(builder))
-}
-
-fn parse(sql: &str) -> Result<Statement> {
-    use datafusion::sql::sqlparser::dialect::GenericDialect;
-    use datafusion::sql::sqlparser::parser::Parser;
-    let mut statements = Parser::parse_sql(&GenericDialect {}, sql)
-        .map_err(|e| datafusion::common::internal_datafusion_err!("unparsed SQL does not parse: {e}"))?;
-    match statements.pop() {
-        Some(statement) => Ok(statement),
-        None => datafusion::common::internal_err!("unparsed SQL is empty"),
+/// The tables, then what has to be given, by position as long as that is possible, then the others by name.
+fn arguments_of(call: &Call, unparser: &Unparser) -> Result<Vec<FunctionArg>> {
+    let mut args = Vec::new();
+    for table in &call.tables {
+        let Statement::Query(query) = unparser.plan_to_sql(table)? else {
+            return internal_err!("a table is no query");
+        };
+        args.push(FunctionArg::Unnamed(FunctionArgExpr::Expr(SqlExpr::Subquery(query))));
     }
+    let mut by_position = true;
+    for parameter in &call.parameters {
+        let Some(value) = call.values.get(parameter.name) else {
+            by_position = false;
+            continue;
+        };
+        by_position &= parameter.is_required;
+        let arg = FunctionArgExpr::Expr(literal(value));
+        args.push(match by_position {
+            true => FunctionArg::Unnamed(arg),
+            false => {
+                FunctionArg::Named { name: Ident::new(parameter.name), arg, operator: FunctionArgOperator::RightArrow }
+            }
+        });
+    }
+    Ok(args)
+}
+
+fn literal(value: &Value) -> SqlExpr {
+    let literal = match value {
+        Value::Number(digits) => Literal::Number(digits.clone(), false),
+        // The parser takes two quotes for one, and the writer writes two.
+        Value::Text(text) => Literal::SingleQuotedString(text.clone()),
+        Value::Flag(flag) => Literal::Boolean(*flag),
+        Value::List(values) => {
+            return SqlExpr::Array(Array { elem: values.iter().map(self::literal).collect(), named: false });
+        }
+    };
+    SqlExpr::Value(literal.into())
 }

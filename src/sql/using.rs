@@ -1,8 +1,9 @@
 //! What a column means that a join has brought together by `USING`.
 //!
-//! `l RIGHT JOIN r USING (k)` has one column `k`: that of the side whose rows all stay, and of a full join whichever is not
-//! null. DataFusion takes the left one (for `*` the one of the table that comes first in the alphabet), which is null where
-//! the left side has no row; and in WHERE it finds `k` ambiguous. So the column is written out before it plans:
+//! `l RIGHT JOIN r USING (k)` has one column `k`: that of the side whose rows all stay, and of a full join whichever is
+//! not null. DataFusion takes the left one (for `*` the one of the table that comes first in the alphabet), which is
+//! null where the left side has no row; and in WHERE it finds `k` ambiguous. So the column is written out before it
+//! plans:
 //!
 //! ```text
 //! SELECT k FROM l RIGHT JOIN r USING (k)             SELECT r.k FROM ..
@@ -162,8 +163,8 @@ impl Merged {
         Ok((here.columns, tables.into_iter().collect()))
     }
 
-    /// Brings columns of the tables so far together with those of the table on the right. Gives the condition of the join
-    /// where `USING` does not say it any more.
+    /// Brings columns of the tables so far together with those of the table on the right. Gives the condition of the
+    /// join where `USING` does not say it any more.
     fn join(
         &mut self,
         names: &[ObjectName],

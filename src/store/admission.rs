@@ -1,8 +1,8 @@
 //! Queries that run at once: each has the memory that it was planned for, or waits until it can have it.
 //!
 //! A query enters when what was promised to those that run, and what they have, leaves room for what it asks. From then
-//! on the others do not grow into what it has not taken yet. The wait ends too when nothing moves: those who hold memory
-//! may be waiting for the one that waits, as a function that runs a query of its own does.
+//! on the others do not grow into what it has not taken yet. The wait ends too when nothing moves: those who hold
+//! memory may be waiting for the one that waits, as a function that runs a query of its own does.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use parking_lot::{Condvar, Mutex};
 use super::Budget;
 use super::owner::Owners;
 
-/// A query that asks for at most this part of the limit enters at once: it is no burden, and may be what looks after the others.
+/// A query that asks for at most this part of the limit enters at once: it is no burden, and may be what looks after
+/// the others.
 const LIGHT_PART: usize = 64;
 /// How often those that wait look whether there is room.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -88,7 +89,8 @@ impl Admissions {
         Admission { admissions: Arc::clone(self), query, operators }
     }
 
-    /// Whether `bytes` more bytes fit beside what is promised to those that run, and beside what they have. Blocks make room.
+    /// Whether `bytes` more bytes fit beside what is promised to those that run, and beside what they have. Blocks make
+    /// room.
     fn has_room(&self, queries: &Queries, bytes: usize) -> bool {
         let has = |running: &Running| running.operators() + self.owners.task_bytes(running.query);
         let taken: usize = queries.running.iter().map(|running| running.promised.max(has(running))).sum();

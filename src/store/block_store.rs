@@ -179,9 +179,9 @@ impl BlockStore {
         blocks.iter().map(|stored| stored.info()).collect()
     }
 
-    /// Keeps a block until the last clone of the handle drops, on behalf of `owner`. `next_use` says when it will be read,
-    /// so that the one that is needed last leaves memory first. When there is no room even so, the block goes to disk at
-    /// once. Fails when the disk does.
+    /// Keeps a block until the last clone of the handle drops, on behalf of `owner`. `next_use` says when it will be
+    /// read, so that the one that is needed last leaves memory first. When there is no room even so, the block goes to
+    /// disk at once. Fails when the disk does.
     pub fn put(self: &Arc<Self>, block: Block, next_use: NextUse, owner: &Arc<Owner>) -> Result<BlockHandle> {
         self.put_pieces(cut(block), next_use, owner)
     }
@@ -210,8 +210,8 @@ impl BlockStore {
         Ok(BlockHandle::new(stored))
     }
 
-    /// Reserves memory for what a task works on. Blocks leave for it. When that is not enough it is granted all the same,
-    /// so that work that has begun can end: what tasks need is planned before a query starts.
+    /// Reserves memory for what a task works on. Blocks leave for it. When that is not enough it is granted all the
+    /// same, so that work that has begun can end: what tasks need is planned before a query starts.
     pub(crate) fn working_set(self: &Arc<Self>, owner: &Arc<Owner>, bytes: usize) -> Result<WorkingSet> {
         self.owners.add(owner);
         let mut set = WorkingSet { store: Arc::clone(self), owner: Arc::clone(owner), bytes: 0 };
@@ -236,8 +236,8 @@ impl BlockStore {
         self.buffers.remove(buffers, &self.budget)
     }
 
-    /// Moves unpinned blocks out of memory until `bytes` are free or none is left: clean ones first, and among equals the
-    /// one whose next use is farthest. Returns the bytes that were freed.
+    /// Moves unpinned blocks out of memory until `bytes` are free or none is left: clean ones first, and among equals
+    /// the one whose next use is farthest. Returns the bytes that were freed.
     pub(super) fn make_room(&self, bytes: usize) -> Result<usize> {
         let mut freed = 0;
         while freed < bytes {
@@ -335,8 +335,8 @@ impl BlockStore {
         }
     }
 
-    /// Writes blocks ahead of need, so that they can leave without a wait, as long as the store is there. To be run on a
-    /// thread of its own. An error is left to whoever needs the room: the block stays as it is.
+    /// Writes blocks ahead of need, so that they can leave without a wait, as long as the store is there. To be run on
+    /// a thread of its own. An error is left to whoever needs the room: the block stays as it is.
     pub(crate) fn write_behind(store: &Arc<Self>) -> impl FnOnce() + Send + 'static {
         let (store, news) = (Arc::downgrade(store), Arc::clone(&store.news));
         move || {

@@ -18,8 +18,8 @@ pub(super) enum Use {
     Tasks,
 }
 
-/// Of a limit above `SMALL_LIMIT`, one in so many parts of what is above stays free of memory that an allocator keeps: what is not
-/// counted grows with what passes through memory, and is as much as this for gigabytes.
+/// Of a limit above `SMALL_LIMIT`, one in so many parts of what is above stays free of memory that an allocator keeps:
+/// what is not counted grows with what passes through memory, and is as much as this for gigabytes.
 const ALLOCATOR_PART: usize = 16;
 /// The same for blocks: they fill all that they may, and an allocator that can keep nothing makes everything slow.
 const BLOCKS_PART: usize = 5;
@@ -56,7 +56,8 @@ impl Budget {
         self
     }
 
-    /// Watches memory for the allocator, if there is one, as long as the budget is there. To be run on a thread of its own.
+    /// Watches memory for the allocator, if there is one, as long as the budget is there. To be run on a thread of its
+    /// own.
     pub(crate) fn watch(budget: &Arc<Self>) -> Option<impl FnOnce() + Send + 'static> {
         let (pressure, budget) = (Arc::clone(budget.pressure.as_ref()?), Arc::downgrade(budget));
         Some(move || pressure.watch(&budget))

@@ -69,8 +69,8 @@ fn add(buffer: &Buffer, found: &mut Vec<(usize, usize)>) {
     }
 }
 
-/// What an allocator takes for so many bytes: allocators have four sizes between a power of two and the next. On the mean
-/// that is a tenth more, of gigabytes of blocks as much as all else that a process has beside them.
+/// What an allocator takes for so many bytes: allocators have four sizes between a power of two and the next. On the
+/// mean that is a tenth more, of gigabytes of blocks as much as all else that a process has beside them.
 fn allocated(bytes: usize) -> usize {
     match bytes.checked_sub(1).and_then(usize::checked_ilog2) {
         Some(log) if log >= 2 => bytes.next_multiple_of(1 << (log - 2)),

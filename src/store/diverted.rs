@@ -22,8 +22,8 @@ struct Table {
 }
 
 impl Diverted {
-    /// A query begins to divert rows to a name: what earlier ones have diverted goes. Fails when the query diverts rows with
-    /// other columns to the name.
+    /// A query begins to divert rows to a name: what earlier ones have diverted goes. Fails when the query diverts rows
+    /// with other columns to the name.
     pub(crate) fn begin(&self, name: &str, query: u64, schema: &SchemaRef) -> Result<()> {
         let mut tables = self.0.lock();
         match tables.get(name) {

@@ -33,9 +33,9 @@
 //! # Locks
 //!
 //! In this order, and never held while a file is written or read: the pool's consumers; the admissions;
-//! `BlockStore::owners`, `BlockStore::candidates` and `BlockStore::blocks` (which never hold the last reference to a block,
-//! because its drop takes them); a block's own `residence`; the table of buffers. The budget is atomic. Dropping a batch
-//! takes no lock, so a drop inside the memory pool is safe.
+//! `BlockStore::owners`, `BlockStore::candidates` and `BlockStore::blocks` (which never hold the last reference to a
+//! block, because its drop takes them); a block's own `residence`; the table of buffers. The budget is atomic. Dropping
+//! a batch takes no lock, so a drop inside the memory pool is safe.
 
 mod admission;
 mod block_store;

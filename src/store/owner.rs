@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// A query and an operator of it, with counters of the blocks that it put, spilled and restored. Bytes on disk are those
-/// of the spill files, that is compressed.
+/// A query and an operator of it, with counters of the blocks that it put, spilled and restored. Bytes on disk are
+/// those of the spill files, that is compressed.
 #[derive(Debug, Default)]
 pub struct Owner {
     name: OnceLock<(u64, String)>,

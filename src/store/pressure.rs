@@ -9,8 +9,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Budget;
 
-/// There is no longer plenty of memory when fewer bytes than this are free: more than an allocator keeps, and than is taken
-/// before it hears of it.
+/// There is no longer plenty of memory when fewer bytes than this are free: more than an allocator keeps, and than is
+/// taken before it hears of it.
 const SHORT: usize = 384 << 20;
 /// There is when this many are free.
 const PLENTY: usize = 512 << 20;
@@ -34,8 +34,8 @@ pub enum Keep {
 
 /// The allocator of a process, as far as it can be told what to do with memory that nobody uses.
 ///
-/// Fresh pages are slow: the kernel clears each of them. An allocator that keeps what is freed for the next who asks can make
-/// reading and writing files twice as fast. But what it keeps counts as memory of the process.
+/// Fresh pages are slow: the kernel clears each of them. An allocator that keeps what is freed for the next who asks
+/// can make reading and writing files twice as fast. But what it keeps counts as memory of the process.
 pub trait Allocator: Debug + Send + Sync {
     /// What to keep from now on. What is kept beyond that goes back. Called when it changes.
     fn keep(&self, keep: Keep);

@@ -1,4 +1,5 @@
-//! The states of a stored block and the steps between them. Each step is atomic: it is taken under the lock of the block.
+//! The states of a stored block and the steps between them. Each step is atomic: it is taken under the lock of the
+//! block.
 
 /// Where a block is: `B` is the block in memory, `C` its copy on disk. There is always one of the two.
 #[derive(Debug)]

@@ -151,7 +151,8 @@ impl Stored {
         block
     }
 
-    /// The batches at `indices` if the block is in memory, or else the first of them from disk, with those that lie behind it.
+    /// The batches at `indices` if the block is in memory, or else the first of them from disk, with those that lie
+    /// behind it.
     fn batches_or_copies(&self, indices: &[usize]) -> Result<Vec<RecordBatch>> {
         let copy = {
             let residence = self.residence.lock();
@@ -292,8 +293,8 @@ impl BlockHandle {
         batches.pop().map_or_else(|| internal_err!("a block has no batch {index}"), Ok)
     }
 
-    /// The batches at `indices`, each as with [`BlockHandle::get_batch`]. Of a spilled block those that lie behind each other are read
-    /// together, some at a time.
+    /// The batches at `indices`, each as with [`BlockHandle::get_batch`]. Of a spilled block those that lie behind each
+    /// other are read together, some at a time.
     pub fn batches(&self, indices: impl IntoIterator<Item = usize>) -> impl Iterator<Item = Result<RecordBatch>> {
         let (indices, mut next, handle) = (indices.into_iter().collect::<Vec<_>>(), 0, self.clone());
         let mut read = Vec::new().into_iter();

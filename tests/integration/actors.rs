@@ -74,7 +74,7 @@ fn of_ids(context: &DataContext, concurrency: impl Into<Concurrency>) -> MapOpti
 async fn each_actor_is_built_once_stays_on_its_thread_and_is_dropped_at_the_end() {
     let (log, context) = (Arc::<Log>::default(), context());
     let ds = context.range_in_blocks(6400, 64).unwrap();
-    let ds = ds.map_batches(model(&log), of_ids(&context, 3)).unwrap();
+    let ds = ds.map_batches_with(model(&log), of_ids(&context, 3)).unwrap();
     assert_eq!(log.built.load(SeqCst), 0, "columns are declared");
     let rows = timeout(PATIENCE, ds.take_all()).await.expect("it stalls").unwrap();
     assert_eq!(ints(&rows, "id"), (0..6400).collect::<Vec<i64>>(), "rows keep their order");
@@ -88,7 +88,7 @@ async fn each_actor_is_built_once_stays_on_its_thread_and_is_dropped_at_the_end(
 #[tokio::test]
 async fn without_declared_columns_one_is_built_to_find_them() {
     let (log, context) = (Arc::<Log>::default(), context());
-    let ds = context.range_in_blocks(100, 4).unwrap().map_batches(model(&log), options(1)).unwrap();
+    let ds = context.range_in_blocks(100, 4).unwrap().map_batches_with(model(&log), options(1)).unwrap();
     assert_eq!((log.built.load(SeqCst), log.dropped.load(SeqCst)), (1, 1));
     assert_eq!(ds.count().await.unwrap(), 100);
     assert_eq!((log.built.load(SeqCst), log.dropped.load(SeqCst)), (2, 2));
@@ -111,7 +111,7 @@ async fn a_pool_grows_while_there_is_work_for_more() {
     });
     let context = context();
     let ds = context.range_in_blocks(400, 40).unwrap();
-    let ds = ds.map_batches(meets, MapOptions { num_cpus: Some(0.1), ..of_ids(&context, (0, 4)) }).unwrap();
+    let ds = ds.map_batches_with(meets, MapOptions { num_cpus: Some(0.1), ..of_ids(&context, (0, 4)) }).unwrap();
     assert_eq!(timeout(PATIENCE, ds.count()).await.expect("it stalls").unwrap(), 400);
     assert_eq!(built.load(SeqCst), 4);
 }
@@ -125,7 +125,7 @@ async fn an_actor_that_cannot_be_built_is_tried_again_and_then_an_error_that_nam
             _ => Ok(Ok),
         });
         let context = context_with(2, |options| options.actor_init_max_retries = 2);
-        let ds = context.range_in_blocks(100, 4).unwrap().map_batches(flaky, of_ids(&context, 1)).unwrap();
+        let ds = context.range_in_blocks(100, 4).unwrap().map_batches_with(flaky, of_ids(&context, 1)).unwrap();
         match timeout(PATIENCE, ds.count()).await.expect("it stalls") {
             Ok(rows) => assert!(succeeds && rows == 100),
             Err(e) => {
@@ -143,17 +143,17 @@ async fn a_function_with_state_needs_actors_and_others_may_have_them() {
     let (log, context) = (Arc::<Log>::default(), context());
     let ds = context.range_in_blocks(100, 4).unwrap();
     let tasks = MapOptions { compute: ComputeStrategy::Tasks(None), ..of_ids(&context, 1) };
-    let error = ds.map_batches(model(&log), tasks).unwrap_err().to_string();
+    let error = ds.map_batches_with(model(&log), tasks).unwrap_err().to_string();
     assert!(error.contains("'model' has state"), "{error}");
     let actors = MapOptions { compute: "actors(2)".parse().unwrap(), ..Default::default() };
-    assert_eq!(ds.map_batches(Ok, actors).unwrap().count().await.unwrap(), 100);
+    assert_eq!(ds.map_batches_with(Ok, actors).unwrap().count().await.unwrap(), 100);
 }
 
 #[tokio::test]
 async fn dropping_the_rows_drops_the_actors() {
     let (log, context) = (Arc::<Log>::default(), context());
     let ds = context.range_in_blocks(1_000_000, 1000).unwrap();
-    let ds = ds.map_batches(model(&log), of_ids(&context, 2)).unwrap();
+    let ds = ds.map_batches_with(model(&log), of_ids(&context, 2)).unwrap();
     assert_eq!(ds.take_batch(5).await.unwrap().num_rows(), 5);
     let all_dropped = async {
         while log.dropped.load(SeqCst) < log.built.load(SeqCst) {
@@ -170,15 +170,15 @@ async fn what_a_task_needs_has_to_be_there() {
     let context = context_with(2, |options| options.resources = "license=2".to_owned());
     let ds = context.range_in_blocks(1000, 10).unwrap();
     let with = |name: &str, amount| MapOptions { resources: [(name.to_owned(), amount)].into(), ..options(8) };
-    assert_eq!(ds.map_batches(Ok, with("license", 1.0)).unwrap().count().await.unwrap(), 1000);
+    assert_eq!(ds.map_batches_with(Ok, with("license", 1.0)).unwrap().count().await.unwrap(), 1000);
     for (name, amount, text) in
         [("license", 3.0, "needs 3 license, but there are 2"), ("licence", 1.0, "needs 1 licence, but there are 0")]
     {
-        let error = ds.map_batches(Ok, with(name, amount)).unwrap().count().await.unwrap_err().to_string();
+        let error = ds.map_batches_with(Ok, with(name, amount)).unwrap().count().await.unwrap_err().to_string();
         assert!(error.contains(text), "{error}");
     }
     let gpu = MapOptions { num_gpus: Some(1.0), ..Default::default() };
-    let error = ds.map_batches(Ok, gpu).unwrap().count().await.unwrap_err().to_string();
+    let error = ds.map_batches_with(Ok, gpu).unwrap().count().await.unwrap_err().to_string();
     assert!(error.contains("needs 1 GPUs, but there are 0"), "{error}");
 }
 
@@ -188,7 +188,7 @@ async fn a_resource_bounds_the_tasks_at_once() {
     let context = context_with(2, |options| options.resources = "license=2".to_owned());
     let resources = [("license".to_owned(), 1.0)].into();
     let ds = context.range_in_blocks(10_000, 100).unwrap();
-    let ds = ds.map_batches(count, MapOptions { resources, ..options(8) }).unwrap();
+    let ds = ds.map_batches_with(count, MapOptions { resources, ..options(8) }).unwrap();
     assert_eq!(ds.count().await.unwrap(), 10_000);
     assert!((1..=2).contains(&most.load(SeqCst)), "{} at once", most.load(SeqCst));
 }
@@ -201,7 +201,7 @@ async fn a_query_keeps_to_its_resource_limits() {
         options.resource_limits_cpu = "25%".parse().unwrap();
     });
     let ds = context.range_in_blocks(10_000, 100).unwrap();
-    let ds = ds.map_batches(count, MapOptions { num_cpus: Some(1.0), ..options(8) }).unwrap();
+    let ds = ds.map_batches_with(count, MapOptions { num_cpus: Some(1.0), ..options(8) }).unwrap();
     assert_eq!(ds.count().await.unwrap(), 10_000);
     assert!((1..=2).contains(&most.load(SeqCst)), "{} at once", most.load(SeqCst));
 }

@@ -85,7 +85,7 @@ async fn a_panicking_function_is_named_with_its_rows() {
         Ok(batch)
     };
     let options = MapOptions { name: Some("explode".into()), batch_size: BatchSize::Rows(10), ..Default::default() };
-    let error = failure(ds.map_batches(f, options)).await;
+    let error = failure(ds.map_batches_with(f, options)).await;
     contains(&error, &["function 'explode' panicked: boom", "running MapBatches(explode) on rows 0..10 of task 0"]);
 }
 
@@ -93,7 +93,7 @@ async fn a_panicking_function_is_named_with_its_rows() {
 async fn other_columns_than_declared_are_an_error() {
     let schema = Arc::new(Schema::new(vec![Field::new("score", DataType::Float64, true)]));
     let options = MapOptions { schema: Some(schema), ..Default::default() };
-    let error = failure(context().range(5).unwrap().map_batches(inc, options)).await;
+    let error = failure(context().range(5).unwrap().map_batches_with(inc, options)).await;
     contains(&error, &["function 'inc' returned columns [id Int64]", "was planned to return [score Float64]"]);
 }
 
@@ -108,7 +108,7 @@ async fn zip_of_unequal_lengths_says_both() {
 async fn unknown_columns_are_suggested() {
     let ds = context().range(3).unwrap();
     contains(&ds.select_columns(&["idd"]).unwrap_err().to_string(), &["unknown column 'idd'", "Did you mean 'id'?"]);
-    contains(&ds.sort(&["x"], false).unwrap_err().to_string(), &["unknown column 'x' of sort", "Accepted: id"]);
+    contains(&ds.sort(["x"]).unwrap_err().to_string(), &["unknown column 'x' of sort", "Accepted: id"]);
     let error = sql_error(&context(), "SELECT idd FROM range(3)").await;
     contains(&error, &["idd", "id"]);
 }
@@ -157,7 +157,7 @@ async fn a_failing_write_leaves_nothing() {
             true => Err(DataFusionError::Execution("row 90 is cursed".into())),
             false => Ok(batch),
         };
-    let ds = context().range_in_blocks(100, 10).unwrap().map_batches(f, MapOptions::default()).unwrap();
+    let ds = context().range_in_blocks(100, 10).unwrap().map_batches(f).unwrap();
     let error = ds.write_parquet(out.to_str().unwrap(), WriteOptions::default()).await.unwrap_err().to_string();
     contains(&error, &["row 90 is cursed", "MapBatches(closure)"]);
     assert!(!out.exists() || entries(&out).is_empty(), "{:?}", entries(&out));

@@ -63,7 +63,7 @@ async fn columns_are_selected_dropped_renamed_and_computed() {
 async fn limit_takes_the_first_rows() {
     let ds = context().range(100_000).unwrap();
     assert_eq!(ints(&ds.limit(3).unwrap().take_all().await.unwrap(), "id"), [0, 1, 2]);
-    let mapped = ds.map_batches(inc, MapOptions::default()).unwrap().filter("id % 10 = 0").unwrap();
+    let mapped = ds.map_batches(inc).unwrap().filter("id % 10 = 0").unwrap();
     assert_eq!(ints(&[mapped.take_batch(3).await.unwrap()], "id"), [10, 20, 30]);
     assert!(ds.show(2).await.unwrap().contains("| 1  |"));
 }
@@ -73,11 +73,11 @@ async fn union_zip_sort_unique_and_join() {
     let context = context();
     let (a, b) = (context.range(3).unwrap(), context.range(2).unwrap());
     assert_eq!(a.union(&b).unwrap().count().await.unwrap(), 5);
-    let zipped = a.zip(&[&a.map_batches(inc, MapOptions::default()).unwrap()]).unwrap();
+    let zipped = a.zip(&[&a.map_batches(inc).unwrap()]).unwrap();
     assert_eq!(zipped.columns(), ["id", "id_1"]);
     assert_eq!(lines(&zipped.take_all().await.unwrap()), ["0|1", "1|2", "2|3"]);
     assert_eq!(lines(&zipped.select_columns(&["id_1"]).unwrap().take_all().await.unwrap()), ["1", "2", "3"]);
-    assert_eq!(ints(&a.sort(&["id"], true).unwrap().take_all().await.unwrap(), "id"), [2, 1, 0]);
+    assert_eq!(ints(&a.sort([desc("id")]).unwrap().take_all().await.unwrap(), "id"), [2, 1, 0]);
     let joined = a.join(&b, JoinType::Left, &["id"], &["id"]).unwrap();
     assert_eq!(joined.count().await.unwrap(), 3);
     let unique = a.with_column("k", col("id") % lit(2)).unwrap().unique("k").unwrap();
@@ -87,7 +87,7 @@ async fn union_zip_sort_unique_and_join() {
 #[tokio::test]
 async fn each_key_of_a_sort_has_its_own_direction() {
     let ds = context().range(6).unwrap().with_column("k", col("id") % lit(2)).unwrap();
-    let sorted = ds.sort_by(vec![col("k").sort(false, true), col("id").sort(true, true)]).unwrap();
+    let sorted = ds.sort([col("k").sort(false, true), col("id").sort(true, true)]).unwrap();
     assert_eq!(ints(&sorted.take_all().await.unwrap(), "id"), [1, 3, 5, 0, 2, 4]);
 }
 
@@ -98,7 +98,7 @@ async fn a_join_gives_equal_names_their_suffixes() {
     let b = context.range(3).unwrap().with_column("v", col("id") * lit(100)).unwrap();
     let joined = a.join_with_suffixes(&b, JoinType::Left, &["id"], &["id"], ("", "_right")).unwrap();
     assert_eq!(joined.columns(), ["id", "v", "id_right", "v_right"]);
-    let rows = lines(&joined.sort(&["id"], false).unwrap().take_all().await.unwrap());
+    let rows = lines(&joined.sort(["id"]).unwrap().take_all().await.unwrap());
     assert_eq!(rows, ["0|0|0|0", "1|10|1|100", "2|20|2|200", "3|30|NULL|NULL"]);
     let error = a.join_with_suffixes(&b, JoinType::Inner, &["id"], &["id"], ("", "")).unwrap_err().to_string();
     assert!(error.contains("both sides of the join have a column 'id'"), "{error}");
@@ -132,13 +132,13 @@ async fn a_mix_has_the_parts_that_were_asked_for() {
     let of = |name: &str| context.range(5000).unwrap().with_column("name", lit(name)).unwrap();
     let (a, b, c) = (of("a"), of("b"), of("c"));
     let options = MixOptions { weights: vec![2.0, 1.0, 1.0], ..Default::default() };
-    let mixed = a.mix(&[&b, &c], options).unwrap();
+    let mixed = a.mix_with(&[&b, &c], options).unwrap();
     let first = mixed.limit(4096).unwrap();
     assert_eq!(first.filter("name = 'a'").unwrap().count().await.unwrap(), 2048);
     assert_eq!(mixed.count().await.unwrap(), 15_000);
     let shortest = MixOptions { stopping_condition: MixStoppingCondition::Shortest, ..Default::default() };
-    assert_eq!(a.mix(&[&b.limit(0).unwrap()], shortest).unwrap().count().await.unwrap(), 0);
-    let error = a.mix(&[&context.range(3).unwrap()], MixOptions::default()).unwrap_err().to_string();
+    assert_eq!(a.mix_with(&[&b.limit(0).unwrap()], shortest).unwrap().count().await.unwrap(), 0);
+    let error = a.mix(&[&context.range(3).unwrap()]).unwrap_err().to_string();
     assert!(error.contains("mix needs inputs with the same columns"), "{error}");
 }
 
@@ -146,7 +146,7 @@ async fn a_mix_has_the_parts_that_were_asked_for() {
 async fn groups_are_aggregated() {
     let ds = context().range(100).unwrap().with_column("k", col("id") % lit(3)).unwrap();
     let groups = ds.group_by(&["k"]).unwrap();
-    let of = async |ds: Dataset| lines(&ds.sort(&["k"], false).unwrap().take_all().await.unwrap());
+    let of = async |ds: Dataset| lines(&ds.sort(["k"]).unwrap().take_all().await.unwrap());
     assert_eq!(of(groups.count().unwrap()).await, ["0|34", "1|33", "2|33"]);
     assert_eq!(of(groups.sum(&["id"]).unwrap()).await, ["0|1683", "1|1617", "2|1650"]);
     assert_eq!(of(groups.min(&["id"]).unwrap()).await, ["0|0", "1|1", "2|2"]);
@@ -162,9 +162,9 @@ async fn groups_are_aggregated() {
 
 #[tokio::test]
 async fn a_sort_survives_the_maps_above_it() {
-    let ds = context().range(10_000).unwrap().random_shuffle(Some(3)).unwrap().sort(&["id"], true).unwrap();
-    let ds = ds.map_batches(inc, MapOptions::default()).unwrap().filter("id > 10").unwrap();
-    let ds = ds.map_batches("identity", MapOptions { num_cpus: Some(0.5), ..Default::default() }).unwrap();
+    let ds = context().range(10_000).unwrap().random_shuffle(Some(3)).unwrap().sort([desc("id")]).unwrap();
+    let ds = ds.map_batches(inc).unwrap().filter("id > 10").unwrap();
+    let ds = ds.map_batches_with("identity", MapOptions { num_cpus: Some(0.5), ..Default::default() }).unwrap();
     let ids = ints(&ds.take_all().await.unwrap(), "id");
     assert_eq!(ids, (11..=10_000).rev().collect::<Vec<i64>>());
 }
@@ -207,7 +207,7 @@ async fn functions_get_the_batches_asked_for() {
         [(BatchSize::Rows(300), vec![0, 200, 200, 300, 300]), (BatchSize::WholeBlock, vec![0, 500, 500])]
     {
         let options = MapOptions { batch_size: size, ..Default::default() };
-        ds.map_batches(record.clone(), options).unwrap().take_all().await.unwrap();
+        ds.map_batches_with(record.clone(), options).unwrap().take_all().await.unwrap();
         let mut sizes = std::mem::take(&mut *seen.lock().unwrap());
         sizes.sort();
         assert_eq!(sizes, expected, "one call on an empty batch tells the columns");
@@ -228,7 +228,7 @@ async fn concurrency_bounds_the_calls_at_once() {
         }
     };
     let ds = crate::fixtures::context_with(4, |_| {}).range_in_blocks(10_000, 40).unwrap();
-    let ds = ds.map_batches(f, MapOptions { concurrency: Some(1.into()), ..Default::default() }).unwrap();
+    let ds = ds.map_batches_with(f, MapOptions { concurrency: Some(1.into()), ..Default::default() }).unwrap();
     assert_eq!(ds.count().await.unwrap(), 10_000);
     assert_eq!(most.load(SeqCst), 1);
 }
@@ -243,9 +243,9 @@ async fn files_come_back_in_every_format() {
     ds.write_csv(&path("c"), WriteOptions::default()).await.unwrap();
     ds.write_json(&path("j"), WriteOptions::default()).await.unwrap();
     for read in [
-        context.read_parquet(path("p"), ReadOptions::default()).await.unwrap(),
-        context.read_csv(path("c"), ReadOptions::default()).await.unwrap(),
-        context.read_json(path("j"), ReadOptions::default()).await.unwrap(),
+        context.read_parquet(path("p")).await.unwrap(),
+        context.read_csv(path("c")).await.unwrap(),
+        context.read_json(path("j")).await.unwrap(),
     ] {
         let mut names = read.columns();
         names.sort();
@@ -253,10 +253,11 @@ async fn files_come_back_in_every_format() {
         assert_eq!(read.take::<City>(10).await.unwrap(), cities());
         assert_eq!(read.input_files().unwrap().len(), 1);
     }
-    let options = ReadOptions { columns: Some(vec!["people".into()]), include_paths: false, ..Default::default() };
-    assert_eq!(context.read_parquet(path("p"), options).await.unwrap().columns(), ["people"]);
-    let options = ReadOptions { include_paths: true, ..Default::default() };
-    let with_paths = context.read_parquet(vec![path("p"), path("p")], options).await.unwrap();
+    let options =
+        ReadParquetOptions { columns: Some(vec!["people".into()]), include_paths: false, ..Default::default() };
+    assert_eq!(context.read_parquet_with(path("p"), options).await.unwrap().columns(), ["people"]);
+    let options = ReadParquetOptions { include_paths: true, ..Default::default() };
+    let with_paths = context.read_parquet_with(vec![path("p"), path("p")], options).await.unwrap();
     assert_eq!(with_paths.count().await.unwrap(), 6);
     assert!(lines(&with_paths.take_all().await.unwrap())[0].contains("part-000000.parquet"));
 }
@@ -292,7 +293,7 @@ async fn a_materialized_dataset_is_read_without_running_again() {
         }
     };
     let context = context();
-    let ds = context.range_in_blocks(1000, 4).unwrap().map_batches(counted, MapOptions::default()).unwrap();
+    let ds = context.range_in_blocks(1000, 4).unwrap().map_batches(counted).unwrap();
     let blocks = ds.materialize().await.unwrap();
     let after = calls.load(SeqCst);
     assert_eq!(blocks.num_blocks().await.unwrap(), Some(4));
@@ -323,7 +324,7 @@ async fn counts_come_from_metadata() {
     let path = directory.path().join("out").to_str().unwrap().to_owned();
     let context = context();
     context.range(1000).unwrap().write_parquet(&path, WriteOptions::default()).await.unwrap();
-    let ds = context.read_parquet(path, ReadOptions::default()).await.unwrap();
+    let ds = context.read_parquet(path).await.unwrap();
     assert_eq!(ds.count().await.unwrap(), 1000);
     assert_eq!(ds.stats(), "", "nothing ran");
     assert_eq!(context.range(77).unwrap().count().await.unwrap(), 77);
@@ -331,7 +332,7 @@ async fn counts_come_from_metadata() {
 
 #[tokio::test]
 async fn stats_tell_stages_by_their_fused_names() {
-    let ds = context().range_in_blocks(1000, 4).unwrap().map_batches(inc, MapOptions::default()).unwrap();
+    let ds = context().range_in_blocks(1000, 4).unwrap().map_batches(inc).unwrap();
     let ds = ds.random_shuffle(Some(1)).unwrap().materialize().await.unwrap();
     let stats = ds.stats();
     for part in [
@@ -370,7 +371,7 @@ async fn sql_of_calls_gives_the_same_rows() {
 #[tokio::test]
 async fn explain_shows_all_plans_and_sql_comes_back() {
     let context = context();
-    let ds = context.range(10).unwrap().map_batches("identity", MapOptions::default()).unwrap();
+    let ds = context.range(10).unwrap().map_batches("identity").unwrap();
     let ds = ds.random_shuffle(Some(4)).unwrap().filter("id > 3").unwrap();
     let text = ds.explain().await.unwrap();
     for part in ["-- Logical plan --", "RandomShuffle: seed=4", "-- Execution plan --", "ExchangeExec"] {
@@ -388,7 +389,7 @@ async fn explain_shows_all_plans_and_sql_comes_back() {
 async fn dataframes_go_in_and_out() {
     let context = context();
     let frame = context.session().sql("SELECT 1 AS a UNION ALL SELECT 2").await.unwrap();
-    let ds = context.from_dataframe(frame).map_batches("identity", MapOptions::default()).unwrap();
+    let ds = context.from_dataframe(frame).map_batches("identity").unwrap();
     assert_eq!(ds.clone().into_dataframe().count().await.unwrap(), 2);
     assert_eq!(ds.count().await.unwrap(), 2);
 }
@@ -400,7 +401,7 @@ async fn the_schema_needs_one_file_only() {
     let path = directory.path().to_str().unwrap().to_owned();
     context.range_in_blocks(10, 1).unwrap().write_parquet(&path, WriteOptions::default()).await.unwrap();
     std::fs::write(directory.path().join("part-000001.parquet"), "not parquet").unwrap();
-    let ds = context.read_parquet(path, ReadOptions::default()).await.unwrap();
+    let ds = context.read_parquet(path).await.unwrap();
     assert_eq!(ds.columns(), ["id"], "the broken file is not opened for the schema");
     let error = ds.count().await.unwrap_err().to_string();
     assert!(error.contains("part-000001.parquet"), "{error}");
@@ -413,7 +414,7 @@ async fn a_limit_opens_no_more_files_than_it_needs() {
     let path = directory.path().to_str().unwrap().to_owned();
     context.range_in_blocks(40, 4).unwrap().write_parquet(&path, WriteOptions::default()).await.unwrap();
     std::fs::write(directory.path().join("part-000003.parquet"), "not parquet").unwrap();
-    let ds = context.read_parquet(path, ReadOptions::default()).await.unwrap();
+    let ds = context.read_parquet(path).await.unwrap();
     for rows in [1, 10, 30] {
         let batches = ds.clone().limit(rows).unwrap().take_all().await.unwrap();
         assert_eq!(batches.iter().map(|batch| batch.num_rows()).sum::<usize>(), rows);
@@ -495,7 +496,7 @@ async fn a_source_of_your_own_is_read_in_its_tasks_and_no_more_than_needed() {
     assert_eq!(ds.num_blocks().await.unwrap(), Some(1000));
     assert_eq!(lines(&ds.take_all().await.unwrap())[..3], ["a", "b", "c"]);
     assert_eq!(started.swap(0, std::sync::atomic::Ordering::SeqCst), 1000);
-    let upper = ds.map_batches("identity", MapOptions::default()).unwrap();
+    let upper = ds.map_batches("identity").unwrap();
     assert_eq!(lines(&[upper.take_batch(3).await.unwrap()]), ["a", "b", "c"]);
     let ran = started.load(std::sync::atomic::Ordering::SeqCst);
     assert!(ran < 1000, "a limit must stop the reading early, but {ran} tasks ran");
@@ -508,11 +509,11 @@ async fn limits_and_columns_move_into_the_read() {
     let context = context();
     let ds = context.sql("SELECT id, id * 2 AS twice, 'x' AS pad FROM range(1000)").await.unwrap();
     ds.write_parquet(&path, WriteOptions::default()).await.unwrap();
-    let ds = context.read_parquet(path, ReadOptions::default()).await.unwrap();
+    let ds = context.read_parquet(path).await.unwrap();
     let plan = ds.select_columns(&["twice"]).unwrap().limit(7).unwrap().execution_plan().await.unwrap();
     assert!(plan.contains("projection=[twice]") && plan.contains("limit=7"), "{plan}");
     let same = MapOptions { preserves_row_count: true, ..Default::default() };
-    let plan = ds.map_batches("identity", same).unwrap().limit(7).unwrap().execution_plan().await.unwrap();
+    let plan = ds.map_batches_with("identity", same).unwrap().limit(7).unwrap().execution_plan().await.unwrap();
     assert!(plan.contains("limit=7"), "{plan}");
     let plan = ds.filter("id > 990").unwrap().execution_plan().await.unwrap();
     assert!(plan.contains("predicate=id@0 > 990"), "{plan}");
@@ -601,7 +602,7 @@ async fn sql_creates_functions_in_languages_that_the_application_adds() {
     context.sql("CREATE FUNCTION thrice() LANGUAGE Times AS '3' SET batch_size = 2").await.unwrap();
     let rows = context.sql("SELECT * FROM map_batches(range(4), 'thrice')").await.unwrap().take_all().await.unwrap();
     assert_eq!(ints(&rows, "id"), [0, 3, 6, 9]);
-    let by_name = context.range(4).unwrap().map_batches("thrice", MapOptions::default()).unwrap();
+    let by_name = context.range(4).unwrap().map_batches("thrice").unwrap();
     assert!(by_name.explain().await.unwrap().contains("batch_size=2"));
     let error = context.sql("CREATE FUNCTION often() LANGUAGE times AS 'many'").await.unwrap_err().to_string();
     assert!(error.contains("'many' of often is not a number"), "{error}");

@@ -1,6 +1,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use blockyard::call::{Parameter, Tables};
 use blockyard::{BlockyardOptions, RuleRegistry};
 use datafusion::config::ExtensionOptions;
 
@@ -81,6 +82,61 @@ fn the_functions_page_lists_every_function() {
         writeln!(page, "- `{name}`{}", if keeps { ": keeps the number of rows" } else { "" }).unwrap();
     }
     pin("functions.md", &page);
+}
+
+#[test]
+fn the_table_functions_page_lists_every_function_and_argument() {
+    let context = blockyard::DataContext::new().unwrap();
+    let functions = context.table_functions();
+    let mut page = String::from(
+        "# Table functions\n\nThey stand in FROM. Tables come first: a name, a subquery, or another call. Arguments follow by position or by name, as\n\
+         `name => value`. `DataContext::register_table_function` adds more.\n",
+    );
+    for name in functions.names() {
+        let (about, tables, parameters) = functions.describe(name).unwrap();
+        let tables = match tables {
+            Tables::None => vec![],
+            Tables::One => vec!["table"],
+            Tables::Several => vec!["table", "table", ".."],
+        };
+        let required = parameters.iter().filter(|parameter| parameter.is_required).map(|parameter| parameter.name);
+        let call: Vec<_> = tables.into_iter().chain(required).collect();
+        writeln!(page, "\n## `{name}({})`\n\n{about}", call.join(", ")).unwrap();
+        if !parameters.is_empty() {
+            writeln!(page, "\n| argument | takes | meaning |\n|---|---|---|").unwrap();
+        }
+        for Parameter { name, what, about, is_required } in parameters {
+            let needed = if is_required { ", required" } else { "" };
+            assert!(!about.is_empty(), "{name} says nothing");
+            writeln!(page, "| `{name}` | {what}{needed} | {about} |").unwrap();
+        }
+    }
+    pin("table_functions.md", &page);
+}
+
+#[test]
+fn the_system_tables_page_lists_every_column() {
+    let mut page = String::from(
+        "# System tables\n\nIn the schema `blockyard`. Each shows how things stand when it is read, while other queries of the session run.\n",
+    );
+    for table in blockyard::system_tables() {
+        writeln!(page, "\n## `blockyard.{}`\n\n{}\n", table.name, table.about).unwrap();
+        writeln!(page, "| column | type | meaning |\n|---|---|---|").unwrap();
+        for column in table.columns {
+            writeln!(page, "| `{}` | {} | {} |", column.name, column.data_type, column.about).unwrap();
+        }
+    }
+    pin("system_tables.md", &page);
+}
+
+/// Each table function is called in some `.slt` file.
+#[test]
+fn every_table_function_has_a_behaviour_test() {
+    let files = crate::slt::slt_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("sql/tests"));
+    let texts: Vec<String> = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
+    for name in blockyard::DataContext::new().unwrap().table_functions().names() {
+        assert!(texts.iter().any(|text| text.contains(&format!("{name}("))), "no file of sql/tests calls {name}");
+    }
 }
 
 #[test]

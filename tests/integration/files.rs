@@ -21,7 +21,7 @@ async fn a_dataset_reads_what_is_there_when_it_runs() {
     let (context, directory) = (context(), tempfile::tempdir().unwrap());
     let path = below(&directory, "f.parquet");
     write(&context, 10, &path).await;
-    let dataset = context.read_parquet(path.as_str(), ReadOptions::default()).await.unwrap();
+    let dataset = context.read_parquet(path.as_str()).await.unwrap();
     assert_eq!(dataset.count().await.unwrap(), 10);
     write(&context, 25, &path).await;
     assert_eq!(dataset.count().await.unwrap(), 25);
@@ -125,7 +125,7 @@ async fn all_rows_are_one_group_without_keys() {
         Ok(RecordBatch::try_from_iter([("rows", std::sync::Arc::new(rows) as _)])?)
     });
     let dataset = context.range_in_blocks(1000, 10).unwrap();
-    let whole = dataset.group_by(&[]).unwrap().map_groups("rows_of_group", MapOptions::default()).unwrap();
+    let whole = dataset.group_by(&[]).unwrap().map_groups("rows_of_group").unwrap();
     assert_eq!(ints(&whole.take_all().await.unwrap(), "rows"), [1000]);
     let sql = "SELECT * FROM map_groups(range(1000), 'rows_of_group', keys => [])";
     assert_eq!(rows(&context, sql).await, ["1000"]);

@@ -111,8 +111,8 @@ pub(crate) fn inc(batch: RecordBatch) -> datafusion::error::Result<RecordBatch> 
     Ok(RecordBatch::try_new(batch.schema(), columns)?)
 }
 
-/// Waits until the store holds nothing in memory. Drivers and readers let go of their blocks when they have run to their end,
-/// which yielding gives them time for.
+/// Waits until the store holds nothing in memory. Drivers and readers let go of their blocks when they have run to
+/// their end, which yielding gives them time for.
 pub(crate) async fn emptied(context: &DataContext) {
     settled(context, |store| store.budget().blocks() == 0).await;
     assert_eq!(context.store().budget().blocks(), 0, "{:?} still holds blocks", context.store());

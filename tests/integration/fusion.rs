@@ -12,8 +12,8 @@ async fn stages(ds: &Dataset) -> Vec<String> {
 
 fn maps(context: &DataContext) -> Dataset {
     let ds = context.range(3).unwrap();
-    let ds = ds.map_batches(inc, MapOptions::default()).unwrap();
-    ds.map_batches(inc, MapOptions::default()).unwrap()
+    let ds = ds.map_batches(inc).unwrap();
+    ds.map_batches(inc).unwrap()
 }
 
 #[tokio::test]
@@ -74,9 +74,9 @@ async fn without_any_fusion_every_operator_is_alone() {
 
 #[tokio::test]
 async fn an_all_to_all_does_not_fuse_with_what_is_above_but_maps_above_fuse_with_each_other() {
-    let ds = context().range(3).unwrap().repartition(10, true).unwrap();
-    let ds = ds.map_batches(inc, MapOptions::default()).unwrap().filter("id > 1").unwrap();
-    let ds = ds.map_batches(inc, MapOptions::default()).unwrap();
+    let ds = context().range(3).unwrap().repartition(Repartitioning::blocks(10).shuffled()).unwrap();
+    let ds = ds.map_batches(inc).unwrap().filter("id > 1").unwrap();
+    let ds = ds.map_batches(inc).unwrap();
     insta::assert_snapshot!(stages(&ds).await.join("\n"), @"
     MapExec: MapBatches(inc)->Filter(id > 1)->MapBatches(inc)
     ExchangeExec: ReadRange->RepartitionMap => RepartitionReduce, scheme=spread(num_blocks=10)
@@ -86,8 +86,8 @@ async fn an_all_to_all_does_not_fuse_with_what_is_above_but_maps_above_fuse_with
 
 #[tokio::test]
 async fn other_resources_do_not_fuse() {
-    let ds = context().range(3).unwrap().map_batches(inc, MapOptions::default()).unwrap();
-    let ds = ds.map_batches(inc, MapOptions { num_cpus: Some(0.75), ..Default::default() }).unwrap();
+    let ds = context().range(3).unwrap().map_batches(inc).unwrap();
+    let ds = ds.map_batches_with(inc, MapOptions { num_cpus: Some(0.75), ..Default::default() }).unwrap();
     insta::assert_snapshot!(stages(&ds).await.join("\n"), @"
     QueueExec
     MapExec: MapBatches(inc), num_cpus=0.75
@@ -100,8 +100,7 @@ async fn other_resources_do_not_fuse() {
 #[tokio::test]
 async fn resources_that_say_the_default_fuse() {
     let said = MapOptions { num_cpus: Some(1.0), memory: Some(blockyard::ByteSize(0)), ..Default::default() };
-    let ds =
-        context().range(3).unwrap().map_batches(inc, MapOptions::default()).unwrap().map_batches(inc, said).unwrap();
+    let ds = context().range(3).unwrap().map_batches(inc).unwrap().map_batches_with(inc, said).unwrap();
     insta::assert_snapshot!(stages(&ds).await.join("\n"), @"
     MapExec: ReadRange->MapBatches(inc)->MapBatches(inc)
     ReadExec: ReadRange, tasks=3
@@ -111,7 +110,7 @@ async fn resources_that_say_the_default_fuse() {
 #[tokio::test]
 async fn randomize_block_order_moves_behind_maps() {
     let ds = context().range(3).unwrap().randomize_block_order(Some(1)).unwrap();
-    let ds = ds.map_batches(inc, MapOptions::default()).unwrap();
+    let ds = ds.map_batches(inc).unwrap();
     insta::assert_snapshot!(stages(&ds).await.join("\n"), @"
     MapExec: ReadRange->MapBatches(inc)
     ReadExec: ReadRange, tasks=3, block_order(seed=1)
@@ -120,8 +119,14 @@ async fn randomize_block_order_moves_behind_maps() {
 
 #[tokio::test]
 async fn randomize_block_order_stays_below_a_repartition() {
-    let ds = context().range(3).unwrap().randomize_block_order(Some(1)).unwrap().repartition(10, true).unwrap();
-    let ds = ds.map_batches(inc, MapOptions::default()).unwrap();
+    let ds = context()
+        .range(3)
+        .unwrap()
+        .randomize_block_order(Some(1))
+        .unwrap()
+        .repartition(Repartitioning::blocks(10).shuffled())
+        .unwrap();
+    let ds = ds.map_batches(inc).unwrap();
     insta::assert_snapshot!(stages(&ds).await.join("\n"), @"
     MapExec: MapBatches(inc)
     ExchangeExec: RepartitionMap => RepartitionReduce, scheme=spread(num_blocks=10)
@@ -133,7 +138,7 @@ async fn randomize_block_order_stays_below_a_repartition() {
 async fn randomize_block_order_stays_put_when_reordering_is_off() {
     let context = context_with(2, |o| o.optimize_reorder_stages = false);
     let ds = context.range(3).unwrap().randomize_block_order(Some(1)).unwrap();
-    let ds = ds.map_batches(inc, MapOptions::default()).unwrap();
+    let ds = ds.map_batches(inc).unwrap();
     insta::assert_snapshot!(stages(&ds).await.join("\n"), @"
     MapExec: MapBatches(inc)
     ReadExec: ReadRange, tasks=3, block_order(seed=1)
@@ -147,7 +152,7 @@ async fn sql_and_rust_build_the_same_stages() {
         "SELECT * FROM map_batches((SELECT * FROM range(3) WHERE id > 0), 'identity', batch_size => 2) WHERE id < 9";
     let from_sql = stages(&context.sql(sql).await.unwrap()).await;
     let options = MapOptions { batch_size: BatchSize::Rows(2), ..Default::default() };
-    let ds = context.range(3).unwrap().filter("id > 0").unwrap().map_batches("identity", options).unwrap();
+    let ds = context.range(3).unwrap().filter("id > 0").unwrap().map_batches_with("identity", options).unwrap();
     assert_eq!(from_sql, stages(&ds.filter("id < 9").unwrap()).await);
     insta::assert_snapshot!(from_sql.join("\n"), @"
     MapExec: ReadRange->Filter(id > 0)->MapBatches(identity)->Filter(id < 9)
@@ -166,9 +171,9 @@ async fn the_results_do_not_depend_on_fusion() {
             o.optimize_fuse_read_stages = reads;
             o.optimize_fuse_shuffle_stages = shuffles;
         });
-        let ds = context.range(1000).unwrap().map_batches(inc, MapOptions::default()).unwrap();
-        let ds = ds.filter("id % 2 = 0").unwrap().repartition(7, false).unwrap();
-        let ds = ds.map_batches(inc, MapOptions::default()).unwrap();
+        let ds = context.range(1000).unwrap().map_batches(inc).unwrap();
+        let ds = ds.filter("id % 2 = 0").unwrap().repartition(7).unwrap();
+        let ds = ds.map_batches(inc).unwrap();
         results.push(crate::fixtures::ints(&ds.take_all().await.unwrap(), "id"));
     }
     assert_eq!(results[0], (0..1000).map(|i| i + 1).filter(|i| i % 2 == 0).map(|i| i + 1).collect::<Vec<i64>>());
@@ -215,7 +220,7 @@ async fn plain_queries_plan_as_datafusion_plans_them() {
 
 /// A map with some compute, above a dataset.
 fn computed(ds: &Dataset, compute: &str) -> Dataset {
-    ds.map_batches(inc, MapOptions { compute: compute.parse().unwrap(), ..Default::default() }).unwrap()
+    ds.map_batches_with(inc, MapOptions { compute: compute.parse().unwrap(), ..Default::default() }).unwrap()
 }
 
 #[tokio::test]
@@ -248,7 +253,7 @@ async fn strategies_fuse_as_ray_says() {
     ");
     // 0.75 of a CPU after the default of 1.
     let plan = computed(&ds, "tasks");
-    let plan = plan.map_batches(inc, MapOptions { num_cpus: Some(0.75), ..Default::default() }).unwrap();
+    let plan = plan.map_batches_with(inc, MapOptions { num_cpus: Some(0.75), ..Default::default() }).unwrap();
     insta::assert_snapshot!(stages(&plan).await.join("\n"), @"
     QueueExec
     MapExec: MapBatches(inc), num_cpus=0.75
@@ -264,7 +269,7 @@ async fn strategies_fuse_as_ray_says() {
         resources: [("license".to_owned(), 0.0)].into(),
         ..Default::default()
     };
-    let plan = computed(&ds, "tasks").map_batches(inc, default).unwrap();
+    let plan = computed(&ds, "tasks").map_batches_with(inc, default).unwrap();
     insta::assert_snapshot!(stages(&plan).await.join("\n"), @"
     MapExec: ReadRange->MapBatches(inc)->MapBatches(inc)
     ReadExec: ReadRange, tasks=3

@@ -66,19 +66,16 @@ async fn callbacks_hear_how_executions_begin_go_on_and_end() {
     assert_eq!(heard(), ["started 1", "progress", "succeeded 1 1000"]);
     range.materialize().await.unwrap();
     assert_eq!(heard(), ["started 2", "succeeded 2 0"]);
-    let fails = range.map_batches(
-        from_closure(|batch: RecordBatch| match batch.num_rows() {
-            0 => Ok(batch),
-            _ => exec_err!("not today"),
-        }),
-        MapOptions::default(),
-    );
+    let fails = range.map_batches(from_closure(|batch: RecordBatch| match batch.num_rows() {
+        0 => Ok(batch),
+        _ => exec_err!("not today"),
+    }));
     fails.unwrap().take_all().await.unwrap_err();
     let text = heard();
     assert!(text.len() == 2 && text[1].starts_with("failed 3:") && text[1].contains("not today"), "{text:?}");
     // More than is made ahead of the consumer.
     let many = context.range(10_000_000).unwrap();
-    let mut stream = many.map_batches("identity", MapOptions::default()).unwrap().stream().await.unwrap();
+    let mut stream = many.map_batches("identity").unwrap().stream().await.unwrap();
     stream.next().await.unwrap().unwrap();
     drop(stream);
     let dropped = async {
@@ -114,7 +111,7 @@ async fn stats_of_a_chain(ahead: usize, options: impl FnOnce(&mut BlockyardOptio
         ..Default::default()
     };
     let ds = context.range_in_blocks(40_000, 40).unwrap();
-    let ds = ds.map_batches(fast, with(2, "fast")).unwrap().map_batches(slow, with(1, "slow")).unwrap();
+    let ds = ds.map_batches_with(fast, with(2, "fast")).unwrap().map_batches_with(slow, with(1, "slow")).unwrap();
     timeout(PATIENCE, ds.take_all()).await.expect("it stalls").unwrap();
     ds.stats()
 }
@@ -148,7 +145,7 @@ async fn system_tables_show_queries_operators_and_tasks_while_they_run() {
         Ok(batch)
     });
     let options = MapOptions { concurrency: Some(1.into()), name: Some("waits".to_owned()), ..Default::default() };
-    let ds = context.range_in_blocks(2000, 2).unwrap().map_batches(waits, options).unwrap();
+    let ds = context.range_in_blocks(2000, 2).unwrap().map_batches_with(waits, options).unwrap();
     let looks = async {
         let state = "SELECT operator, state FROM blockyard.tasks WHERE operator LIKE '%waits%' AND state = 'running'";
         while rows(&context, state).await.is_empty() {

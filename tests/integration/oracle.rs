@@ -41,13 +41,19 @@ fn ours(mut ds: Dataset, steps: &[Step]) -> Dataset {
             Step::Add(n) => ds.with_column("a", col("a") + lit(*n)),
             Step::Identity(size) => {
                 let batch_size = size.map_or(BatchSize::WholeBlock, BatchSize::Rows);
-                ds.map_batches("identity", MapOptions { batch_size, ..Default::default() })
+                ds.map_batches_with("identity", MapOptions { batch_size, ..Default::default() })
             }
             Step::Shuffle(seed) => ds.random_shuffle(Some(*seed)),
-            Step::Repartition(n, shuffle) => ds.repartition(*n, *shuffle),
-            Step::RepartitionBy(n, sort) => ds.repartition_by(&["s", "a"], *n, *sort),
+            Step::Repartition(n, shuffle) => {
+                ds.repartition(Repartitioning::Blocks { num_blocks: *n, shuffle: *shuffle })
+            }
+            Step::RepartitionBy(n, sort) => ds.repartition(Repartitioning::Keys {
+                keys: ["s", "a"].map(str::to_owned).to_vec(),
+                num_blocks: *n,
+                sort: *sort,
+            }),
             Step::RandomizeBlocks(seed) => ds.randomize_block_order(Some(*seed)),
-            Step::DropNulls => ds.map_batches("drop_nulls", MapOptions::default()),
+            Step::DropNulls => ds.map_batches("drop_nulls"),
         }
         .unwrap();
     }
@@ -69,8 +75,8 @@ fn plain(steps: &[Step]) -> String {
     sql
 }
 
-/// Where the rows of a plan go before they are compared. A plan that is written is not the one that is counted: a sort, for example,
-/// is of no use below `count(*)`.
+/// Where the rows of a plan go before they are compared. A plan that is written is not the one that is counted: a sort,
+/// for example, is of no use below `count(*)`.
 #[derive(Debug, Clone, Copy)]
 enum Through {
     Nothing,
@@ -85,7 +91,7 @@ async fn rows_of(context: &DataContext, plan: Dataset, through: Through) -> Vec<
             let directory = tempfile::tempdir().unwrap();
             let to = directory.path().join("written").display().to_string();
             plan.write_parquet(&to, WriteOptions::default()).await.unwrap();
-            let written = context.read_parquet(to.as_str(), ReadOptions::default()).await.unwrap();
+            let written = context.read_parquet(to.as_str()).await.unwrap();
             return lines(&written.take_all().await.unwrap());
         }
         Through::Store => plan.materialize().await.unwrap(),

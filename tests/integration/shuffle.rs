@@ -10,20 +10,20 @@ use crate::fixtures::{context, context_with, files, ints, mib, rows};
 async fn repartition_then_filter_then_write_gives_exactly_64_files() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("out");
-    let ds = context().range(10_000).unwrap().repartition(64, false).unwrap().filter("id % 3 = 0").unwrap();
+    let ds = context().range(10_000).unwrap().repartition(64).unwrap().filter("id % 3 = 0").unwrap();
     assert_eq!(ds.write_parquet(out.to_str().unwrap(), WriteOptions::default()).await.unwrap(), 3334);
     let names = files(&out);
     assert_eq!(names.len(), 64);
     assert_eq!(names[0], "part-000000.parquet");
-    let back = context().read_parquet(out.to_str().unwrap(), ReadOptions::default()).await.unwrap();
+    let back = context().read_parquet(out.to_str().unwrap()).await.unwrap();
     let read = ints(&back.take_all().await.unwrap(), "id");
     assert_eq!(read, (0..10_000).filter(|i| i % 3 == 0).collect::<Vec<i64>>(), "files keep the order of the rows");
 }
 
 #[tokio::test]
 async fn repartition_gives_its_blocks_even_when_a_function_stands_between() {
-    let ds = context().range(1000).unwrap().repartition(7, false).unwrap();
-    let ds = ds.map_batches(crate::fixtures::inc, MapOptions::default()).unwrap();
+    let ds = context().range(1000).unwrap().repartition(7).unwrap();
+    let ds = ds.map_batches(crate::fixtures::inc).unwrap();
     assert_eq!(ds.num_blocks().await.unwrap(), Some(7));
     let blocks = ds.materialize().await.unwrap();
     assert_eq!(blocks.num_blocks().await.unwrap(), Some(7));
@@ -31,7 +31,7 @@ async fn repartition_gives_its_blocks_even_when_a_function_stands_between() {
 
 #[tokio::test]
 async fn repartition_without_shuffle_keeps_order_and_equalizes() {
-    let ds = context().range_in_blocks(1003, 5).unwrap().repartition(4, false).unwrap().materialize().await.unwrap();
+    let ds = context().range_in_blocks(1003, 5).unwrap().repartition(4).unwrap().materialize().await.unwrap();
     assert_eq!(ints(&ds.take_all().await.unwrap(), "id"), (0..1003).collect::<Vec<i64>>());
     let directory = tempfile::tempdir().unwrap();
     ds.write_csv(directory.path().to_str().unwrap(), WriteOptions::default()).await.unwrap();
@@ -50,10 +50,16 @@ async fn rows_of_blocks(ds: &Dataset) -> Vec<usize> {
 #[tokio::test]
 async fn blocks_get_the_rows_and_bytes_that_were_asked_for() {
     let ds = context().range_in_blocks(1000, 4).unwrap();
-    assert_eq!(rows_of_blocks(&ds.repartition_rows(300, true).unwrap()).await, [300, 300, 300, 100]);
-    assert_eq!(rows_of_blocks(&ds.repartition_rows(200, false).unwrap()).await, [200, 50, 200, 50, 200, 50, 200, 50]);
-    assert_eq!(rows_of_blocks(&ds.repartition_bytes(300 * 8).unwrap()).await, [300, 300, 300, 100]);
-    let filtered = ds.filter("id % 10 = 0").unwrap().repartition_rows(30, true).unwrap();
+    assert_eq!(
+        rows_of_blocks(&ds.repartition(Repartitioning::rows(300).strict()).unwrap()).await,
+        [300, 300, 300, 100]
+    );
+    assert_eq!(
+        rows_of_blocks(&ds.repartition(Repartitioning::rows(200)).unwrap()).await,
+        [200, 50, 200, 50, 200, 50, 200, 50]
+    );
+    assert_eq!(rows_of_blocks(&ds.repartition(Repartitioning::bytes(300 * 8)).unwrap()).await, [300, 300, 300, 100]);
+    let filtered = ds.filter("id % 10 = 0").unwrap().repartition(Repartitioning::rows(30).strict()).unwrap();
     assert_eq!(rows_of_blocks(&filtered).await, [30, 30, 30, 10]);
     let ids = ints(&filtered.take_all().await.unwrap(), "id");
     assert_eq!(ids, (0..1000).step_by(10).collect::<Vec<i64>>(), "the order stays");
@@ -61,7 +67,7 @@ async fn blocks_get_the_rows_and_bytes_that_were_asked_for() {
 
 #[tokio::test]
 async fn repartition_with_shuffle_keeps_the_rows() {
-    let ds = context().range(1000).unwrap().repartition(3, true).unwrap();
+    let ds = context().range(1000).unwrap().repartition(Repartitioning::blocks(3).shuffled()).unwrap();
     let mut ids = ints(&ds.take_all().await.unwrap(), "id");
     assert_ne!(ids, (0..1000).collect::<Vec<i64>>());
     ids.sort();
@@ -162,7 +168,8 @@ async fn assert_uniform(seed_of: impl Fn(u64) -> RandomSeed) {
 #[tokio::test]
 async fn ranges_are_as_many_blocks_as_was_said() {
     let ds = context().range(1000).unwrap().random_shuffle(Some(1)).unwrap();
-    let ranges = ds.repartition_by_ranges(&["id"], vec![100_i64.into(), 250_i64.into(), 5000_i64.into()]).unwrap();
+    let ranges =
+        ds.repartition(Repartitioning::ranges(["id"], vec![100_i64.into(), 250_i64.into(), 5000_i64.into()])).unwrap();
     let blocks = ranges.materialize().await.unwrap();
     assert_eq!(blocks.num_blocks().await.unwrap(), Some(4));
     assert_eq!(ints(&blocks.take_all().await.unwrap(), "id"), (0..1000).collect::<Vec<i64>>());
@@ -224,7 +231,7 @@ async fn randomness_above_a_union_and_a_shuffle_is_the_same_at_any_thread_count(
 async fn bounded_concurrency_and_order_do_not_wait_for_each_other() {
     let context = context_with(2, |o| o.target_max_block_size = blockyard::ByteSize::mib(1));
     let ds = context.range_in_blocks(3_000_000, 2).unwrap();
-    let ds = ds.map_batches("identity", MapOptions { concurrency: Some(1.into()), ..Default::default() }).unwrap();
+    let ds = ds.map_batches_with("identity", MapOptions { concurrency: Some(1.into()), ..Default::default() }).unwrap();
     let run = async { ints(&ds.take_all().await.unwrap(), "id").len() };
     let limit = std::time::Duration::from_secs(120);
     assert_eq!(tokio::time::timeout(limit, run).await.expect("it hangs"), 3_000_000);
@@ -289,7 +296,7 @@ async fn groups_come_whole_and_once_to_their_function() {
         };
         for compute in ["tasks", "actors(2)"] {
             let options = MapOptions { compute: compute.parse().unwrap(), ..Default::default() };
-            let groups = ds.group_by(&["k"]).unwrap().map_groups(summary, options).unwrap();
+            let groups = ds.group_by(&["k"]).unwrap().map_groups_with(summary, options).unwrap();
             let batches = groups.take_all().await.unwrap();
             let mut keys = ints(&batches, "k");
             keys.sort();
@@ -315,12 +322,12 @@ async fn a_group_larger_than_memory_is_an_error_or_comes_in_pieces() {
             ("n", Arc::new(rows) as _, true),
         ])?)
     };
-    let whole = groups.map_groups(key_and_rows, MapOptions::default()).unwrap().take_all().await;
+    let whole = groups.map_groups(key_and_rows).unwrap().take_all().await;
     let error = whole.unwrap_err().to_string();
     assert!(error.contains("does not fit in memory twice") && error.contains("batch_size => n"), "{error}");
 
     let options = MapOptions { batch_size: 5000.into(), ..Default::default() };
-    let pieces = groups.map_groups(key_and_rows, options).unwrap().take_all().await.unwrap();
+    let pieces = groups.map_groups_with(key_and_rows, options).unwrap().take_all().await.unwrap();
     let (keys, rows) = (ints(&pieces, "k"), ints(&pieces, "n"));
     assert!(rows.iter().all(|rows| (1..=5000).contains(rows)), "{rows:?}");
     // They come in the order of their keys, so that pieces are as large as they may be but where a block ends.
@@ -337,13 +344,13 @@ async fn repartition_by_keys_makes_as_many_blocks_as_said_and_keeps_keys_togethe
     let path = directory.path().to_str().unwrap();
     let context = context();
     let ds = context.sql("SELECT id, id % 100 AS k FROM range(10000)").await.unwrap();
-    let ds = ds.repartition_by(&["k"], Some(8), true).unwrap();
+    let ds = ds.repartition(Repartitioning::by_keys(["k"]).num_blocks(8).sorted()).unwrap();
     assert_eq!(ds.num_blocks().await.unwrap(), Some(8));
     ds.write_parquet(path, WriteOptions::default()).await.unwrap();
     let mut seen = std::collections::BTreeSet::new();
     for file in files(directory.path()) {
         let file = directory.path().join(file);
-        let read = context.read_parquet(file.to_str().unwrap(), ReadOptions::default()).await.unwrap();
+        let read = context.read_parquet(file.to_str().unwrap()).await.unwrap();
         let keys = ints(&read.take_all().await.unwrap(), "k");
         assert!(keys.is_sorted() && keys.len() < 5000);
         let keys: std::collections::BTreeSet<i64> = keys.into_iter().collect();
@@ -359,13 +366,18 @@ async fn many_small_blocks_by_keys_have_rows_of_their_own_in_order() {
         let directory = tempfile::tempdir().unwrap();
         let context = context_with(2, |o| o.memory_limit = mib(limit));
         let input = "SELECT id, id * 7919 % 1000 AS k FROM range(60000, override_num_blocks => 50)";
-        let ds = context.sql(input).await.unwrap().repartition_by(&["k"], Some(150), sort).unwrap();
+        let ds = context
+            .sql(input)
+            .await
+            .unwrap()
+            .repartition(Repartitioning::Keys { keys: ["k"].map(str::to_owned).to_vec(), num_blocks: Some(150), sort })
+            .unwrap();
         ds.write_parquet(directory.path().to_str().unwrap(), WriteOptions::default()).await.unwrap();
         let (mut seen, files) = (std::collections::BTreeSet::new(), files(directory.path()));
         assert_eq!(files.len(), 150);
         for file in files {
             let file = directory.path().join(file);
-            let read = context.read_parquet(file.to_str().unwrap(), ReadOptions::default()).await.unwrap();
+            let read = context.read_parquet(file.to_str().unwrap()).await.unwrap();
             let batches = read.take_all().await.unwrap();
             let (keys, ids) = (ints(&batches, "k"), ints(&batches, "id"));
             assert!(!sort || keys.is_sorted());
@@ -404,12 +416,12 @@ async fn a_large_sort_is_stable_in_ranges_and_its_files_keep_the_order() {
         let path = directory.path().join(format!("{threads}-{limit}"));
         let path = path.to_str().unwrap();
         ds.write_parquet(path, WriteOptions::default()).await.unwrap();
-        let read = context.read_parquet(path, ReadOptions::default()).await.unwrap();
+        let read = context.read_parquet(path).await.unwrap();
         check(read.take_all().await.unwrap());
         let file = format!("{path}.parquet");
         rows(&context, &format!("COPY (SELECT * FROM ({sql}) ORDER BY k DESC NULLS LAST) TO '{file}'")).await;
         assert!(std::fs::metadata(&file).unwrap().is_file());
-        let read = context.read_parquet(file, ReadOptions::default()).await.unwrap();
+        let read = context.read_parquet(file).await.unwrap();
         check(read.take_all().await.unwrap());
     }
 }

@@ -1,5 +1,5 @@
-//! `.slt` files: those of `sql/tests` give the same answers in every mode of the engine, those of `sql/plans` show plans.
-//! `UPDATE_SLT=1` writes what comes in place of what was expected.
+//! `.slt` files: those of `sql/tests` give the same answers in every mode of the engine, those of `sql/plans` show
+//! plans. `UPDATE_SLT=1` writes what comes in place of what was expected.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

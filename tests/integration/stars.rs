@@ -92,7 +92,8 @@ impl Through {
         };
         match self {
             Self::Filtered(n) => {
-                // DataFusion would take the column for constant, also where an outer join pads it with nulls, and sort wrongly.
+                // DataFusion would take the column for constant, also where an outer join pads it with nulls, and sort
+                // wrongly.
                 let (source, value) = match ours {
                     true => (format!("map_batches({table}, 'identity')"), first.to_owned()),
                     false => (table.to_owned(), format!("abs({first})")),

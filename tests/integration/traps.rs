@@ -7,7 +7,7 @@ use crate::fixtures::{context, context_with, ints, mib, rows, sql_error};
 /// Repartition of DataFusion vanishes from plans; ours stays.
 #[tokio::test]
 async fn a_repartition_stays_in_the_plan() {
-    let plan = context().range(10).unwrap().repartition(7, false).unwrap().execution_plan().await.unwrap();
+    let plan = context().range(10).unwrap().repartition(7).unwrap().execution_plan().await.unwrap();
     assert!(plan.contains("scheme=slices(num_blocks=7)"), "{plan}");
 }
 
@@ -92,7 +92,7 @@ async fn strings_are_not_views() {
     let ds = context.sql("SELECT CAST(id AS VARCHAR) AS s FROM range(10)").await.unwrap();
     assert_eq!(ds.schema().field(0).data_type(), &DataType::Utf8);
     ds.write_parquet(&path, WriteOptions::default()).await.unwrap();
-    let read = context.read_parquet(path, ReadOptions::default()).await.unwrap();
+    let read = context.read_parquet(path).await.unwrap();
     assert_eq!(read.schema().field(0).data_type(), &DataType::Utf8);
 }
 
@@ -120,8 +120,8 @@ async fn read_tasks_stay_as_they_were_planned() {
     let context = context();
     context.range_in_blocks(1000, 9).unwrap().write_parquet(&path, WriteOptions::default()).await.unwrap();
     for blocks in [1, 2, 9] {
-        let options = ReadOptions { override_num_blocks: Some(blocks), ..Default::default() };
-        let ds = context.read_parquet(path.as_str(), options).await.unwrap();
+        let options = ReadParquetOptions { override_num_blocks: Some(blocks), ..Default::default() };
+        let ds = context.read_parquet_with(path.as_str(), options).await.unwrap();
         let plan = ds.filter("id > 5").unwrap().execution_plan().await.unwrap();
         assert!(plan.contains(&format!("tasks={blocks}")) && plan.contains(&format!("{blocks} group")), "{plan}");
         assert!(!plan.contains("RepartitionExec"), "{plan}");
@@ -290,7 +290,8 @@ async fn datafusion_still_has_its_traps_with_files() {
     assert_eq!(count("SELECT * FROM d").await, 1, "new files are seen");
 }
 
-/// Two tables with a `key`: DataFusion swaps their sides, so that filters meet a projection with two columns of one name.
+/// Two tables with a `key`: DataFusion swaps their sides, so that filters meet a projection with two columns of one
+/// name.
 const SIDES: &str = "CREATE TABLE e AS SELECT value % 700 AS key FROM generate_series(1, 5000);
      CREATE TABLE d AS SELECT value AS key FROM generate_series(0, 999)";
 const UNMATCHED: &str =

@@ -15,8 +15,8 @@
 //!       TableScan: t                TableScan: t
 //! ```
 //!
-//! Where there are subqueries, rows are numbered, the query of the statement finds the numbers of those that change, and
-//! they are joined with all rows. The numbers come last among the columns: what is stored keeps their order.
+//! Where there are subqueries, rows are numbered, the query of the statement finds the numbers of those that change,
+//! and they are joined with all rows. The numbers come last among the columns: what is stored keeps their order.
 
 use std::sync::Arc;
 
@@ -103,7 +103,8 @@ impl Statement<'_> {
             .build()
     }
 
-    /// All rows after an UPDATE, and whether it has changed them. Its input is the rows that it changes, as they then are.
+    /// All rows after an UPDATE, and whether it has changed them. Its input is the rows that it changes, as they then
+    /// are.
     fn updated(&self, input: &LogicalPlan) -> Result<LogicalPlan> {
         let LogicalPlan::Projection(Projection { expr: values, input: matching, .. }) = input else {
             return not_impl_err!("this form of UPDATE of table '{}'", self.table.name());

@@ -180,20 +180,31 @@ impl Split {
         }
         let outer = LogicalPlan::Aggregate(Aggregate::try_new(Arc::new(inner), groups.clone(), outer)?);
 
-        let given = aggregate.schema.iter().enumerate().map(|(place, (qualifier, field))| {
-            let value = match place.checked_sub(groups.len()) {
-                None => groups[place].clone(),
-                Some(index) => {
-                    let result = Expr::Column(Column::from_name(format!("result_{index}")));
-                    match results[index].2.as_ref().filter(|empty| !empty.is_null()) {
-                        // Without any rows there is no group either, and nothing was counted.
-                        Some(empty) => coalesce(vec![result, lit(empty.clone())]),
-                        None => result,
-                    }
-                }
-            };
-            value.alias_qualified(qualifier.cloned(), field.name())
-        });
-        LogicalPlanBuilder::from(outer).project(given.collect::<Vec<_>>())?.build()
+        with_names(aggregate, outer, &groups, results.into_iter().map(|(.., empty)| empty).collect())
     }
+}
+
+/// The columns of `aggregate`, from groups and results that have names of their own, each with what it is without any
+/// rows.
+fn with_names(
+    aggregate: &Aggregate,
+    outer: LogicalPlan,
+    groups: &[Expr],
+    empties: Vec<Option<ScalarValue>>,
+) -> Result<LogicalPlan> {
+    let given = aggregate.schema.iter().enumerate().map(|(place, (qualifier, field))| {
+        let value = match place.checked_sub(groups.len()) {
+            None => groups[place].clone(),
+            Some(index) => {
+                let result = Expr::Column(Column::from_name(format!("result_{index}")));
+                match empties[index].as_ref().filter(|empty| !empty.is_null()) {
+                    // Without any rows there is no group either, and nothing was counted.
+                    Some(empty) => coalesce(vec![result, lit(empty.clone())]),
+                    None => result,
+                }
+            }
+        };
+        value.alias_qualified(qualifier.cloned(), field.name())
+    });
+    LogicalPlanBuilder::from(outer).project(given.collect::<Vec<_>>())?.build()
 }

@@ -1,8 +1,9 @@
 //! Lets rows be sorted by functions that are not defined everywhere, as in `ORDER BY sqrt(x)`.
 //!
-//! DataFusion asks a function how its results are ordered. Where an argument may be outside of their domain, some functions
-//! answer with an error instead of "not at all", and what was sorted by them is not taken for sorted: the plan is refused.
-//! This rule puts a function in the place of theirs that has the right answer and is the same in all else.
+//! DataFusion asks a function how its results are ordered. Where an argument may be outside of their domain, some
+//! functions answer with an error instead of "not at all", and what was sorted by them is not taken for sorted: the
+//! plan is refused. This rule puts a function in the place of theirs that has the right answer and is the same in all
+//! else.
 
 use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::tree_node::{Transformed, TreeNode};

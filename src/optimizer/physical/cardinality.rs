@@ -1,7 +1,7 @@
 //! How many rows a plan gives: at the most, and as a guess.
 //!
-//! Statistics alone do not say: fused stages have none, and DataFusion guesses of a join without statistics of its columns
-//! that it gives as many rows as its smaller side.
+//! Statistics alone do not say: fused stages have none, and DataFusion guesses of a join without statistics of its
+//! columns that it gives as many rows as its smaller side.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use datafusion::physical_plan::joins::{HashJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::union::UnionExec;
 
-use crate::physical::BucketJoinExec;
+use crate::physical::{BucketJoinExec, PlanExt};
 
 /// Of how many rows a condition is expected to keep one: DataFusion's guess.
 const KEPT_ONE_IN: usize = 5;
@@ -61,7 +61,7 @@ fn join_type(plan: &Arc<dyn ExecutionPlan>) -> Option<JoinType> {
     } else if let Some(join) = plan.downcast_ref::<SortMergeJoinExec>() {
         Some(join.join_type())
     } else {
-        plan.downcast_ref::<BucketJoinExec>().map(BucketJoinExec::join_type)
+        plan.operator::<BucketJoinExec>().map(BucketJoinExec::join_type)
     }
 }
 

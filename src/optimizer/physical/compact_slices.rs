@@ -24,7 +24,7 @@ use datafusion::physical_plan::windows::WindowAggExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{CompactExec, FoldExec, MapExec, PLENTY};
+use crate::physical::{CompactExec, FoldExec, MapExec, Operator, PLENTY, PlanExt};
 
 #[derive(Debug)]
 pub(super) struct CompactSlices;
@@ -40,7 +40,7 @@ impl PhysicalOptimizerRule for CompactSlices {
                 return Ok(Transformed::no(node));
             }
             let compacted = |child: &Arc<dyn ExecutionPlan>| match gives_slices(child.as_ref()) {
-                true => Arc::new(CompactExec::new(Arc::clone(child))) as Arc<dyn ExecutionPlan>,
+                true => CompactExec::new(Arc::clone(child)).into_plan(),
                 false => Arc::clone(child),
             };
             let children = node.children().into_iter().map(compacted).collect();
@@ -70,10 +70,10 @@ fn counts_batches(plan: &dyn ExecutionPlan) -> bool {
 fn gives_slices(plan: &dyn ExecutionPlan) -> bool {
     plan.is::<SortExec>()
         || plan.is::<AggregateExec>()
-        || plan.is::<FoldExec>()
+        || plan.is_operator::<FoldExec>()
         || plan.is::<RepartitionExec>()
         || plan.is::<SortMergeJoinExec>()
         || plan.is::<WindowAggExec>()
-        || plan.is::<MapExec>()
+        || plan.is_operator::<MapExec>()
         || (plan.is::<ProjectionExec>() && gives_slices(plan.children()[0].as_ref()))
 }

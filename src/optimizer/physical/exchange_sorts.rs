@@ -1,11 +1,11 @@
-//! Sorts of much data become an exchange: runs are sorted by the threads that read, and buckets of them merged and written
-//! by several threads. DataFusion's own sort merges everything in one.
+//! Sorts of much data become an exchange: runs are sorted by the threads that read, and buckets of them merged and
+//! written by several threads. DataFusion's own sort merges everything in one.
 //!
-//! Correct because buckets are ranges of the order and gathered in order. A sort stays DataFusion's when it is for the first rows only, when it
-//! is known to be small, and when nothing below it is ours.
+//! Correct because buckets are ranges of the order and gathered in order. A sort stays DataFusion's when it is for the
+//! first rows only, when it is known to be small, and when nothing below it is ours.
 //!
-//! DataFusion keeps the first rows (`LIMIT`, with those that `OFFSET` skips) in memory. Where they are many, or wide, or turned out
-//! not to fit, all rows are sorted, which spills, and the first are taken.
+//! DataFusion keeps the first rows (`LIMIT`, with those that `OFFSET` skips) in memory. Where they are many, or wide,
+//! or turned out not to fit, all rows are sorted, which spills, and the first are taken.
 //!
 //! ```text
 //! SortPreservingMergeExec: [k ASC]        GatherExec: order=[k ASC]
@@ -28,7 +28,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{ExchangeExec, ExchangeScheme, GatherExec, can_sort, row_bytes, uses_ours};
+use crate::physical::{ExchangeExec, GatherExec, Operator, RangeScheme, can_sort, row_bytes, uses_ours};
 
 /// What is known to have fewer bytes is sorted at once.
 const SMALL: usize = 64 << 20;
@@ -59,10 +59,10 @@ impl PhysicalOptimizerRule for ExchangeSorts {
                 return Ok(Transformed::no(node));
             }
             if uses_ours(input) && can_sort(order, &input.schema()) {
-                let scheme = ExchangeScheme::Range { order: order.clone(), boundaries: None };
-                let exchange = Arc::new(ExchangeExec::new(Arc::clone(input), scheme, threads));
+                let scheme = RangeScheme { order: order.clone(), boundaries: None };
+                let exchange = ExchangeExec::new(Arc::clone(input), scheme, threads).into_plan();
                 let gather = GatherExec::sorted(exchange, node.equivalence_properties().clone());
-                let gather = gather.with_fetch(fetch).unwrap_or_else(|| Arc::new(gather));
+                let gather = gather.with_fetch(fetch).unwrap_or_else(|| gather.into_plan());
                 return Ok(Transformed::yes(gather));
             }
             let Some(rows) = fetch else { return Ok(Transformed::no(node)) };

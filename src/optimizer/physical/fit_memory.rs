@@ -14,11 +14,14 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::physical_expr::OrderingRequirements;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::union::UnionExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{fitted, uses_ours};
+use crate::physical::{MapExec, Operator, PlanExt, PlanMemory, ReadExec, TurnsExec, uses_ours};
 
 #[derive(Debug)]
 pub(super) struct FitMemory;
@@ -38,4 +41,92 @@ impl PhysicalOptimizerRule for FitMemory {
     fn schema_check(&self) -> bool {
         true
     }
+}
+
+/// The plan as it is, or the first of these that can run within `limit` bytes, with at most `most_rows` per batch: the
+/// inputs of its unions one after the other, and its reads with half of their streams, a quarter of them, one. Where
+/// none can, the last.
+fn fitted(plan: Arc<dyn ExecutionPlan>, limit: usize, most_rows: usize) -> Result<Arc<dyn ExecutionPlan>> {
+    let fits = |plan: &Arc<dyn ExecutionPlan>| {
+        // Smaller batches than the limit asks for may be what lets it run.
+        PlanMemory::of(plan.as_ref(), limit, most_rows).least_bytes() <= limit
+            || PlanMemory::least_of(plan.as_ref(), most_rows).least_bytes() <= limit
+    };
+    if fits(&plan) {
+        return Ok(plan);
+    }
+    let mut plan = unions_in_turn(plan)?;
+    let mut streams = most_streams(&plan);
+    while streams > 1 && !fits(&plan) {
+        streams /= 2;
+        plan = reads_by(plan, streams)?;
+    }
+    Ok(plan)
+}
+
+/// The plan as it works on the least at once.
+pub(crate) fn in_least_memory(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    fitted(plan, 0, 1)
+}
+
+/// The inputs of unions one after the other, unless somebody counts on the order that each of them has.
+fn unions_in_turn(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    let in_turn = |node: Arc<dyn ExecutionPlan>| {
+        if !node.is::<UnionExec>() {
+            return Ok(Transformed::no(node));
+        }
+        let inputs = node.children().into_iter().map(|input| one_task_at_once(Arc::clone(input)));
+        let union = UnionExec::try_new(inputs.collect::<Result<_>>()?)?;
+        Ok(Transformed::yes(TurnsExec::new(union).into_plan()))
+    };
+    let turned = Arc::clone(&plan).transform_up(in_turn).data()?;
+    Ok(if orders_hold(&turned)? { turned } else { plan })
+}
+
+/// An input of which one task is asked for after the other: a read has no more of them open.
+fn one_task_at_once(input: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    if let Some(read) = input.operator::<ReadExec>() {
+        return Ok(read.with_streams(1).into_plan());
+    }
+    match input.children().as_slice() {
+        [below] if input.is_operator::<MapExec>() => {
+            let below = one_task_at_once(Arc::clone(below))?;
+            replace_children_if_necessary(input, vec![below])
+        }
+        _ => Ok(input),
+    }
+}
+
+/// Whether every operator gets rows in the order that it requires.
+fn orders_hold(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
+    let mut hold = true;
+    plan.apply(|node| {
+        for (child, required) in node.children().into_iter().zip(node.required_input_ordering()) {
+            let Some((alternatives, is_wish)) = required.map(OrderingRequirements::into_alternatives) else {
+                continue;
+            };
+            let known = child.equivalence_properties();
+            let satisfied = alternatives.into_iter().map(|order| known.ordering_satisfy_requirement(order));
+            hold &= is_wish || satisfied.collect::<Result<Vec<_>>>()?.contains(&true);
+        }
+        Ok(if hold { TreeNodeRecursion::Continue } else { TreeNodeRecursion::Stop })
+    })?;
+    Ok(hold)
+}
+
+/// The most streams of a read.
+fn most_streams(plan: &Arc<dyn ExecutionPlan>) -> usize {
+    let own = plan.operator::<ReadExec>().map_or(1, ReadExec::streams);
+    plan.children().into_iter().map(most_streams).fold(own, usize::max)
+}
+
+/// All reads with at most so many streams.
+fn reads_by(plan: Arc<dyn ExecutionPlan>, streams: usize) -> Result<Arc<dyn ExecutionPlan>> {
+    let fewer = |node: Arc<dyn ExecutionPlan>| {
+        Ok(match node.operator::<ReadExec>().filter(|read| read.streams() > streams) {
+            Some(read) => Transformed::yes(read.with_streams(streams).into_plan()),
+            None => Transformed::no(node),
+        })
+    };
+    plan.transform_up(fewer).data()
 }

@@ -1,7 +1,7 @@
 //! Puts map operators that may run in one task into one stage, and a queue between those that may not.
 //!
-//! Two neighbours fuse when their compute is equal ([`Compute::canonical`]); filters, projections and local limits of DataFusion
-//! above one of our stages become steps of it. Correct because steps work on the rows of one task, in order.
+//! Two neighbours fuse when their compute is equal ([`Compute::canonical`]); filters, projections and local limits of
+//! DataFusion above one of our stages become steps of it. Correct because steps work on the rows of one task, in order.
 //!
 //! ```text
 //! FilterExec: v > 1                       MapExec: ReadParquet->MapBatches(f)->Filter(v > 1)
@@ -9,9 +9,10 @@
 //!     ReadExec: ReadParquet
 //! ```
 //!
-//! The rule runs twice. `fuse_maps` comes before DataFusion looks at partitioning, and handles everything above a map or
-//! an exchange; `absorb_into_reads` comes at the end, when filters have been pushed into the scans, and handles what still
-//! stands above a read. Off with `optimize_fuse_stages`, `optimize_fuse_read_stages`, `optimize_fuse_shuffle_stages`.
+//! The rule runs twice. `fuse_maps` comes before DataFusion looks at partitioning, and handles everything above a map
+//! or an exchange; `absorb_into_reads` comes at the end, when filters have been pushed into the scans, and handles what
+//! still stands above a read. Off with `optimize_fuse_stages`, `optimize_fuse_read_stages`,
+//! `optimize_fuse_shuffle_stages`.
 
 use std::sync::Arc;
 
@@ -29,7 +30,8 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use crate::config::BlockyardOptions;
 use crate::functions::Compute;
 use crate::physical::{
-    ExchangeExec, FilterStep, GatherExec, LimitStep, MapExec, MapStep, ProjectStep, QueueExec, ReadExec, as_task_plan,
+    ExchangeExec, FilterStep, GatherExec, LimitStep, MapExec, MapStep, Operator, PlanExt, ProjectStep, QueueExec,
+    ReadExec, TaskPlan, as_task_plan,
 };
 
 #[derive(Debug)]
@@ -73,7 +75,7 @@ impl FuseMaps {
     ) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
         let rewritten = match self.absorb(&plan) {
             Some(stage) => Some(exactly(fuse(stage, options), limit_of(&plan))),
-            None => match (plan.downcast_ref::<MapExec>(), plan.downcast_ref::<ExchangeExec>()) {
+            None => match (plan.operator::<MapExec>(), plan.operator::<ExchangeExec>()) {
                 (Some(map), _) if !is_placed(map) => {
                     let map = MapExec::new(Arc::clone(map.input()), map.steps().to_vec(), map.compute().clone());
                     Some(fuse(map, options))
@@ -89,10 +91,10 @@ impl FuseMaps {
     fn absorb(&self, plan: &Arc<dyn ExecutionPlan>) -> Option<MapExec> {
         let (input, steps) = steps_of(plan)?;
         as_task_plan(input.as_ref())?;
-        if input.is::<ReadExec>() && !self.absorb_over_reads {
+        if input.is_operator::<ReadExec>() && !self.absorb_over_reads {
             return None;
         }
-        let compute = input.downcast_ref::<MapExec>().map_or_else(Compute::default, |map| map.compute().clone());
+        let compute = input.operator::<MapExec>().map_or_else(Compute::default, |map| map.compute().clone());
         Some(MapExec::new(input, steps, compute))
     }
 }
@@ -137,56 +139,56 @@ fn limit_of(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
 /// A limit on each task is enough where something above takes the exact number; over a single partition nothing does.
 fn exactly(stage: Arc<dyn ExecutionPlan>, fetch: Option<usize>) -> Arc<dyn ExecutionPlan> {
     match fetch {
-        Some(_) if stage.output_partitioning().partition_count() == 1 => Arc::new(GatherExec::new(stage, fetch)),
+        Some(_) if stage.output_partitioning().partition_count() == 1 => GatherExec::new(stage, fetch).into_plan(),
         _ => stage,
     }
 }
 
 /// Whether a map is where this rule would put it: fused, or behind a queue, or above a plan of DataFusion.
 fn is_placed(map: &MapExec) -> bool {
-    map.is_fused() || map.input().is::<QueueExec>() || as_task_plan(map.input().as_ref()).is_none()
+    map.is_fused() || map.input().is_operator::<QueueExec>() || as_task_plan(map.input().as_ref()).is_none()
 }
 
 fn fuse(map: MapExec, options: &BlockyardOptions) -> Arc<dyn ExecutionPlan> {
     let input = Arc::clone(map.input());
     let behind_queue = |map: &MapExec| {
-        let queue = Arc::new(QueueExec::new(Arc::clone(map.input())));
-        Arc::new(MapExec::new(queue, map.steps().to_vec(), map.compute().clone()))
+        let queue = QueueExec::new(Arc::clone(map.input())).into_plan();
+        MapExec::new(queue, map.steps().to_vec(), map.compute().clone()).into_plan()
     };
-    if let Some(below) = input.downcast_ref::<MapExec>() {
+    if let Some(below) = input.operator::<MapExec>() {
         if !options.optimize_fuse_stages || below.compute().canonical() != map.compute().canonical() {
             return behind_queue(&map);
         }
         let steps = [below.steps(), map.steps()].concat();
         let below_input = Arc::clone(below.input());
         let fused = MapExec::new(below_input, steps, map.compute().clone());
-        return Arc::new(if below.is_fused() { fused.fused() } else { fused });
+        return if below.is_fused() { fused.fused() } else { fused }.into_plan();
     }
-    if input.is::<ReadExec>() {
+    if input.is_operator::<ReadExec>() {
         let fuses =
             options.optimize_fuse_stages && options.optimize_fuse_read_stages && map.compute().needs_nothing_special();
-        return if fuses { Arc::new(map.fused()) } else { behind_queue(&map) };
+        return if fuses { map.fused().into_plan() } else { behind_queue(&map) };
     }
     // The buckets of an exchange are tasks already: what reads them needs no queue.
-    Arc::new(map)
+    map.into_plan()
 }
 
 fn fuse_exchange(exchange: &ExchangeExec, options: &BlockyardOptions) -> Option<Arc<dyn ExecutionPlan>> {
     let input = exchange.input();
-    if !(input.is::<MapExec>() || input.is::<ReadExec>()) || !exchange.scheme().absorbs_maps() {
+    if !(input.is_operator::<MapExec>() || input.is_operator::<ReadExec>()) || !exchange.scheme().absorbs_maps() {
         return None;
     }
-    let allowed = match input.is::<ReadExec>() {
+    let allowed = match input.is_operator::<ReadExec>() {
         true => options.optimize_fuse_read_stages,
         false => true,
     };
     // The map side of an exchange runs as many tasks as there are threads.
-    let plain = input.downcast_ref::<MapExec>().is_none_or(|map| map.compute().canonical() == Compute::default());
+    let plain = input.operator::<MapExec>().is_none_or(|map| map.compute().canonical() == Compute::default());
     if options.optimize_fuse_stages && options.optimize_fuse_shuffle_stages && allowed && plain {
-        let fused = ExchangeExec::new(Arc::clone(input), exchange.scheme().clone(), exchange.partitions()).fused();
-        return Some(Arc::new(fused));
+        let fused = exchange.over(Arc::clone(input)).fused();
+        return Some(fused.into_plan());
     }
     let queue = QueueExec::new(Arc::clone(input));
-    let queue = Arc::new(if exchange.streams() { queue } else { queue.before_all_to_all() });
-    Some(Arc::new(ExchangeExec::new(queue, exchange.scheme().clone(), exchange.partitions())))
+    let queue = if exchange.streams() { queue } else { queue.before_all_to_all() }.into_plan();
+    Some(exchange.over(queue).into_plan())
 }

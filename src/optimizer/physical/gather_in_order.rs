@@ -1,7 +1,8 @@
 //! Brings our partitions together in the order of the dataset instead of as rows come.
 //!
-//! DataFusion coalesces partitions by arrival; over our stages, which know the order of their tasks, that would throw the
-//! order away. Nor are gathered rows dealt out to several partitions again. A plan whose root still has several partitions gets a gather on top. Off with `preserve_order`.
+//! DataFusion coalesces partitions by arrival; over our stages, which know the order of their tasks, that would throw
+//! the order away. Nor are gathered rows dealt out to several partitions again. A plan whose root still has several
+//! partitions gets a gather on top. Off with `preserve_order`.
 //!
 //! ```text
 //! CoalescePartitionsExec: fetch=5         GatherExec: fetch=5
@@ -21,7 +22,7 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{GatherExec, as_task_plan, is_ordered, uses_ours};
+use crate::physical::{GatherExec, Operator, PlanExt, as_task_plan, is_ordered, uses_ours};
 
 #[derive(Debug)]
 pub(super) struct GatherInOrder;
@@ -37,12 +38,12 @@ impl PhysicalOptimizerRule for GatherInOrder {
                     && has_order(coalesce.input())
                 {
                     let gather = GatherExec::new(Arc::clone(coalesce.input()), coalesce.fetch());
-                    return Ok(Transformed::yes(Arc::new(gather) as _));
+                    return Ok(Transformed::yes(gather.into_plan()));
                 }
                 // Dealing batches out in turn would lose the order that was just made.
                 if let Some(repartition) = node.downcast_ref::<RepartitionExec>()
                     && matches!(repartition.partitioning(), Partitioning::RoundRobinBatch(_))
-                    && repartition.input().is::<GatherExec>()
+                    && repartition.input().is_operator::<GatherExec>()
                 {
                     return Ok(Transformed::yes(Arc::clone(repartition.input())));
                 }
@@ -50,7 +51,7 @@ impl PhysicalOptimizerRule for GatherInOrder {
             })
             .data()?;
         match has_order(&plan) && plan.output_partitioning().partition_count() > 1 {
-            true => Ok(Arc::new(GatherExec::new(plan, None))),
+            true => Ok(GatherExec::new(plan, None).into_plan()),
             false => Ok(plan),
         }
     }

@@ -1,9 +1,9 @@
 //! Keeps filters on the side of a join that they are about.
 //!
-//! DataFusion's `FilterPushdown` takes columns for those of the same name. Where both sides of a join have a `key`, and a
-//! projection has put the sides in another order, a filter on one `key` is pushed to the other, and rows are lost. This
-//! rule stands in its place, and calls it with barriers above every operator with two columns of one name: they let pass what
-//! names other columns only.
+//! DataFusion's `FilterPushdown` takes columns for those of the same name. Where both sides of a join have a `key`, and
+//! a projection has put the sides in another order, a filter on one `key` is pushed to the other, and rows are lost.
+//! This rule stands in its place, and calls it with barriers above every operator with two columns of one name: they
+//! let pass what names other columns only.
 //!
 //! ```text
 //! FilterExec: key@0 IS NULL                  FilterExec: key@0 IS NULL
@@ -22,7 +22,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::physical::{FilterBarrierExec, unambiguous};
+use crate::physical::{FilterBarrierExec, Operator as _, PlanExt, unambiguous};
 
 #[derive(Debug)]
 pub(super) struct GuardFilterPushdown(FilterPushdown);
@@ -43,7 +43,7 @@ impl PhysicalOptimizerRule for GuardFilterPushdown {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         let guarded = Arc::clone(&plan).transform_up(|node| {
             Ok(match is_ambiguous(node.as_ref()) {
-                true => Transformed::yes(Arc::new(FilterBarrierExec::new(node)) as _),
+                true => Transformed::yes(FilterBarrierExec::new(node).into_plan()),
                 false => Transformed::no(node),
             })
         })?;
@@ -52,7 +52,7 @@ impl PhysicalOptimizerRule for GuardFilterPushdown {
         }
         let pushed = self.0.optimize(guarded.data, config)?;
         let without_barrier = |node: Arc<dyn ExecutionPlan>| {
-            Ok(match node.downcast_ref::<FilterBarrierExec>() {
+            Ok(match node.operator::<FilterBarrierExec>() {
                 Some(barrier) => Transformed::yes(Arc::clone(barrier.input())),
                 None => Transformed::no(node),
             })

@@ -43,7 +43,9 @@ use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use super::fuse_maps::steps_of;
 use crate::config::BlockyardOptions;
 use crate::functions::Compute;
-use crate::physical::{BucketJoinExec, MapExec, OrderBarrierExec, ReadExec, as_task_plan, stores_rows, uses_ours};
+use crate::physical::{
+    BucketJoinExec, MapExec, Operator as _, OrderBarrierExec, PlanExt, ReadExec, as_task_plan, stores_rows, uses_ours,
+};
 
 #[derive(Debug)]
 pub(super) struct KeepOrders(EnsureRequirements);
@@ -59,7 +61,7 @@ impl PhysicalOptimizerRule for KeepOrders {
         let plan = guarded(plan, true, BlockyardOptions::from_config(config).preserve_order)?;
         let plan = plan.transform_up(padded_with_nulls).data()?;
         let without_barrier = |node: Arc<dyn ExecutionPlan>| {
-            Ok(match node.downcast_ref::<OrderBarrierExec>() {
+            Ok(match node.operator::<OrderBarrierExec>() {
                 Some(barrier) => Transformed::yes(Arc::clone(barrier.input())),
                 None => Transformed::no(node),
             })
@@ -81,7 +83,7 @@ fn padded_with_nulls(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn
     let hash = plan.downcast_ref::<HashJoinExec>().map(|join| *join.join_type());
     let merge = plan.downcast_ref::<SortMergeJoinExec>().map(|join| join.join_type());
     let nested = plan.downcast_ref::<NestedLoopJoinExec>().map(|join| *join.join_type());
-    let bucket = plan.downcast_ref::<BucketJoinExec>().map(|join| join.join_type());
+    let bucket = plan.operator::<BucketJoinExec>().map(|join| join.join_type());
     let (left, right) = match hash.or(merge).or(nested).or(bucket) {
         Some(JoinType::Left) => (false, true),
         Some(JoinType::Right) => (true, false),
@@ -89,7 +91,7 @@ fn padded_with_nulls(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn
         _ => return Ok(Transformed::no(plan)),
     };
     let sides = plan.children().into_iter().zip([left, right]).map(|(side, is_padded)| match is_padded {
-        true => Arc::new(OrderBarrierExec::hiding_constants(Arc::clone(side))) as _,
+        true => OrderBarrierExec::hiding_constants(Arc::clone(side)).into_plan(),
         false => Arc::clone(side),
     });
     let sides = sides.collect();
@@ -113,8 +115,8 @@ fn guarded(plan: Arc<dyn ExecutionPlan>, counts: bool, keeps: bool) -> Result<Ar
     }
     Ok(match plan.downcast_ref::<SortExec>().filter(|sort| sort.fetch().is_none()) {
         Some(sort) if !counts => Arc::clone(sort.input()),
-        Some(_) if keeps => Arc::new(OrderBarrierExec::keeping_order(plan)),
-        None if keeps && is_limit(plan.as_ref()) => Arc::new(OrderBarrierExec::keeping_order(plan)),
+        Some(_) if keeps => OrderBarrierExec::keeping_order(plan).into_plan(),
+        None if keeps && is_limit(plan.as_ref()) => OrderBarrierExec::keeping_order(plan).into_plan(),
         _ => plan,
     })
 }
@@ -148,10 +150,10 @@ fn stage(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
     let (input, steps) = steps_of(plan)?;
     match as_task_plan(input.as_ref()) {
         // Filters of DataFusion may still move into the scan.
-        Some(_) if input.is::<ReadExec>() => None,
+        Some(_) if input.is_operator::<ReadExec>() => None,
         _ => {
-            let compute = input.downcast_ref::<MapExec>().map_or_else(Compute::default, |map| map.compute().clone());
-            Some(Arc::new(MapExec::new(input, steps, compute)))
+            let compute = input.operator::<MapExec>().map_or_else(Compute::default, |map| map.compute().clone());
+            Some(MapExec::new(input, steps, compute).into_plan())
         }
     }
 }
@@ -171,7 +173,7 @@ mod tests {
 
     fn read() -> Arc<dyn ExecutionPlan> {
         let schema = Arc::new(Schema::new(vec![Field::new("a", DataType::Int64, true)]));
-        Arc::new(ReadExec::new("Read", Arc::new(EmptyExec::new(schema).with_partitions(2)), 2))
+        ReadExec::new("Read", Arc::new(EmptyExec::new(schema).with_partitions(2)), 2).into_plan()
     }
 
     fn sorted(input: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
@@ -188,7 +190,7 @@ mod tests {
         let input = sorted(read());
         let sum = binary(col("a", &input.schema()).unwrap(), Operator::Plus, lit(1i64), &input.schema()).unwrap();
         let computed = ProjectionExec::try_new(vec![(sum, "a".to_owned())], input).unwrap();
-        Arc::new(MapExec::new(Arc::new(computed), Vec::new(), Compute::default()))
+        MapExec::new(Arc::new(computed), Vec::new(), Compute::default()).into_plan()
     }
 
     fn optimized(rule: &dyn PhysicalOptimizerRule, plan: Arc<dyn ExecutionPlan>) -> String {

@@ -18,6 +18,8 @@ mod split_aggregates;
 mod steady_rows;
 mod window_partitions;
 
+pub(crate) use fit_memory::in_least_memory;
+
 use std::sync::Arc;
 
 use super::{Anchor, RuleRegistry};

@@ -1,8 +1,8 @@
-//! Gives each read task one file where that is what may be lost or diverted: a step above diverts rows, so that what is kept of
-//! them names the file and the row, or tasks may give up.
+//! Gives each read task one file where that is what may be lost or diverted: a step above diverts rows, so that what is
+//! kept of them names the file and the row, or tasks may give up.
 //!
-//! Correct because tasks are read in their order, and each file of a task becomes one. It comes after the rules that fuse and schedule
-//! stages, since it looks for the read below a stage.
+//! Correct because tasks are read in their order, and each file of a task becomes one. It comes after the rules that
+//! fuse and schedule stages, since it looks for the read below a stage.
 //!
 //! ```text
 //! MapExec: ReadParquet->MapBatches(f)        MapExec: ReadParquet->MapBatches(f)
@@ -18,7 +18,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{MapExec, QueueExec, ReadExec};
+use crate::physical::{MapExec, Operator, PlanExt, QueueExec, ReadExec};
 
 #[derive(Debug)]
 pub(super) struct ReadByFile;
@@ -27,11 +27,10 @@ impl PhysicalOptimizerRule for ReadByFile {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         let may_lose = BlockyardOptions::from_config(config).max_errored_blocks.allows_any();
         let rewrite = |node: Arc<dyn ExecutionPlan>| {
-            if let Some(read) = node.downcast_ref::<ReadExec>().filter(|_| may_lose) {
-                return Ok(read.by_file().map_or(Transformed::no(node), |read| Transformed::yes(Arc::new(read) as _)));
+            if let Some(read) = node.operator::<ReadExec>().filter(|_| may_lose) {
+                return Ok(read.by_file().map_or(Transformed::no(node), |read| Transformed::yes(read.into_plan())));
             }
-            let diverts =
-                node.downcast_ref::<MapExec>().is_some_and(|map| map.steps().iter().any(|step| step.diverts()));
+            let diverts = node.operator::<MapExec>().is_some_and(|map| map.steps().iter().any(|step| step.diverts()));
             match by_file(&node).filter(|_| diverts).transpose()? {
                 Some(rewritten) => Ok(Transformed::yes(rewritten)),
                 None => Ok(Transformed::no(node)),
@@ -51,10 +50,14 @@ impl PhysicalOptimizerRule for ReadByFile {
 
 /// The plan with one file in each task, if tasks of it are those of a read of files.
 fn by_file(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<Arc<dyn ExecutionPlan>>> {
-    if let Some(read) = plan.downcast_ref::<ReadExec>() {
-        return Some(Ok(Arc::new(read.by_file()?)));
+    if let Some(read) = plan.operator::<ReadExec>() {
+        return Some(Ok(read.by_file()?.into_plan()));
     }
-    let input = plan.children().into_iter().next().filter(|_| plan.is::<MapExec>() || plan.is::<QueueExec>())?;
+    let input = plan
+        .children()
+        .into_iter()
+        .next()
+        .filter(|_| plan.is_operator::<MapExec>() || plan.is_operator::<QueueExec>())?;
     let rewritten = by_file(input)?;
     Some(rewritten.and_then(|input| replace_children_if_necessary(Arc::clone(plan), vec![input])))
 }

@@ -1,7 +1,9 @@
-//! Hash joins that are not expected to fit in memory become bucket joins, of which no side has to; a hash join would fail.
+//! Hash joins that are not expected to fit in memory become bucket joins, of which no side has to; a hash join would
+//! fail.
 //!
-//! A hash join stays when what its build side takes at the most, or twice what it is expected to take, is within an equal share of the memory of all hash
-//! joins of the plan. Should an estimate be wrong, the query is planned again with `prefer_spilling_joins`.
+//! A hash join stays when what its build side takes at the most, or twice what it is expected to take, is within an
+//! equal share of the memory of all hash joins of the plan. Should an estimate be wrong, the query is planned again
+//! with `prefer_spilling_joins`.
 //!
 //! ```text
 //! HashJoinExec: on=[(a, b)]          BucketJoinExec: on=[(a, b)]
@@ -9,11 +11,11 @@
 //!   ReadExec (larger)                  ReadExec
 //! ```
 //!
-//! A build side that is known to be small, over a read or a stage of ours that is not, is held once by all threads: DataFusion would deal out the
-//! rows of both sides from 1 MiB on, and copy all of the larger one.
+//! A build side that is known to be small, over a read or a stage of ours that is not, is held once by all threads:
+//! DataFusion would deal out the rows of both sides from 1 MiB on, and copy all of the larger one.
 //!
-//! Joins for `NOT IN` write the rows of the subquery first: whether there is any null among them decides about all rows, which
-//! a bucket does not know. With a further condition it would depend on the row, and they stay.
+//! Joins for `NOT IN` write the rows of the subquery first: whether there is any null among them decides about all
+//! rows, which a bucket does not know. With a further condition it would depend on the row, and they stay.
 
 use std::sync::Arc;
 
@@ -26,7 +28,7 @@ use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 
 use super::cardinality::{expected_rows, most_rows};
 use crate::config::BlockyardOptions;
-use crate::physical::{BucketJoinExec, schema_bytes, uses_ours};
+use crate::physical::{BucketJoinExec, Operator, schema_bytes, uses_ours};
 
 /// Bytes that a hash table takes for each row, beside the row.
 const HASH_ENTRY_BYTES: usize = 24;
@@ -57,7 +59,7 @@ impl PhysicalOptimizerRule for SpillJoins {
                 Ok(Transformed::yes(join.build_exec()?))
             }
             Some(join) if can_be_cut(join) && !fits(join, share) => {
-                Ok(Transformed::yes(Arc::new(BucketJoinExec::new(join, smaller_side(join))?) as _))
+                Ok(Transformed::yes(BucketJoinExec::new(join, smaller_side(join))?.into_plan()))
             }
             _ => Ok(Transformed::no(node)),
         };

@@ -22,7 +22,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, InputOrderMode, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::FoldExec;
+use crate::physical::{FoldExec, Operator};
 
 /// Tables for each partition, at most,
 const MOST_TABLES_EACH: usize = 8;
@@ -55,7 +55,7 @@ impl PhysicalOptimizerRule for SplitAggregates {
             let many = Partitioning::Hash(keys, tables * partitions);
             let repartition = RepartitionExec::try_new(Arc::clone(repartition.input()), many)?;
             let aggregate = replace_children_if_necessary(node, vec![Arc::new(repartition) as _])?;
-            Ok(Transformed::yes(Arc::new(FoldExec::try_new(aggregate, partitions)?) as _))
+            Ok(Transformed::yes(FoldExec::try_new(aggregate, partitions)?.into_plan()))
         };
         plan.transform_up(rewrite).data()
     }

@@ -30,8 +30,8 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary};
 
 use crate::physical::{
-    BlockSize, ExchangeExec, ExchangeScheme, MapExec, QueueExec, ReadExec, has_steady_tasks, is_one_task, is_ordered,
-    steady_parts, ungathered,
+    BlockOrderScheme, BlockSize, ExchangeExec, MapExec, Operator, PlanExt, QueueExec, RandomScheme, ReadExec,
+    SizeScheme, SpreadScheme, has_steady_tasks, is_one_task, is_ordered, steady_parts, ungathered,
 };
 
 /// Rows of a task whose rows are counted: enough to be worth a task, few enough for each thread to have some.
@@ -61,24 +61,26 @@ impl PhysicalOptimizerRule for SteadyRows {
 }
 
 fn rewrite(node: &Arc<dyn ExecutionPlan>) -> Option<Result<Arc<dyn ExecutionPlan>>> {
-    let exchange = node.downcast_ref::<ExchangeExec>();
-    if let Some(ExchangeScheme::BlockOrder { seed, window: None }) = exchange.map(ExchangeExec::scheme)
+    let exchange = node.operator::<ExchangeExec>();
+    let scheme = exchange.map(ExchangeExec::scheme);
+    let block_order = scheme.and_then(|scheme| scheme.downcast_ref::<BlockOrderScheme>());
+    if let Some(BlockOrderScheme { seed, window: None }) = block_order
         && let Some(read) = read_in_random_order(exchange?.input(), *seed)
     {
         return Some(read);
     }
-    let samples = node.downcast_ref::<MapExec>().is_some_and(|map| map.steps().iter().any(|step| step.is_random()));
+    let samples = node.operator::<MapExec>().is_some_and(|map| map.steps().iter().any(|step| step.is_random()));
     let input = node.children().into_iter().next().filter(|_| exchange.is_some() || samples)?;
-    let (steady, rows) = match exchange.map(ExchangeExec::scheme) {
-        None | Some(ExchangeScheme::Random { .. }) => (has_steady_tasks(input), TASK_ROWS),
-        Some(ExchangeScheme::Spread { .. }) => (steady_parts(ungathered(input)).is_some(), TASK_ROWS),
+    let is_random = scheme.is_none_or(|scheme| scheme.downcast_ref::<RandomScheme>().is_some());
+    let is_spread = scheme.is_some_and(|scheme| scheme.downcast_ref::<SpreadScheme>().is_some());
+    let (steady, rows) = match block_order {
+        _ if is_random => (has_steady_tasks(input), TASK_ROWS),
+        _ if is_spread => (steady_parts(ungathered(input)).is_some(), TASK_ROWS),
         // A user who says how large blocks are wants these in random order.
-        Some(ExchangeScheme::BlockOrder { .. }) if has_blocks_of_some_size(input) => (true, 0),
+        Some(_) if has_blocks_of_some_size(input) => (true, 0),
         // Of one task there is one order: then it is of blocks of a few rows.
-        Some(ExchangeScheme::BlockOrder { .. }) => {
-            (steady_parts(ungathered(input)).is_some() && !is_one_task(ungathered(input)), BLOCK_ROWS)
-        }
-        Some(_) => (true, 0),
+        Some(_) => (steady_parts(ungathered(input)).is_some() && !is_one_task(ungathered(input)), BLOCK_ROWS),
+        None => (true, 0),
     };
     // What has no order has no numbers of rows either.
     if steady || !is_ordered(input.as_ref()) {
@@ -87,38 +89,42 @@ fn rewrite(node: &Arc<dyn ExecutionPlan>) -> Option<Result<Arc<dyn ExecutionPlan
     let input = counted(input, rows);
     Some(Ok(match exchange {
         Some(exchange) => {
-            let above = ExchangeExec::new(input, exchange.scheme().clone(), exchange.partitions());
-            Arc::new(if exchange.is_fused() { above.fused() } else { above })
+            let above = exchange.over(input);
+            if exchange.is_fused() { above.fused() } else { above }.into_plan()
         }
-        None => above(node.downcast_ref::<MapExec>()?, input),
+        None => above(node.operator::<MapExec>()?, input),
     }))
 }
 
 fn has_blocks_of_some_size(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    plan.downcast_ref::<ExchangeExec>().is_some_and(|exchange| matches!(exchange.scheme(), ExchangeScheme::Sized(_)))
+    plan.operator::<ExchangeExec>().is_some_and(|exchange| exchange.scheme().downcast_ref::<SizeScheme>().is_some())
 }
 
 /// The same rows in tasks of so many rows, as they are below the maps that belong to the stage.
 fn counted(plan: &Arc<dyn ExecutionPlan>, rows: usize) -> Arc<dyn ExecutionPlan> {
-    if let Some(map) = plan.downcast_ref::<MapExec>() {
+    if let Some(map) = plan.operator::<MapExec>() {
         return above(map, counted(map.input(), rows));
     }
-    let scheme = ExchangeScheme::Sized(BlockSize::Rows { rows, strict: true });
-    Arc::new(ExchangeExec::new(Arc::clone(plan), scheme, plan.output_partitioning().partition_count()))
+    let scheme = SizeScheme(BlockSize::Rows { rows, strict: true });
+    ExchangeExec::new(Arc::clone(plan), scheme, plan.output_partitioning().partition_count()).into_plan()
 }
 
 /// A map above what was cut anew: it is what is cut that asks for the order of the rows, and keeps it without saying
 /// so.
 fn above(map: &MapExec, input: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
-    Arc::new(MapExec::new(input, map.steps().to_vec(), map.compute().clone()))
+    MapExec::new(input, map.steps().to_vec(), map.compute().clone()).into_plan()
 }
 
 /// The plan with the tasks of its read in random order, if its tasks are those of a read.
 fn read_in_random_order(plan: &Arc<dyn ExecutionPlan>, seed: u64) -> Option<Result<Arc<dyn ExecutionPlan>>> {
-    if let Some(read) = plan.downcast_ref::<ReadExec>() {
-        return Some(Ok(Arc::new(read.in_random_order(seed))));
+    if let Some(read) = plan.operator::<ReadExec>() {
+        return Some(Ok(read.in_random_order(seed).into_plan()));
     }
-    let input = plan.children().into_iter().next().filter(|_| plan.is::<MapExec>() || plan.is::<QueueExec>())?;
+    let input = plan
+        .children()
+        .into_iter()
+        .next()
+        .filter(|_| plan.is_operator::<MapExec>() || plan.is_operator::<QueueExec>())?;
     let input = read_in_random_order(input, seed)?;
     Some(input.and_then(|input| replace_children_if_necessary(Arc::clone(plan), vec![input])))
 }

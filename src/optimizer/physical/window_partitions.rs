@@ -16,7 +16,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::windows::WindowAggExec;
 
-use crate::physical::WindowPartitionsExec;
+use crate::physical::{Operator, WindowPartitionsExec};
 
 #[derive(Debug)]
 pub(super) struct WindowPartitions;
@@ -24,7 +24,7 @@ pub(super) struct WindowPartitions;
 impl PhysicalOptimizerRule for WindowPartitions {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         let rewrite = |node: Arc<dyn ExecutionPlan>| match node.downcast_ref::<WindowAggExec>() {
-            Some(window) => Ok(Transformed::yes(Arc::new(WindowPartitionsExec::new(window.clone())) as _)),
+            Some(window) => Ok(Transformed::yes(WindowPartitionsExec::new(window.clone()).into_plan())),
             None => Ok(Transformed::no(node)),
         };
         plan.transform_up(rewrite).data()

@@ -7,12 +7,8 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::EquivalenceProperties;
-use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::EmissionType;
-use datafusion::physical_plan::metrics::MetricsSet;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements, PlanProperties, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::{StreamExt, stream};
 
 use super::mix::mixed;
@@ -23,7 +19,8 @@ use crate::physical::StageMetrics;
 use crate::physical::conservation::RowBalance;
 use crate::physical::gather::gather;
 use crate::physical::input_order::InputOrder;
-use crate::physical::tasks::{Task, TaskPlan, TaskStream, execute_tasks, properties, stream_of};
+use crate::physical::operator::{Operator, Starts, Together};
+use crate::physical::tasks::{Task, TaskIdentity, TaskPlan, TaskStream, execute_tasks, properties, stream_of};
 
 /// How rows of several inputs come together.
 #[derive(Debug, Clone)]
@@ -70,8 +67,8 @@ impl CombineExec {
         Self { inputs, how, input_orders, properties, stage: StageMetrics::default() }
     }
 
-    /// What must be equal: each input of a zip with its output, or all inputs of a mix with it, unless it ends with one of
-    /// them.
+    /// What must be equal: each input of a zip with its output, or all inputs of a mix with it, unless it ends with one
+    /// of them.
     fn balances(&self, context: &TaskContext) -> Vec<Arc<RowBalance>> {
         let new = |what: String| RowBalance::new(what, context);
         match self.how {
@@ -89,60 +86,53 @@ impl CombineExec {
     }
 }
 
-impl DisplayAs for CombineExec {
-    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (t, &self.how) {
-            (DisplayFormatType::TreeRender, Combination::Zip) => Ok(()),
-            (DisplayFormatType::TreeRender, mix) => writeln!(f, "{mix}"),
-            (_, Combination::Zip) => write!(f, "ZipExec"),
-            (_, mix) => write!(f, "MixExec: {mix}"),
+impl Operator for CombineExec {
+    fn name(&self) -> &'static str {
+        if self.is_zip() { "ZipExec" } else { "MixExec" }
+    }
+
+    fn describe(&self) -> String {
+        match &self.how {
+            Combination::Zip => String::new(),
+            mix => mix.to_string(),
         }
     }
-}
 
-impl ExecutionPlan for CombineExec {
-    fn name(&self) -> &str {
-        if self.is_zip() { "ZipExec" } else { "MixExec" }
+    fn describe_in_tree(&self) -> String {
+        self.describe()
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
         &self.properties
     }
 
-    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
-        self.input_orders.iter().flat_map(InputOrder::ordering).collect()
+    fn input_orders(&self) -> Vec<&InputOrder> {
+        self.input_orders.iter().collect()
     }
 
-    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
-        let of = |order: &InputOrder| order.distribution().into_per_child().swap_remove(0);
-        InputDistributionRequirements::new(self.input_orders.iter().map(of).collect())
-    }
-
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false; self.inputs.len()]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         self.inputs.iter().collect()
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
+    fn with_inputs(&self, inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         let input_orders = self.input_orders.clone();
-        Ok(Arc::new(Self { input_orders, ..Self::new(children, self.how.clone(), self.schema()) }))
+        Ok(Self { input_orders, ..Self::new(inputs, self.how.clone(), self.schema()) }.into_plan())
     }
-
-    without_expressions!();
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         execute_tasks(self, partition, context)
     }
 
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.stage.metrics())
+    fn as_task_plan(&self) -> Option<&dyn TaskPlan> {
+        Some(self)
+    }
+
+    fn starts(&self) -> Starts {
+        Starts::WhenExecuted
+    }
+
+    fn brings_together(&self) -> Together {
+        if self.is_zip() { Together::SideBySide } else { Together::AsTheyAre }
     }
 }
 
@@ -179,5 +169,9 @@ impl TaskPlan for CombineExec {
 
     fn stage(&self) -> &StageMetrics {
         &self.stage
+    }
+
+    fn identity(&self) -> TaskIdentity<'_> {
+        TaskIdentity::OneTask
     }
 }

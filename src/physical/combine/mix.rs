@@ -1,7 +1,8 @@
 //! Ray's `mix`: rows of several inputs by turns, so that each has its part of the rows at any time.
 //!
-//! A turn is a run of rows, of a fixed length whatever the batches and blocks, of the input that is furthest behind its part.
-//! It is waited for rather than replaced by another one, so that the same inputs give the same rows in the same order.
+//! A turn is a run of rows, of a fixed length whatever the batches and blocks, of the input that is furthest behind its
+//! part. It is waited for rather than replaced by another one, so that the same inputs give the same rows in the same
+//! order.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -1,12 +1,14 @@
-//! Cuts the blocks of a plan to sizes while they come: no row is copied, only slices are handed on, and nothing waits for
-//! the last block.
+//! Cuts the blocks of a plan to sizes while they come: no row is copied, only slices are handed on, and nothing waits
+//! for the last block.
 
 use std::collections::VecDeque;
 
+use async_trait::async_trait;
 use datafusion::common::{Result, internal_err};
 use futures::TryStreamExt;
 use futures::stream::BoxStream;
 
+use super::buckets::NextBucket;
 use super::slices::Slice;
 use crate::block::TaskId;
 use crate::store::BlockHandle;
@@ -50,31 +52,6 @@ impl Cutter {
     pub(super) fn new(blocks: BoxStream<'static, Result<(TaskId, BlockHandle)>>, size: BlockSize) -> Self {
         let pending = VecDeque::new();
         Self { blocks, size, pending, pending_rows: 0, input_ended: false, given: 0, given_rows: 0 }
-    }
-
-    /// The number of the next output block, and its rows.
-    pub(super) async fn next(&mut self) -> Result<Option<(usize, Vec<Slice>)>> {
-        let (rows, ends) = match self.size {
-            BlockSize::Rows { rows, strict: true } => (self.up_to(rows).await?, false),
-            BlockSize::Rows { rows, strict: false } => (self.of_one_task(rows).await?, false),
-            BlockSize::Bytes(bytes) => (self.rows_within(bytes).await?, false),
-            BlockSize::Parts { num_blocks, total_rows } => {
-                let end = (self.given + 1) * total_rows / num_blocks;
-                (self.up_to(end - self.given_rows.min(end)).await?, self.given == num_blocks)
-            }
-        };
-        // Parts may be empty, but are as many as was said.
-        let is_part = matches!(self.size, BlockSize::Parts { .. });
-        if ends || (rows == 0 && !is_part) {
-            return match self.up_to(1).await? {
-                0 => Ok(None),
-                _ => internal_err!("there are more rows than the {} that were counted", self.given_rows),
-            };
-        }
-        let slices = self.take(rows);
-        self.given += 1;
-        self.given_rows += rows;
-        Ok(Some((self.given - 1, slices)))
     }
 
     /// Waits for the next block. Returns whether there is one.
@@ -158,6 +135,33 @@ impl Cutter {
         }
         self.pending_rows -= rows;
         taken
+    }
+}
+
+#[async_trait]
+impl NextBucket for Cutter {
+    async fn next(&mut self) -> Result<Option<(usize, Vec<Slice>)>> {
+        let (rows, ends) = match self.size {
+            BlockSize::Rows { rows, strict: true } => (self.up_to(rows).await?, false),
+            BlockSize::Rows { rows, strict: false } => (self.of_one_task(rows).await?, false),
+            BlockSize::Bytes(bytes) => (self.rows_within(bytes).await?, false),
+            BlockSize::Parts { num_blocks, total_rows } => {
+                let end = (self.given + 1) * total_rows / num_blocks;
+                (self.up_to(end - self.given_rows.min(end)).await?, self.given == num_blocks)
+            }
+        };
+        // Parts may be empty, but are as many as was said.
+        let is_part = matches!(self.size, BlockSize::Parts { .. });
+        if ends || (rows == 0 && !is_part) {
+            return match self.up_to(1).await? {
+                0 => Ok(None),
+                _ => internal_err!("there are more rows than the {} that were counted", self.given_rows),
+            };
+        }
+        let slices = self.take(rows);
+        self.given += 1;
+        self.given_rows += rows;
+        Ok(Some((self.given - 1, slices)))
     }
 }
 

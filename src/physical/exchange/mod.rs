@@ -7,25 +7,30 @@
 //!  task 2 ─ fused steps ─┘   spilled when over the limit  └─ bucket 2 ─ task 2
 //! ```
 //!
-//! The map side ends before the first bucket is read, unless rows stay in order and it is known where buckets end. Buckets
-//! are pulled by the partitions from one queue, like read tasks; what they read is freed as they go.
+//! The map side ends before the first bucket is read, unless rows stay in order and it is known where buckets end.
+//! Buckets are pulled by the partitions from one queue, like read tasks; what they read is freed as they go.
 
+mod buckets;
 mod collect;
+mod cuts;
 mod cutter;
 mod exec;
-mod hashed;
 mod ordered;
-mod random;
+mod router;
 mod runs;
-mod scheme;
+mod schemes;
 mod slices;
+mod sort_keys;
 mod sorted;
-mod window;
 
 pub(crate) use collect::{StoredBlock, collect_blocks};
+pub(super) use cuts::{Cut, cuts, equal_parts, exact_parts};
 pub(crate) use cutter::BlockSize;
 pub(crate) use exec::ExchangeExec;
-pub(super) use runs::{Coding, Cut, Runs, code_of_null, cuts, equal_parts, exact_parts};
-pub(crate) use scheme::ExchangeScheme;
-pub(super) use slices::random_place;
-pub(crate) use sorted::can_sort;
+pub(super) use router::{Coding, code_of_null};
+pub(super) use runs::Runs;
+pub(super) use schemes::random_place;
+pub(crate) use schemes::{
+    BlockOrderScheme, HashScheme, RandomScheme, RangeScheme, Scheme, SizeScheme, SliceScheme, SpreadScheme,
+};
+pub(crate) use sort_keys::can_sort;

@@ -1,7 +1,7 @@
 //! Rows of output tasks, read from runs and put into the order in which the tasks give them.
 //!
-//! A piece of a run has some kibibytes at least. Where output tasks have fewer bytes of a run than that, each piece belongs to
-//! many of them: then neighbours are read together, so that no piece is read again for each.
+//! A piece of a run has some kibibytes at least. Where output tasks have fewer bytes of a run than that, each piece
+//! belongs to many of them: then neighbours are read together, so that no piece is read again for each.
 
 use std::collections::HashMap;
 use std::ops::{Range, RangeInclusive};
@@ -15,7 +15,8 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 
-use super::runs::{Group, Runs, inside};
+use super::router::inside;
+use super::runs::{Group, Runs};
 use crate::runtime::begun_on_io_thread;
 use crate::store::WorkingSet;
 
@@ -48,8 +49,8 @@ pub(super) struct Ordered {
 }
 
 impl Ordered {
-    /// Reads the rows with codes in `ranges`, which follow each other, a task each. They have about `bytes`. Blocks, and
-    /// fails as soon as they are not `wanted` any more.
+    /// Reads the rows with codes in `ranges`, which follow each other, a task each. They have about `bytes`. Blocks,
+    /// and fails as soon as they are not `wanted` any more.
     pub(super) fn read(
         runs: &Runs,
         ranges: &[RangeInclusive<u64>],
@@ -196,7 +197,8 @@ impl Together {
         self.at_once > 1
     }
 
-    /// The rows of a task and its neighbours, and which of them it is. `range` gives the codes of a task. Each asks once.
+    /// The rows of a task and its neighbours, and which of them it is. `range` gives the codes of a task. Each asks
+    /// once.
     pub(super) async fn rows_of(
         &self,
         task: usize,

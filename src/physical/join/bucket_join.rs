@@ -6,12 +6,12 @@
 //! right ── runs by the hash of the keys ──┘            └─ bucket 2: too many rows of one key: sort-merge join
 //! ```
 //!
-//! Which side is built from, and how many buckets there are, follows from the bytes that were really written. The side that
-//! is expected to be smaller is written first. When it turns out to be small, the other one is not written at all: it streams
-//! through one hash join.
+//! Which side is built from, and how many buckets there are, follows from the bytes that were really written. The side
+//! that is expected to be smaller is written first. When it turns out to be small, the other one is not written at all:
+//! it streams through one hash join.
 //!
-//! `NOT IN` writes the rows of its subquery first, which tell whether a null is among them: then nothing is not in them. Otherwise
-//! it is an anti join of the rows whose own key is not null, unless the subquery has no rows at all.
+//! `NOT IN` writes the rows of its subquery first, which tell whether a null is among them: then nothing is not in
+//! them. Otherwise it is an anti join of the rows whose own key is not null, unless the subquery has no rows at all.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -24,14 +24,12 @@ use datafusion::common::{DataFusionError, JoinSide, JoinType, Result, internal_e
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::is_not_null;
 use datafusion::physical_plan::execution_plan::EmissionType;
+use datafusion::physical_plan::execution_plan::apply_expression_roots;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PhysicalExpr, PlanProperties,
-    ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PhysicalExpr, PlanProperties};
 use futures::future::{BoxFuture, Shared};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
@@ -43,12 +41,13 @@ use crate::physical::conservation::{Output, RowBalance};
 use crate::physical::exchange::{Coding, Cut, Runs, code_of_null, cuts, equal_parts, exact_parts};
 use crate::physical::executions::{Executions, Run};
 use crate::physical::memory::query_memory;
+use crate::physical::operator::{InputsWork, Keeps, Operator, Starts, Together};
 use crate::physical::tasks::{properties, stream_of};
 use crate::runtime::{Drivers, on_io_thread};
 use crate::store::{BlockStore, QueryPool};
 
-/// The side that a bucket is built from has this part of the memory of the query for each thread: it is held twice for a
-/// moment, with a table, and the other buckets' runs want to stay in memory.
+/// The side that a bucket is built from has this part of the memory of the query for each thread: it is held twice for
+/// a moment, with a table, and the other buckets' runs want to stay in memory.
 const BUILD_PART: usize = 6;
 /// The side has at most this part of the memory that is free.
 const FREE_PART: usize = 3;
@@ -239,8 +238,8 @@ impl Prepare {
         Ok(Work::Buckets { left, right, buckets, target })
     }
 
-    /// Makes a join for `NOT IN`, of which the right side is there, one that does not look for nulls. Returns whether it gives
-    /// any rows.
+    /// Makes a join for `NOT IN`, of which the right side is there, one that does not look for nulls. Returns whether
+    /// it gives any rows.
     async fn becomes_anti_join(&mut self, right: &Arc<Runs>) -> Result<bool> {
         let Some((left_key, right_key)) = self.join.on().first().cloned() else {
             return internal_err!("a join for NOT IN has no key");
@@ -261,8 +260,8 @@ impl Prepare {
         Ok(true)
     }
 
-    /// What all threads together may build from: of the memory that the query was planned for, and of what operators and tasks
-    /// leave free now, since the tables of other joins stay.
+    /// What all threads together may build from: of the memory that the query was planned for, and of what operators
+    /// and tasks leave free now, since the tables of other joins stay.
     fn build_memory(&self) -> Result<usize> {
         let store = BlockStore::of_task(&self.context)?;
         let budget = store.budget();
@@ -369,48 +368,40 @@ impl PartitionStream for RowsOf {
     }
 }
 
-impl DisplayAs for BucketJoinExec {
-    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl BucketJoinExec {
+    /// The pairs of keys.
+    fn keys(&self) -> String {
         let on: Vec<String> = self.join.on().iter().map(|(left, right)| format!("({left}, {right})")).collect();
-        let (kind, on) = (self.join.join_type(), on.join(", "));
-        match t {
-            DisplayFormatType::TreeRender => writeln!(f, "join_type={kind}\non={on}"),
-            _ => {
-                write!(f, "BucketJoinExec: join_type={kind}, on=[{on}]")?;
-                match self.join.filter() {
-                    Some(filter) => write!(f, ", filter={}", filter.expression()),
-                    None => Ok(()),
-                }
-            }
-        }
+        on.join(", ")
     }
 }
 
-impl ExecutionPlan for BucketJoinExec {
-    fn name(&self) -> &str {
+impl Operator for BucketJoinExec {
+    fn name(&self) -> &'static str {
         "BucketJoinExec"
+    }
+
+    fn describe(&self) -> String {
+        let filter = self.join.filter().map_or_else(String::new, |filter| format!(", filter={}", filter.expression()));
+        format!("join_type={}, on=[{}]{filter}", self.join.join_type(), self.keys())
+    }
+
+    fn describe_in_tree(&self) -> String {
+        format!("join_type={}\non={}", self.join.join_type(), self.keys())
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
         &self.properties
     }
 
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false; 2]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         vec![self.join.left(), self.join.right()]
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let join = self.join.builder().with_new_children(children)?.reset_state().build()?;
+    fn with_inputs(&self, inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        let join = self.join.builder().with_new_children(inputs)?.reset_state().build()?;
         let partitions = self.properties.partitioning.partition_count();
-        Ok(Arc::new(Self::with_partitions(join, self.first, partitions)?))
+        Ok(Self::with_partitions(join, self.first, partitions)?.into_plan())
     }
 
     fn apply_expressions(
@@ -418,16 +409,7 @@ impl ExecutionPlan for BucketJoinExec {
         f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
         let filter = self.join.filter().map(|filter| filter.expression());
-        for expression in self.join.on().iter().flat_map(|(left, right)| [left, right]).chain(filter) {
-            if f(expression)? == TreeNodeRecursion::Stop {
-                return Ok(TreeNodeRecursion::Stop);
-            }
-        }
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        crate::physical::recompute_children(self, children)
+        apply_expression_roots(self.join.on().iter().flat_map(|(left, right)| [left, right]).chain(filter), f)
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
@@ -470,5 +452,25 @@ impl ExecutionPlan for BucketJoinExec {
             of_side.for_each(|metric| metrics.push(Arc::clone(metric)));
         }
         Some(metrics)
+    }
+
+    fn inputs_work(&self) -> InputsWork {
+        InputsWork::InTurn
+    }
+
+    fn starts(&self) -> Starts {
+        Starts::WhenAsked
+    }
+
+    fn keeps(&self) -> Keeps {
+        Keeps::Blocks { until_input_ends: false }
+    }
+
+    fn brings_together(&self) -> Together {
+        Together::SideBySide
+    }
+
+    fn least_bytes(&self, batch_bytes: usize) -> Option<usize> {
+        Some(self.properties.partitioning.partition_count() * 2 * batch_bytes)
     }
 }

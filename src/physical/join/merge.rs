@@ -1,7 +1,7 @@
 //! A hash join as a sort-merge join, for buckets that cannot be cut any smaller: it spills even the rows of one key.
 //!
-//! Not all joins can be: null-aware anti joins, and keys without an order that both agree on (nested types, floating-point
-//! numbers, dictionaries).
+//! Not all joins can be: null-aware anti joins, and keys without an order that both agree on (nested types,
+//! floating-point numbers, dictionaries).
 
 use std::sync::Arc;
 
@@ -37,8 +37,8 @@ pub(super) fn can_merge(join: &HashJoinExec) -> bool {
     keys && !join.null_aware && can_pad(join)
 }
 
-/// DataFusion 55's sort-merge join with a condition beside the keys pads rows that have no match with nulls before it makes
-/// their columns nullable.
+/// DataFusion 55's sort-merge join with a condition beside the keys pads rows that have no match with nulls before it
+/// makes their columns nullable.
 fn can_pad(join: &HashJoinExec) -> bool {
     let nullable = |input: &Arc<dyn ExecutionPlan>| input.schema().fields().iter().all(|field| field.is_nullable());
     join.filter().is_none()

@@ -81,22 +81,9 @@ impl Batcher {
                 if *rows == 0 || (*rows < *size && !ended) {
                     return Ok(None);
                 }
-                let mut wanted = (*size).min(*rows);
+                let wanted = (*size).min(*rows);
                 *rows -= wanted;
-                let mut pieces = Vec::new();
-                while let Some(batch) = pending.pop_front() {
-                    if batch.num_rows() > wanted {
-                        pending.push_front(batch.slice(wanted, batch.num_rows() - wanted));
-                        pieces.push(batch.slice(0, wanted));
-                        break;
-                    }
-                    wanted -= batch.num_rows();
-                    pieces.push(batch);
-                    if wanted == 0 {
-                        break;
-                    }
-                }
-                Ok(Some(join(schema, pieces)?))
+                Ok(Some(join(schema, take_rows(pending, wanted))?))
             }
             Self::Groups { keys, most_rows, schema, incoming, open, rows, bytes, reserved } => {
                 while let Some(batch) = incoming.pop_front() {
@@ -137,6 +124,24 @@ impl Batcher {
             }
         }
     }
+}
+
+/// The first rows of some batches.
+fn take_rows(pending: &mut VecDeque<RecordBatch>, mut wanted: usize) -> Vec<RecordBatch> {
+    let mut pieces = Vec::new();
+    while let Some(batch) = pending.pop_front() {
+        if batch.num_rows() > wanted {
+            pending.push_front(batch.slice(wanted, batch.num_rows() - wanted));
+            pieces.push(batch.slice(0, wanted));
+            break;
+        }
+        wanted -= batch.num_rows();
+        pieces.push(batch);
+        if wanted == 0 {
+            break;
+        }
+    }
+    pieces
 }
 
 /// Room for a group that has so many bytes up to now. It is joined into one batch for its function.

@@ -1,33 +1,29 @@
 //! [`MapExec`]: the one operator of the map family.
 
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
+use datafusion::physical_plan::execution_plan::apply_expression_roots;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
-use datafusion::physical_plan::metrics::MetricsSet;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
-    PlanProperties, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::StreamExt;
 
 use super::{MapStep, StepTask};
 use crate::functions::Compute;
+use crate::physical::StageMetrics;
 use crate::physical::claims;
 use crate::physical::executions::Executions;
 use crate::physical::failures::StageRows;
 use crate::physical::input_order::InputOrder;
+use crate::physical::operator::Operator;
 use crate::physical::read_files::ReadFiles;
 use crate::physical::tasks::{
-    Task, TaskPlan, TaskStream, as_task_plan, execute_tasks, is_ordered, owner_of, properties, task_stream,
-    unmeasured_tasks,
+    Preparation, Task, TaskIdentity, TaskPlan, TaskStream, as_task_plan, execute_tasks, is_ordered, owner_of,
+    planned_blocks, properties, task_stream, unmeasured_tasks,
 };
-use crate::physical::{QueueExec, ReadExec, StageMetrics};
 use crate::runtime::OpId;
 
 /// Runs the tasks of its input through a list of steps, all of them in one go.
@@ -72,7 +68,7 @@ impl MapExec {
     /// The tasks, through all steps.
     fn run_steps(&self, tasks: TaskStream, partition: usize, context: Arc<TaskContext>) -> TaskStream {
         let (steps, log, rows) = (self.steps.clone(), self.stage.failures(), self.rows.join(partition, &context));
-        let (read, owner) = (read_below(&self.input), owner_of(self, &context));
+        let (read, owner) = (self.files(), owner_of(self, &context));
         let run = move |Task { id, mut batches, input }: Task| {
             for (place, step) in steps.iter().enumerate() {
                 let (context, log, owner) = (Arc::clone(&context), Arc::clone(&log), Arc::clone(&owner));
@@ -99,91 +95,53 @@ impl MapExec {
     pub(crate) fn compute(&self) -> &Compute {
         &self.compute
     }
-
-    /// Whether the input belongs to the same stage.
-    pub(crate) fn is_fused(&self) -> bool {
-        self.fused
-    }
 }
 
-/// The read that the tasks of a plan come from, where each is a task of it.
-fn read_below(plan: &Arc<dyn ExecutionPlan>) -> Option<ReadFiles> {
-    if let Some(read) = plan.downcast_ref::<ReadExec>() {
-        Some(read.files())
-    } else if plan.is::<MapExec>() || plan.is::<QueueExec>() {
-        plan.children().first().and_then(|input| read_below(input))
-    } else {
-        None
-    }
-}
-
-impl DisplayAs for MapExec {
-    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match t {
-            DisplayFormatType::TreeRender => writeln!(f, "{}", self.stage_name().replace("->", "->\n")),
-            _ => write!(f, "MapExec: {}{}", self.stage_name(), self.compute),
-        }
-    }
-}
-
-impl ExecutionPlan for MapExec {
-    fn name(&self) -> &str {
+impl Operator for MapExec {
+    fn name(&self) -> &'static str {
         "MapExec"
+    }
+
+    fn describe(&self) -> String {
+        format!("{}{}", self.stage_name(), self.compute)
+    }
+
+    fn describe_in_tree(&self) -> String {
+        self.stage_name().replace("->", "->\n")
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
         &self.properties
     }
 
-    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
-        self.input_order.ordering()
+    fn input_orders(&self) -> Vec<&InputOrder> {
+        vec![&self.input_order]
     }
 
-    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
-        self.input_order.distribution()
-    }
-
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         vec![&self.input]
     }
 
-    fn replace_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-        _options: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let mut plan = Self::new(children.swap_remove(0), self.steps.clone(), self.compute.clone());
+    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        let mut plan = Self::new(inputs.swap_remove(0), self.steps.clone(), self.compute.clone());
         plan.input_order = self.input_order.clone();
         plan.fused = self.fused && as_task_plan(plan.input.as_ref()).is_some();
-        Ok(Arc::new(plan))
+        Ok(plan.into_plan())
     }
 
     fn apply_expressions(
         &self,
         f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        for expression in self.steps.iter().flat_map(|s| s.expressions()) {
-            if f(expression)? == TreeNodeRecursion::Stop {
-                return Ok(TreeNodeRecursion::Stop);
-            }
-        }
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        crate::physical::recompute_children(self, children)
+        apply_expression_roots(self.steps.iter().flat_map(|step| step.expressions()), f)
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         execute_tasks(self, partition, context)
     }
 
-    fn metrics(&self) -> Option<MetricsSet> {
-        Some(self.stage.metrics())
+    fn as_task_plan(&self) -> Option<&dyn TaskPlan> {
+        Some(self)
     }
 
     fn cardinality_effect(&self) -> CardinalityEffect {
@@ -221,5 +179,30 @@ impl TaskPlan for MapExec {
 
     fn is_ordered(&self) -> bool {
         is_ordered(self.input.as_ref())
+    }
+
+    fn identity(&self) -> TaskIdentity<'_> {
+        TaskIdentity::OfInput { input: &self.input, is_whole: true }
+    }
+
+    fn planned_blocks(&self) -> Option<usize> {
+        planned_blocks(&self.input)
+    }
+
+    fn files(&self) -> Option<ReadFiles> {
+        as_task_plan(self.input.as_ref()).and_then(TaskPlan::files)
+    }
+
+    fn compute(&self) -> Option<&Compute> {
+        Some(&self.compute)
+    }
+
+    fn preparation(&self) -> Preparation {
+        let steps = self.steps.clone();
+        Arc::new(move || steps.iter().try_for_each(|step| step.prepare()))
+    }
+
+    fn is_fused(&self) -> bool {
+        self.fused
     }
 }

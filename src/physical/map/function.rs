@@ -38,7 +38,7 @@ pub(crate) struct FunctionStep {
     groups: Option<(Arc<[usize]>, usize)>,
 }
 
-/// What is called, and what is put up with.
+/// What is called, and which failures are tolerated.
 #[derive(Debug, Clone)]
 struct Call {
     operator: &'static str,
@@ -70,13 +70,14 @@ impl FunctionStep {
         self
     }
 
-    /// The same for groups of neighbouring rows with equal values in the columns `keys`, those of more than `most_rows` in pieces.
+    /// The same for groups of neighbouring rows with equal values in the columns `keys`, those of more than `most_rows`
+    /// in pieces.
     pub(crate) fn with_groups(mut self, keys: Vec<usize>, most_rows: usize) -> Self {
         self.groups = Some((keys.into(), most_rows));
         self
     }
 
-    /// The same, which puts up with failures.
+    /// The same, which tolerates failures.
     pub(crate) fn with_failures(mut self, failures: Failures) -> Self {
         self.call = Arc::new(Call { failures, ..self.call.as_ref().clone() });
         self
@@ -146,8 +147,8 @@ impl Call {
         format!("{}({})", self.operator, self.function.name())
     }
 
-    /// Calls the function once. What it returns must be what was planned; the second error is of a function that keeps to
-    /// nothing, for whatever rows.
+    /// Calls the function once. What it returns must be what was planned; the second error is of a function that keeps
+    /// to nothing, for whatever rows.
     async fn once(&self, batch: RecordBatch) -> std::result::Result<RecordBatch, Failed> {
         let rows = batch.num_rows();
         let _under_way = UnderWay::begin();

@@ -39,7 +39,7 @@ pub(crate) struct StepTask {
     pub(crate) id: TaskId,
     /// The context that it runs in.
     pub(crate) context: Arc<TaskContext>,
-    /// What the steps of its stage have put up with.
+    /// Which failures the steps of its stage have tolerated.
     pub(crate) log: Arc<FailureLog>,
     /// Rows of the step, in all tasks of this execution.
     pub(crate) rows: Arc<StepRows>,

@@ -1,15 +1,23 @@
 //! The decisions, without threads or a clock: events go in, grants come out. The simulation drives the same code.
 //!
-//! A worker asks before it starts a task, and before it goes on with one that gave up its resources. Among those who ask,
+//! A worker asks before it starts a task, and before it goes on with one that gave up its resources. Among those who
+//! ask,
 //!
 //! 1. the operator has resources free, of all queries and of its own,
 //! 2. no policy holds it back,
 //! 3. and the one with the shortest out queue comes first; queries take turns by the CPUs that they have.
 //!
-//! **Nothing ever stalls.** Tasks that run depend on nobody: while a task waits until its block is wanted, or until another
-//! stage has made its input, it holds no resources. So when nothing of a query runs, what it waits for cannot come from
-//! within, and the first of those who ask goes on whatever the policies say (Ray's guard, 3.4). A task whose block everybody
-//! waits for, because it is next in order, goes on as soon as there are resources, and so does one whose input has come.
+//! **Nothing ever stalls.** Tasks that run depend on nobody: while a task waits until its block is wanted, or until
+//! another stage has made its input, it holds no resources. So when nothing of a query runs, what it waits for cannot
+//! come from within, and the first of those who ask goes on whatever the policies say (Ray's guard, 3.4). A task whose
+//! block everybody waits for, because it is next in order, goes on as soon as there are resources, and so does one
+//! whose input has come.
+
+mod grants;
+mod status;
+
+pub(super) use grants::Lacking;
+pub(crate) use status::OpStatus;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +26,7 @@ use std::time::Duration;
 use datafusion::common::Result;
 
 use super::allocator::allocate;
-use super::op::{Op, OpId, OpSpec, OpView, Ticket, Wait};
+use super::op::{Op, OpId, OpSpec, OpView, Ticket};
 use super::policies::BackpressurePolicy;
 use super::pool::PoolState;
 use super::resources::Resources;
@@ -47,29 +55,6 @@ impl Ranking {
 
 /// The part of object store memory that queries may use: the rest is for what is read and written.
 const STORE_PART: u64 = 2;
-/// An operator that has given nothing for this long may give a block.
-const IDLE: Duration = Duration::from_secs(10);
-
-/// A query in which nothing has been under way for so long will never end. What is under way is seen at once, so this is for
-/// clocks that jump and machines that halt.
-const STILL: Duration = Duration::from_secs(10);
-
-/// What an operator waits for of which nobody asks for anything that it could get.
-fn idle_wait(op: &Op) -> Wait {
-    let waits_for_actors = op.pool.as_ref().is_some_and(|pool| pool.state.in_flight > op.open());
-    if waits_for_actors && op.most_tasks().is_some_and(|most| op.open() >= most) {
-        Wait::Actors
-    } else if op.open() > op.running + op.awaiting_input {
-        // Tasks that neither run nor ask nor wait for their input wait until their blocks are taken.
-        Wait::Consumer
-    } else {
-        Wait::Input
-    }
-}
-
-/// A resource that is missing, how much of it is wanted, and how much there is.
-pub(super) type Lacking = (String, u64, u64);
-
 #[derive(Debug)]
 pub(super) struct Core {
     total: Resources,
@@ -92,35 +77,6 @@ struct Query {
     last_grant: u64,
     /// Whether budgets are of what operators used before.
     stale: bool,
-}
-
-/// What a query waits for, for people.
-#[derive(Debug, Clone)]
-pub(crate) struct OpStatus {
-    pub(crate) query: u64,
-    /// Who takes its blocks, where the scheduler knows.
-    pub(crate) consumer: Option<OpId>,
-    /// Time in which policies held it back, whether or not it ran something meanwhile.
-    pub(crate) held_back: BTreeMap<&'static str, Duration>,
-    /// The most tasks that ran at once.
-    pub(crate) most_running: usize,
-    /// For how long it has run nothing.
-    pub(crate) idle: Duration,
-    pub(crate) name: String,
-    pub(crate) needs: Resources,
-    pub(crate) running: usize,
-    pub(crate) paused: usize,
-    pub(crate) waiting: usize,
-    pub(crate) finished: usize,
-    pub(crate) produced_blocks: usize,
-    pub(crate) produced_bytes: u64,
-    pub(crate) queued_blocks: usize,
-    pub(crate) queued_bytes: u64,
-    pub(crate) held_bytes: u64,
-    pub(crate) actors: Option<PoolState>,
-    pub(crate) wait: Option<Wait>,
-    pub(crate) ran: Duration,
-    pub(crate) waited: BTreeMap<Wait, Duration>,
 }
 
 impl Core {
@@ -318,8 +274,8 @@ impl Core {
         self.ops.get_mut(&id).and_then(|op| op.pool.as_mut()).map_or(0, |pool| pool.change(queued, room, now))
     }
 
-    /// Actors of an operator for which there are resources, and which it could keep busy: more than the slowest operator of
-    /// the plan can follow are no use.
+    /// Actors of an operator for which there are resources, and which it could keep busy: more than the slowest
+    /// operator of the plan can follow are no use.
     fn room_for_actors(&self, id: OpId) -> usize {
         let Some((op, query)) = self.ops.get(&id).and_then(|op| Some((op, self.queries.get(&op.query)?))) else {
             return 0;
@@ -422,250 +378,5 @@ impl Core {
             self.give_back(query, &needs);
         }
         self.progress(id, now);
-    }
-
-    /// The next worker that may go on, as long as there is one.
-    pub(super) fn next_grant(&mut self, now: Duration) -> Option<(OpId, Ticket)> {
-        let mut queries: Vec<_> = self.queries.iter().map(|(id, q)| (q.used.milli_cpus, q.last_grant, *id)).collect();
-        // None starves: the one that has least comes first, and then the one that waits longest.
-        queries.sort_unstable();
-        queries.into_iter().find_map(|(.., query)| self.next_grant_of(query, now))
-    }
-
-    fn next_grant_of(&mut self, query: u64, now: Duration) -> Option<(OpId, Ticket)> {
-        let ids = self.queries.get(&query)?.ops.clone();
-        // How many tasks an operator has at most is a promise, which nothing overrides.
-        let may_start = |op: &Op| !op.waiting.is_empty() && op.most_tasks().is_none_or(|most| op.open() < most);
-        let asking = |op: &Op| may_start(op) || !op.parked.is_empty() || !op.urgent.is_empty();
-        // Urgent, rank, depth, start rather than resume.
-        if ids.iter().any(|id| asking(&self.ops[id])) {
-            self.divide(query);
-        }
-        let mut best: Option<((bool, u64, usize, bool), OpId)> = None;
-        // What may only start because nobody else uses the processors.
-        let mut idle: Option<((u64, usize), OpId)> = None;
-        let mut first: Option<((u64, usize, bool), OpId)> = None;
-        let mut waits = Vec::new();
-        for id in &ids {
-            let op = &self.ops[id];
-            if !asking(op) {
-                waits.push((*id, Some(idle_wait(op))));
-                continue;
-            }
-            if let Some(lacking) = self.lacking(op) {
-                waits.push((*id, Some(Wait::Resources(lacking))));
-                continue;
-            }
-            let view = OpView::new(*id, &self.ops);
-            let rank = self.rank(op);
-            let starts = op.urgent.is_empty() && op.parked.is_empty();
-            if self.is_wanted(op) && first.is_none_or(|(key, _)| (rank, op.depth, starts) < key) {
-                first = Some(((rank, op.depth, starts), *id));
-            }
-            // What is parked goes first: a task that ends frees its input.
-            let refusals = [
-                (!op.urgent.is_empty()).then_some(None),
-                (!op.parked.is_empty()).then(|| self.output_refusal(view)),
-                may_start(op).then(|| self.start_refusal(view)),
-            ];
-            let granted = refusals.iter().position(|refusal| *refusal == Some(None));
-            match granted {
-                Some(place) => {
-                    waits.push((*id, None));
-                    let key = (place > 0, rank, op.depth, place == 2);
-                    if best.is_none_or(|(other, _)| key < other) {
-                        best = Some((key, *id));
-                    }
-                }
-                None => {
-                    let may_start = may_start(op) && self.start_refusal(view.with_idle_processors()).is_none();
-                    if may_start && idle.is_none_or(|(key, _)| (rank, op.depth) < key) {
-                        idle = Some(((rank, op.depth), *id));
-                    }
-                    waits.push((*id, refusals.into_iter().flatten().flatten().next()));
-                }
-            }
-        }
-        let granted = best.map(|((.., start), id)| (start, id)).or(idle.map(|(_, id)| (true, id)));
-        for (id, wait) in waits {
-            self.note_wait(id, wait.filter(|_| granted.is_none_or(|(_, granted)| granted != id)), now);
-        }
-        if let Some((start, id)) = granted {
-            return self.grant(id, start, now);
-        }
-        // Nothing of the query runs, so nothing would ever change: policies give way.
-        let runs = ids.iter().any(|id| self.ops[id].running > 0);
-        let ((.., start), id) = first.filter(|_| !runs)?;
-        self.grant(id, start, now)
-    }
-
-    fn note_wait(&mut self, id: OpId, wait: Option<Wait>, now: Duration) {
-        if let Some(op) = self.ops.get_mut(&id).filter(|op| op.wait != wait) {
-            op.touch(now);
-            op.wait = wait;
-        }
-    }
-
-    fn grant(&mut self, id: OpId, start: bool, now: Duration) -> Option<(OpId, Ticket)> {
-        let op = self.ops.get_mut(&id)?;
-        op.touch(now);
-        let ticket = match start {
-            true => op.waiting.pop_front(),
-            false => op.urgent.pop_front().or_else(|| op.parked.pop_front()),
-        }?;
-        op.started += usize::from(start);
-        op.running += 1;
-        op.most_running = op.most_running.max(op.running);
-        let (query, needs) = (op.query, op.spec.needs.clone());
-        self.used = self.used.plus(&needs);
-        let grants = self.next_number();
-        if let Some(query) = self.queries.get_mut(&query) {
-            query.used = query.used.plus(&needs);
-            query.progress = now;
-            query.last_grant = grants;
-            query.stale = true;
-        }
-        Some((id, ticket))
-    }
-
-    fn rank(&self, op: &Op) -> u64 {
-        match self.ranking {
-            Ranking::OutQueue => op.queued_bytes,
-            Ranking::Memory => op.output_bytes() + op.task_bytes() * op.open() as u64,
-        }
-    }
-
-    /// Whether somebody waits for what comes of the operator in the end.
-    fn is_wanted(&self, op: &Op) -> bool {
-        let mut at = op;
-        for _ in 0..=self.ops.len() {
-            match at.spec.consumer.and_then(|consumer| self.ops.get(&consumer)) {
-                Some(consumer) => at = consumer,
-                None => break,
-            }
-        }
-        at.consumer_waits || at.spec.feeds_all_to_all
-    }
-
-    /// The resource that is missing for one more task.
-    fn lacking(&self, op: &Op) -> Option<String> {
-        let query = self.queries.get(&op.query)?;
-        let own = Resources { custom: self.total.custom.clone(), ..query.limits.clone() };
-        // There may be less than when the operator was added: a task then still runs, alone.
-        let needs = Resources {
-            milli_cpus: op.spec.needs.milli_cpus.min(self.total.milli_cpus),
-            memory: op.spec.needs.memory.min(self.total.memory),
-            ..op.spec.needs.clone()
-        };
-        let lacking = needs.lacking(&self.total.minus(&self.used));
-        lacking.or_else(|| needs.lacking(&own.minus(&query.used))).map(|(name, ..)| name)
-    }
-
-    /// An operator of a query whose tasks ask for what there is no longer, however long they wait: its name, and what
-    /// it lacks.
-    pub(super) fn impossible(&self, query: u64) -> Option<(String, Lacking)> {
-        let asks = |op: &&Op| !op.waiting.is_empty() || !op.parked.is_empty() || !op.urgent.is_empty();
-        let mut ops = self.ops.values().filter(|op| op.query == query).filter(asks);
-        ops.find_map(|op| {
-            let needs = Resources { milli_cpus: 0, memory: 0, ..op.spec.needs.clone() };
-            needs.lacking(&self.total).map(|lacking| (op.spec.name.clone(), lacking))
-        })
-    }
-
-    fn start_refusal(&self, view: OpView<'_>) -> Option<Wait> {
-        let refused = self.policies.iter().find(|policy| !policy.can_start(view));
-        refused.map(|policy| Wait::Backpressure(policy.name()))
-    }
-
-    /// Why the operator's tasks may give nothing.
-    fn output_refusal(&self, view: OpView<'_>) -> Option<Wait> {
-        let refused = self.policies.iter().find(|policy| policy.output_bytes(view) == Some(0))?;
-        let op = view.op();
-        let starving = match view.consumer() {
-            None => op.consumer_waits && op.queued_blocks == 0,
-            Some(consumer) => consumer.open_tasks() == 0 && op.queued_blocks == 0,
-        };
-        let idle = op.since.saturating_sub(op.last_output) > IDLE && op.queued_blocks == 0;
-        (!starving && !idle).then(|| Wait::Backpressure(refused.name()))
-    }
-
-    /// Whether any task of a query runs.
-    pub(super) fn runs(&self, query: u64) -> bool {
-        self.ops.values().any(|op| op.query == query && op.running > 0)
-    }
-
-    /// For how long a query has waited for nothing but itself, where that is so: all that it reads is known here, its
-    /// blocks are waited for, and for so long nothing has come. `quiet` is the time in which nothing was under way elsewhere.
-    pub(super) fn waits_for_itself(&self, query: u64, quiet: Duration, now: Duration) -> Option<Duration> {
-        let is_closed = |op: &Op| !op.spec.waits_outside && (op.spec.consumer.is_some() || op.consumer_waits);
-        let waits = now.saturating_sub(self.last_progress(query)?).min(quiet);
-        let all_closed = self.ops.values().filter(|op| op.query == query).all(is_closed);
-        (waits >= STILL && all_closed).then_some(waits)
-    }
-
-    /// When something last happened in a query.
-    pub(super) fn last_progress(&self, query: u64) -> Option<Duration> {
-        self.queries.get(&query).map(|query| query.progress)
-    }
-
-    /// The operators of all queries as they stand.
-    pub(super) fn statuses(&self, now: Duration) -> Vec<OpStatus> {
-        self.ops.keys().filter_map(|id| self.status(*id, now)).collect()
-    }
-
-    /// An operator as it stands.
-    pub(super) fn status(&self, id: OpId, now: Duration) -> Option<OpStatus> {
-        let status = |op: &Op| {
-            let passed = now.saturating_sub(op.since);
-            let (mut ran, mut waited, mut held_back) = (op.ran, op.waited.clone(), op.held_back.clone());
-            match &op.wait {
-                _ if op.running > 0 => ran += passed,
-                Some(wait) => *waited.entry(wait.clone()).or_default() += passed,
-                None => {}
-            }
-            if let Some(Wait::Backpressure(policy)) = op.wait {
-                *held_back.entry(policy).or_default() += passed;
-            }
-            OpStatus {
-                query: op.query,
-                consumer: op.spec.consumer,
-                held_back,
-                most_running: op.most_running,
-                idle: if op.running > 0 { Duration::ZERO } else { now.saturating_sub(op.idle_since) },
-                name: op.spec.name.clone(),
-                needs: op.spec.needs.clone(),
-                running: op.running,
-                paused: op.open() - op.running,
-                waiting: op.waiting.len(),
-                finished: op.finished,
-                produced_blocks: op.produced_blocks,
-                produced_bytes: op.produced_bytes,
-                queued_blocks: op.queued_blocks,
-                queued_bytes: op.queued_bytes,
-                held_bytes: op.held_bytes,
-                actors: op.pool.as_ref().map(|pool| pool.state),
-                wait: op.wait.clone(),
-                ran,
-                waited,
-            }
-        };
-        self.ops.get(&id).map(status)
-    }
-
-    /// What each operator of a query waits for, as one line.
-    pub(super) fn explain(&self, query: u64, now: Duration) -> String {
-        let of_query = self.statuses(now).into_iter().filter(|op| op.query == query);
-        let parts: Vec<_> = of_query
-            .map(|op| {
-                let wait =
-                    op.wait.as_ref().filter(|_| op.running == 0).map_or("running".to_owned(), ToString::to_string);
-                let queued = op.queued_blocks;
-                format!(
-                    "{} is {wait} ({} tasks run, {} are paused, {} ask, {queued} blocks queued)",
-                    op.name, op.running, op.paused, op.waiting
-                )
-            })
-            .collect();
-        format!("{}; free: {} of {}", parts.join("; "), self.total.minus(&self.used), self.total)
     }
 }

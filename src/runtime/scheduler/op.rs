@@ -268,8 +268,9 @@ impl<'a> OpView<'a> {
         self.op().task_bytes()
     }
 
-    /// Whether one more task is within what the operator may use, by the reservation of resources. CPUs and GPUs that are
-    /// reserved for others count only if these ask for them: they are free again when the task ends, while memory is held.
+    /// Whether one more task is within what the operator may use, by the reservation of resources. CPUs and GPUs that
+    /// are reserved for others count only if these ask for them: they are free again when the task ends, while memory
+    /// is held.
     pub fn task_is_within_budget(&self) -> bool {
         let op = self.op();
         let needed = op.spec.needs.amounts().with_bytes(op.task_bytes());

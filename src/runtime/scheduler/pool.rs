@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Tasks per actor from which a pool grows, running and waiting ones. At most one in eight places of an actor is then free.
+/// Tasks per actor from which a pool grows, running and waiting ones. At most one in eight places of an actor is then
+/// free.
 const GROW_AT: f64 = 1.75;
 const GROW_AT_PART: f64 = 0.875;
 /// Tasks per actor up to which a pool shrinks.

@@ -5,8 +5,8 @@ use std::fmt;
 
 use crate::config::ByteSize;
 
-/// An amount of each resource. CPUs and GPUs are logical and counted in thousandths: they say how many tasks run at once,
-/// not how fast.
+/// An amount of each resource. CPUs and GPUs are logical and counted in thousandths: they say how many tasks run at
+/// once, not how fast.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resources {
     /// Thousandths of a CPU.

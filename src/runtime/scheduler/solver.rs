@@ -13,8 +13,8 @@ pub(super) struct Load {
     pub(super) most: Option<usize>,
 }
 
-/// Tasks of each operator at once at which none is faster than the slowest. The slowest is bounded by its own `most`, or
-/// all of them by `limits`.
+/// Tasks of each operator at once at which none is faster than the slowest. The slowest is bounded by its own `most`,
+/// or all of them by `limits`.
 pub(super) fn slots(limits: Amounts, loads: &[Load]) -> Vec<f64> {
     let by_tasks = loads.iter().map(|load| load.most.map_or(f64::INFINITY, |most| most as f64 / load.work));
     let by_resource = limits.0.iter().enumerate().map(|(resource, limit)| {

@@ -20,7 +20,7 @@ use futures::TryStreamExt;
 use super::stored::{Contents, StoredTable};
 use super::unique::check_unique;
 use crate::block::Block;
-use crate::physical::{BlockTarget, StoreExec, block_batches};
+use crate::physical::{BlockTarget, Operator, StoreExec, block_batches};
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 
 /// Blocks up to this many bytes are joined when rows come a few at a time.
@@ -35,7 +35,8 @@ pub(crate) enum Change {
     Overwrite,
     /// They are what stays; those that do not are reported. More columns than the table has are left out.
     Delete,
-    /// They are all rows of the table. The column after those of the table says which of them the statement has changed.
+    /// They are all rows of the table. The column after those of the table says which of them the statement has
+    /// changed.
     Update,
 }
 
@@ -95,7 +96,7 @@ impl TableProvider for TableChange {
         };
         let before = self.before.clone().unwrap_or_else(|| self.table.contents());
         let target = Planned { table: self.table.clone(), change: self.change, before, state: state.clone() };
-        Ok(Arc::new(StoreExec::new(input, Arc::new(target))))
+        Ok(StoreExec::new(input, Arc::new(target)).into_plan())
     }
 }
 

@@ -104,8 +104,8 @@ impl SpilledBlock {
         Ok(Block::new(Arc::clone(schema), batches))
     }
 
-    /// Reads the batch at the first of `indices` back, with those of the next that lie behind it. Uncompressed columns stay where
-    /// they were read to.
+    /// Reads the batch at the first of `indices` back, with those of the next that lie behind it. Uncompressed columns
+    /// stay where they were read to.
     pub(in crate::store) fn read_first(&self, indices: &[usize]) -> Result<Vec<RecordBatch>> {
         let Some(Extent { offset, length, .. }) = indices.first().map(|index| self.batches[*index]) else {
             return Ok(Vec::new());
@@ -149,7 +149,8 @@ impl SpilledBlock {
     }
 }
 
-/// The batch of a message. Whether texts are UTF-8 and offsets in order is not looked at: that takes a fourth of a restore.
+/// The batch of a message. Whether texts are UTF-8 and offsets in order is not looked at: that takes a fourth of a
+/// restore.
 #[expect(unsafe_code, reason = "the checksum has told that these are the bytes that were written")]
 fn decode_message(schema: &SchemaRef, bytes: &Buffer) -> std::result::Result<Option<RecordBatch>, ArrowError> {
     // A marker, the length of the metadata, and these.

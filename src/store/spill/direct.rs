@@ -1,5 +1,5 @@
-//! Files that the operating system keeps no copy of. What is spilled is read once, and there is more of it than memory: copies in
-//! the page cache only take time, and room from those that help.
+//! Files that the operating system keeps no copy of. What is spilled is read once, and there is more of it than memory:
+//! copies in the page cache only take time, and room from those that help.
 //!
 //! Direct writes take whole pages, so a file ends with a page that is written again when more follows.
 
@@ -16,7 +16,8 @@ use crate::disk::{PAGE, Pages, open_direct};
 
 /// Bytes that are written at once.
 const WRITE_BYTES: usize = 1 << 20;
-/// A read of fewer bytes than this takes longer to reach the disk than to be copied from the page cache, which reads ahead.
+/// A read of fewer bytes than this takes longer to reach the disk than to be copied from the page cache, which reads
+/// ahead.
 const LEAST_READ: usize = 256 << 10;
 
 #[derive(Debug)]
@@ -36,7 +37,8 @@ struct End {
 impl DirectFile {
     /// A new file. Fails with `InvalidInput` where the file system has no direct access.
     pub(super) fn create(path: &Path) -> Result<Self> {
-        // It is opened anew for each write and read, of mebibytes: there can be more files than a process may hold open.
+        // It is opened anew for each write and read, of mebibytes: there can be more files than a process may hold
+        // open.
         let file = open_direct(OpenOptions::new().create_new(true).write(true), path)?;
         // What comes first takes the place of this. It tells whether the device takes pages of this size.
         let mut pages = Pages::with_capacity(PAGE);

@@ -13,7 +13,8 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
-use super::disk::{Appends, Disk, DiskFile, LocalDisk};
+use super::disk::{Appends, Disk, DiskFile};
+use super::local_disk::LocalDisk;
 use super::sweep::{Note, PREFIX, sweep};
 use crate::config::ByteSize;
 use crate::disk::LockedDirectory;

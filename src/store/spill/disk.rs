@@ -4,15 +4,9 @@ use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, IoSlice, Read, Result, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Instant;
 
 use datafusion::arrow::buffer::Buffer;
 use parking_lot::Mutex;
-
-#[cfg(unix)]
-use super::direct::DirectFile;
-use crate::disk::{Pace, Way};
 
 /// How what is appended to a file comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,69 +35,16 @@ pub(in crate::store) trait DiskFile: Debug + Send + Sync {
     fn rest(&self) {}
 }
 
-/// The operating system's. Of large appends it learns whether they are faster through the page cache or past it.
-#[derive(Debug, Default)]
-pub(in crate::store) struct LocalDisk {
-    pace: Arc<Pace>,
-}
-
-impl Disk for LocalDisk {
-    fn create(&self, path: &Path, appends: Appends) -> Result<Box<dyn DiskFile>> {
-        if appends == Appends::Any {
-            return Ok(Box::new(BufferedFile::create(path)?));
-        }
-        let timed = |way, file| Box::new(TimedFile { way, file, pace: Arc::clone(&self.pace) });
-        #[cfg(unix)]
-        if self.pace.next() == Way::Direct {
-            match DirectFile::create(path) {
-                Ok(file) => return Ok(timed(Way::Direct, Box::new(file))),
-                Err(e) if e.kind() == ErrorKind::InvalidInput => {
-                    self.pace.direct_is_impossible();
-                    // It may have been created before that was found out.
-                    let _gone = std::fs::remove_file(path);
-                }
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(timed(Way::Buffered, Box::new(BufferedFile::create(path)?)))
-    }
-}
-
-/// A file of whose writes the pace is taken.
-#[derive(Debug)]
-struct TimedFile {
-    way: Way,
-    file: Box<dyn DiskFile>,
-    pace: Arc<Pace>,
-}
-
-impl DiskFile for TimedFile {
-    fn append(&self, parts: &[&[u8]]) -> Result<()> {
-        let begin = Instant::now();
-        self.file.append(parts)?;
-        self.pace.wrote(self.way, parts.iter().map(|part| part.len()).sum(), begin.elapsed());
-        Ok(())
-    }
-
-    fn read_at(&self, offset: u64, length: usize) -> Result<Buffer> {
-        self.file.read_at(offset, length)
-    }
-
-    fn rest(&self) {
-        self.file.rest();
-    }
-}
-
 /// A file that is written through one handle and read through others, which have places of their own.
 #[derive(Debug)]
-struct BufferedFile {
+pub(super) struct BufferedFile {
     path: PathBuf,
     /// Open while something is appended.
     append: Mutex<Option<File>>,
 }
 
 impl BufferedFile {
-    fn create(path: &Path) -> Result<Self> {
+    pub(super) fn create(path: &Path) -> Result<Self> {
         let append = OpenOptions::new().create_new(true).append(true).open(path)?;
         Ok(Self { path: path.to_owned(), append: Mutex::new(Some(append)) })
     }
@@ -156,7 +97,9 @@ pub(super) fn read_buffered(path: &Path, offset: u64, length: usize) -> Result<B
 pub(in crate::store) mod faulty {
     //! A disk that fails on command.
 
+    use super::super::local_disk::LocalDisk;
     use super::*;
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
     /// What goes wrong from now on.

@@ -1,5 +1,5 @@
-//! What the process needs for more data than memory, as the kernel counts it. `benches/memory.rs` measures more, on more
-//! data.
+//! What the process needs for more data than memory, as the kernel counts it. `benches/memory.rs` measures more, on
+//! more data.
 #![cfg(target_os = "linux")]
 
 mod at_once;

@@ -1,6 +1,6 @@
-//! Queries over data that is larger than memory, and a harness that measures from outside what a process needs for them:
-//! the tool runs as a child, and the kernel says how large it was. `tests/integration/memory/mod.rs` runs a part of them
-//! as tests, `benches/memory.rs` all of them at several limits.
+//! Queries over data that is larger than memory, and a harness that measures from outside what a process needs for
+//! them: the tool runs as a child, and the kernel says how large it was. `tests/integration/memory/mod.rs` runs a part
+//! of them as tests, `benches/memory.rs` all of them at several limits.
 
 #[path = "more_scenarios.rs"]
 mod more_scenarios;
@@ -27,8 +27,8 @@ const LARGEST_OVERHEAD: u64 = 2 << 30;
 /// What the tool says when it does not start a query because the limit is too low for it.
 const REFUSAL: &str = "needs at least";
 
-/// Operators that keep what they need in memory, whatever the limit: windows over whole partitions, and aggregates whose
-/// values grow with their groups.
+/// Operators that keep what they need in memory, whatever the limit: windows over whole partitions, and aggregates
+/// whose values grow with their groups.
 const UNSPILLABLE: [&str; 2] = ["WindowAggExec", "FinalHashAggregateStream"];
 
 /// Lines of a result that are kept to be shown when results differ.
@@ -410,8 +410,8 @@ pub(crate) struct Harness {
 }
 
 impl Harness {
-    /// Inputs are kept in the directory `data`; `scratch` is for what runs write. Without `threads` the tool takes as many
-    /// as the machine has.
+    /// Inputs are kept in the directory `data`; `scratch` is for what runs write. Without `threads` the tool takes as
+    /// many as the machine has.
     pub(crate) fn new(tool: &Path, data: &Path, scratch: &Path, threads: Option<u16>) -> Self {
         Self { tool: tool.into(), data: data.into(), scratch: scratch.into(), threads, unlimited: HashMap::new() }
     }

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn thousand(context: &DataContext, function: FunctionRef, options: MapOptions) -> Dataset {
     let schema = context.range(1).unwrap().schema();
     let options = MapOptions { schema: Some(schema), name: Some("f".to_owned()), ..options };
-    context.range_in_blocks(1000, 10).unwrap().map_batches(function, options).unwrap()
+    context.range_in_blocks(1000, 10).unwrap().map_batches_with(function, options).unwrap()
 }
 
 async fn run(ds: &Dataset) -> Result<Vec<RecordBatch>> {
@@ -90,10 +90,10 @@ async fn bad_rows_are_diverted_with_the_error_the_file_and_the_row() {
     let context = context();
     context.range_in_blocks(1000, 10).unwrap().write_parquet(path, WriteOptions::default()).await.unwrap();
     for compute in ["tasks", "actors(2)"] {
-        let one_each = ReadOptions { override_num_blocks: Some(10), ..Default::default() };
-        let ds = context.read_parquet(path, one_each).await.unwrap();
+        let one_each = ReadParquetOptions { override_num_blocks: Some(10), ..Default::default() };
+        let ds = context.read_parquet_with(path, one_each).await.unwrap();
         let options = MapOptions { compute: compute.parse().unwrap(), ..on_error(OnError::Divert("bad".to_owned())) };
-        let ds = ds.map_batches(fails_for_every(100), options).unwrap();
+        let ds = ds.map_batches_with(fails_for_every(100), options).unwrap();
         assert_eq!(run(&ds).await.unwrap().iter().map(RecordBatch::num_rows).sum::<usize>(), 990);
         let bad = run(&context.diverted("bad").unwrap()).await.unwrap();
         assert_eq!(ints(&bad, "id"), (0..10).map(|i| i * 100 + 99).collect::<Vec<_>>());
@@ -101,8 +101,8 @@ async fn bad_rows_are_diverted_with_the_error_the_file_and_the_row() {
         assert!(text.iter().all(|row| row.contains("is bad") && row.contains(".parquet|99|")), "{text:?}");
     }
     // Tasks of several files become tasks of one; one file in several tasks counts its rows through.
-    let few = ReadOptions { override_num_blocks: Some(2), ..Default::default() };
-    let many_files = context.read_parquet(path, few).await.unwrap();
+    let few = ReadParquetOptions { override_num_blocks: Some(2), ..Default::default() };
+    let many_files = context.read_parquet_with(path, few).await.unwrap();
     let other = tempfile::tempdir().unwrap();
     let file = other.path().join("one.parquet");
     let rows: Vec<_> = (0..1000).map(|id| format!("({id})")).collect();
@@ -112,13 +112,13 @@ async fn bad_rows_are_diverted_with_the_error_the_file_and_the_row() {
         file.display()
     );
     run(&context.sql(&sql).await.unwrap()).await.unwrap();
-    let parts = ReadOptions { override_num_blocks: Some(4), ..Default::default() };
-    let one_file = context.read_parquet(file.to_str().unwrap(), parts).await.unwrap();
+    let parts = ReadParquetOptions { override_num_blocks: Some(4), ..Default::default() };
+    let one_file = context.read_parquet_with(file.to_str().unwrap(), parts).await.unwrap();
     for (ds, expected) in [(many_files, vec![99; 10]), (one_file, (0..10).map(|i| i * 100 + 99).collect())] {
         for compute in ["tasks", "actors(2)"] {
             let divert = on_error(OnError::Divert("bad".to_owned()));
             let options = MapOptions { compute: compute.parse().unwrap(), ..divert };
-            run(&ds.clone().map_batches(fails_for_every(100), options).unwrap()).await.unwrap();
+            run(&ds.clone().map_batches_with(fails_for_every(100), options).unwrap()).await.unwrap();
             let bad = context.sql("SELECT id, CAST(_row AS BIGINT) AS row FROM diverted('bad')").await.unwrap();
             let bad = run(&bad).await.unwrap();
             assert_eq!(ints(&bad, "id"), (0..10).map(|i| i * 100 + 99).collect::<Vec<_>>());
@@ -312,8 +312,8 @@ async fn files_that_cannot_be_read_are_lost_blocks_if_that_is_allowed() {
     std::fs::write(file, "id\n1\nnot a number\n").unwrap();
     for (most, succeeds) in [(Some(0), false), (Some(1), true)] {
         let context = context_with(2, |options| options.max_errored_blocks = MaxErroredBlocks(most));
-        let many = ReadOptions { override_num_blocks: Some(10), ..Default::default() };
-        let read = context.read_csv(path, many).await.unwrap();
+        let many = ReadCsvOptions { override_num_blocks: Some(10), ..Default::default() };
+        let read = context.read_csv_with(path, many).await.unwrap();
         let typed = read.with_column("id", datafusion::prelude::cast(col("id"), arrow::datatypes::DataType::Int64));
         match run(&typed.unwrap()).await {
             Ok(rows) => {
@@ -337,8 +337,8 @@ async fn a_file_without_a_footer_is_a_lost_block_and_the_others_are_read() {
     std::fs::write(&file, "not parquet").unwrap();
     for (most, succeeds) in [(Some(0), false), (Some(1), true)] {
         let context = context_with(2, |options| options.max_errored_blocks = MaxErroredBlocks(most));
-        let few = ReadOptions { override_num_blocks: Some(2), ..Default::default() };
-        let read = context.read_parquet(path, few).await.unwrap();
+        let few = ReadParquetOptions { override_num_blocks: Some(2), ..Default::default() };
+        let read = context.read_parquet_with(path, few).await.unwrap();
         match run(&read).await {
             Ok(rows) => {
                 assert!(succeeds && ints(&rows, "id") == (0..900).collect::<Vec<_>>());
@@ -407,7 +407,7 @@ async fn async_functions_fail_like_others() {
     let rows = run(&thousand(&context, picky(), tens)).await.unwrap();
     assert_eq!(ints(&rows, "id"), (0..1000).filter(|id| id % 100 < 90).collect::<Vec<i64>>());
     let error =
-        context.range(10).unwrap().map_batches(Ok, MapOptions { max_concurrency: Some(4), ..Default::default() });
+        context.range(10).unwrap().map_batches_with(Ok, MapOptions { max_concurrency: Some(4), ..Default::default() });
     assert!(error.unwrap_err().to_string().contains("max_concurrency is for async functions"));
 }
 
@@ -472,7 +472,7 @@ async fn reads_that_are_stages_of_their_own_take_half_a_cpu() {
         // Reads end when as many of them run as two CPUs are enough for.
         let meets = Meets { tasks: 16, barrier: Arc::new(tokio::sync::Barrier::new(at_once)) };
         let ds = context.read_datasource(Arc::new(meets), None).unwrap();
-        let ds = ds.map_batches(Ok, MapOptions::default()).unwrap();
+        let ds = ds.map_batches(Ok).unwrap();
         assert_eq!(ints(&run(&ds).await.unwrap(), "id").len(), 16);
     }
 }
@@ -489,11 +489,11 @@ async fn a_budget_that_is_used_up_ends_the_query_even_where_tasks_may_give_up() 
 async fn one_name_is_for_rows_of_one_kind() {
     let context = context();
     let divert = || on_error(OnError::Divert("bad".to_owned()));
-    let hashed = context.range(100).unwrap().map_batches("row_hash", divert()).unwrap();
-    let error = run(&hashed.map_batches("identity", divert()).unwrap()).await.unwrap_err().to_string();
+    let hashed = context.range(100).unwrap().map_batches_with("row_hash", divert()).unwrap();
+    let error = run(&hashed.map_batches_with("identity", divert()).unwrap()).await.unwrap_err().to_string();
     assert!(error.contains("divert rows with different columns to 'bad'"), "{error}");
     let taken =
-        context.sql("SELECT id AS _row FROM range(5)").await.unwrap().map_batches("identity", divert()).unwrap();
+        context.sql("SELECT id AS _row FROM range(5)").await.unwrap().map_batches_with("identity", divert()).unwrap();
     let error = run(&taken).await.unwrap_err().to_string();
     assert!(error.contains("rows with a column '_row' cannot be diverted"), "{error}");
 }
@@ -505,7 +505,7 @@ async fn errors_of_the_input_are_no_reason_for_a_step_to_give_up() {
     let functions: [(&str, FunctionRef); 2] =
         [("sync", blockyard::from_closure(Ok)), ("async", from_async("keep", |batch| async move { Ok(batch) }))];
     for (name, function) in functions {
-        let ds = context.sql(query).await.unwrap().map_batches(function, MapOptions::default()).unwrap();
+        let ds = context.sql(query).await.unwrap().map_batches(function).unwrap();
         let error = run(&ds).await.expect_err(name).to_string();
         assert!(error.to_lowercase().contains("divide by zero"), "{name}: {error}");
     }

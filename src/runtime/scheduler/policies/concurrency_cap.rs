@@ -14,8 +14,8 @@ const FALLING: f64 = 0.1;
 /// The controller leaves an operator alone as long as it has this part of its bytes left.
 const PLENTY: f64 = 0.1;
 
-/// At most `concurrency` tasks. The adaptive form also takes a task away when the out queue is longer than usual, and gives
-/// one more when it is shorter, by an exponentially weighted mean of its bytes.
+/// At most `concurrency` tasks. The adaptive form also takes a task away when the out queue is longer than usual, and
+/// gives one more when it is shorter, by an exponentially weighted mean of its bytes.
 #[derive(Debug, Default)]
 pub struct ConcurrencyCap {
     levels: Option<Mutex<HashMap<OpId, Level>>>,

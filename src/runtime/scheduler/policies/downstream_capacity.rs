@@ -6,8 +6,8 @@ use super::BackpressurePolicy;
 /// The part of its bytes that an operator may use whatever its consumer does.
 const PLENTY: f64 = 0.5;
 
-/// Ray's `DownstreamCapacityBackpressurePolicy`: holds an operator back when the blocks that wait for its consumer are more
-/// than `ratio` times those that the consumer works on.
+/// Ray's `DownstreamCapacityBackpressurePolicy`: holds an operator back when the blocks that wait for its consumer are
+/// more than `ratio` times those that the consumer works on.
 #[derive(Debug, Clone, Copy)]
 pub struct DownstreamCapacity {
     ratio: f64,

@@ -1,5 +1,5 @@
-//! What holds operators back: one policy per file. A policy is asked before a task starts and before a task gives a block;
-//! the strictest counts. That nothing ever stalls does not depend on policies: see the core.
+//! What holds operators back: one policy per file. A policy is asked before a task starts and before a task gives a
+//! block; the strictest counts. That nothing ever stalls does not depend on policies: see the core.
 
 mod concurrency_cap;
 mod downstream_capacity;
@@ -15,7 +15,8 @@ pub use resource_budget::ResourceBudget;
 
 use super::op::OpView;
 
-/// Decides when operators are held back. Called often, from whatever thread ends a task: must be quick, and must not wait.
+/// Decides when operators are held back. Called often, from whatever thread ends a task: must be quick, and must not
+/// wait.
 pub trait BackpressurePolicy: Debug + Send + Sync {
     /// What stats and messages call it.
     fn name(&self) -> &'static str;

@@ -1,5 +1,5 @@
-//! The scheduler under a virtual clock: random plans, resources, block sizes, speeds, failures and consumers. Everything
-//! follows from the seed, so that a seed that fails shows the same again.
+//! The scheduler under a virtual clock: random plans, resources, block sizes, speeds, failures and consumers.
+//! Everything follows from the seed, so that a seed that fails shows the same again.
 
 mod barriers;
 mod scenarios;

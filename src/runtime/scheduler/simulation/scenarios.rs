@@ -225,7 +225,7 @@ fn a_pool_grows_with_the_backlog() {
     let ops = &world.queries[0].ops;
     assert_eq!((ops[1].most_open, ops[1].most_actors), (8, 8));
     assert!(ops[2].most_actors < 8, "{} actors", ops[2].most_actors);
-    // A task takes a second on the mean, one half before it gives its block and one after.
+    // A task takes a second on average, one half before it gives its block and one after.
     assert!(world.queries[0].ended_at < 200 * 1_000_000 / 8 * 11 / 10, "{} us", world.queries[0].ended_at);
 }
 
@@ -236,7 +236,7 @@ fn processors_are_not_kept_for_stages_that_have_nothing_to_do() {
     let quick = Stage { most_micros: 10, ..Stage::default() };
     let stages = std::iter::once(read).chain(vec![quick; 5]).collect();
     let world = run(1, machine(2000, 100_000), vec![chain(stages)]);
-    // A task takes ten milliseconds on the mean, one half before it gives its block and one after; four run at once.
+    // A task takes ten milliseconds on average, one half before it gives its block and one after; four run at once.
     let ideal = 200 * 10_000 / 4;
     assert!(world.queries[0].ended_at < ideal * 5 / 4, "{} us", world.queries[0].ended_at);
 }

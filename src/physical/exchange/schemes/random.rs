@@ -1,34 +1,40 @@
 //! A uniform random permutation of all rows, out of core.
 //!
-//! Every row draws a 64-bit key from the seed, its task and its row number, and the output is sorted by key. So the order
-//! depends on nothing else: not on the number of buckets, threads or the memory limit. Keys are the codes of [`Runs`].
+//! Every row draws a 64-bit key from the seed, its task and its row number, and the output is sorted by key. So the
+//! order depends on nothing else: not on the number of buckets, threads or the memory limit. Keys are the codes of
+//! [`Runs`].
 
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use datafusion::arrow::array::RecordBatch;
+use async_trait::async_trait;
 use datafusion::common::Result;
-use datafusion::execution::TaskContext;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
-use futures::stream::{self, BoxStream};
-use futures::{StreamExt, TryStreamExt};
+use futures::{StreamExt, TryStreamExt, stream};
 
-use super::ordered::{Ordered, RowOrder, Together};
-use super::runs::{Coding, Runs, equal_range};
+use super::Scheme;
+use crate::block::TaskId;
 use crate::config::BlockyardOptions;
+use crate::physical::exchange::buckets::{Batches, Buckets, MapInput};
+use crate::physical::exchange::cuts::equal_range;
+use crate::physical::exchange::ordered::{Ordered, RowOrder, Together};
+use crate::physical::exchange::router::Coding;
+use crate::physical::exchange::runs::Runs;
 use crate::physical::memory::query_memory;
-use crate::physical::stage::StageMetrics;
+use crate::physical::tasks::TaskIdentity;
 use crate::runtime::on_io_thread;
 
 /// Rows that an output task should have at least, so that small inputs have few.
 const TASK_ROWS: usize = 8192;
-/// What is sorted at once has at least so many bytes, and at most: rows are copied in random order, which is slow where they are far apart.
+/// What is sorted at once has at least so many bytes, and at most: rows are copied in random order, which is slow where
+/// they are far apart.
 const LEAST_SORTED_BYTES: usize = 1 << 20;
 const MOST_SORTED_BYTES: usize = 64 << 20;
 
 /// All rows of a map side, how many tasks read them, and in how many buckets each.
 #[derive(Debug)]
-pub(super) struct Shuffled {
+struct Shuffled {
     runs: Arc<Runs>,
     num_tasks: usize,
     buckets_per_task: usize,
@@ -38,16 +44,62 @@ pub(super) struct Shuffled {
     together: Together,
 }
 
-/// The map side: runs `input`'s tasks and routes their rows.
-pub(super) async fn map_side(
-    input: &Arc<dyn ExecutionPlan>,
-    context: &Arc<TaskContext>,
-    stage: &StageMetrics,
-    seed: u64,
-    num_blocks: Option<usize>,
-) -> Result<Shuffled> {
+/// A uniform random permutation of all rows.
+#[derive(Debug)]
+pub(crate) struct RandomScheme {
+    /// Together with a row's place in the input it gives the row's place in the output.
+    pub(crate) seed: u64,
+    /// Number of output blocks, or as many as the sizes ask for.
+    pub(crate) num_blocks: Option<usize>,
+}
+
+impl fmt::Display for RandomScheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.num_blocks {
+            None => write!(f, "random(seed={})", self.seed),
+            Some(n) => write!(f, "random(seed={}, num_blocks={n})", self.seed),
+        }
+    }
+}
+
+#[async_trait]
+impl Scheme for RandomScheme {
+    fn map_name(&self) -> &'static str {
+        "RandomShuffleMap"
+    }
+
+    fn reduce_name(&self) -> &'static str {
+        "RandomShuffleReduce"
+    }
+
+    async fn map_side(&self, input: MapInput) -> Result<Arc<dyn Buckets>> {
+        let shuffled = shuffle(&input, self.seed, self.num_blocks).await?;
+        input.balance.take(shuffled.runs.num_rows());
+        Ok(Arc::new(shuffled))
+    }
+
+    fn identity<'a>(&self, _input: &'a Arc<dyn ExecutionPlan>) -> TaskIdentity<'a> {
+        // The number of others follows from bytes, of which a run has a few more or less.
+        TaskIdentity::Own { is_whole: self.num_blocks.is_some() }
+    }
+
+    fn planned_blocks(&self, _input: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+        self.num_blocks
+    }
+}
+
+#[async_trait]
+impl Buckets for Shuffled {
+    async fn read(self: Arc<Self>, index: usize) -> Result<Option<(TaskId, Batches)>> {
+        Ok((index < self.num_tasks).then(|| (TaskId::root(index), self.rows_of(index))))
+    }
+}
+
+/// The map side: runs the tasks of the input and routes their rows.
+async fn shuffle(input: &MapInput, seed: u64, num_blocks: Option<usize>) -> Result<Shuffled> {
+    let MapInput { plan, context, stage, .. } = input;
     let options = BlockyardOptions::from_task(context);
-    let runs = Runs::collect(input, context, stage, Coding::Random { seed }, None).await?;
+    let runs = Runs::collect(plan, context, stage, Coding::Random { seed }, None).await?;
     let (bytes, rows) = (runs.bytes, runs.rows);
     // Output tasks follow from the data alone: their ids give the randomness above. Powers of two keep the small
     // differences that the limit makes to the bytes (offsets of more or fewer pieces) from changing their number.
@@ -55,7 +107,7 @@ pub(super) async fn map_side(
     let by_rows = (rows / TASK_ROWS).min(2 * options.num_cpus);
     let num_tasks = num_blocks.unwrap_or_else(|| by_size.max(by_rows)).max(1);
     // What is sorted at once follows from the limit.
-    let partitions = input.output_partitioning().partition_count();
+    let partitions = plan.output_partitioning().partition_count();
     let sorted_bytes = (query_memory(context)? / (8 * partitions)).clamp(LEAST_SORTED_BYTES, MOST_SORTED_BYTES);
     // A power of two as well: where the number of tasks is one, no piece then belongs to two buckets.
     let buckets_per_task = (bytes / num_tasks).div_ceil(sorted_bytes).next_power_of_two();
@@ -64,23 +116,13 @@ pub(super) async fn map_side(
 }
 
 impl Shuffled {
-    /// Rows of all tasks.
-    pub(super) fn num_rows(&self) -> usize {
-        self.runs.num_rows()
-    }
-
-    /// Number of output tasks, at least one.
-    pub(super) fn num_tasks(&self) -> usize {
-        self.num_tasks
-    }
-
     /// The keys of a bucket.
     fn key_range(&self, bucket: usize) -> RangeInclusive<u64> {
         equal_range(bucket, self.num_tasks * self.buckets_per_task)
     }
 
     /// The rows of an output task in their final order, sorted bucket by bucket.
-    pub(super) fn read(self: Arc<Self>, task: usize) -> BoxStream<'static, Result<RecordBatch>> {
+    fn rows_of(self: Arc<Self>, task: usize) -> Batches {
         if self.together.is_of_use() {
             let ordered = async move {
                 self.together.rows_of(task, &self.runs, |task| self.key_range(task), RowOrder::Codes).await

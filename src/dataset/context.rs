@@ -1,0 +1,264 @@
+//! The front hall of the Dataset API: a session, and the datasets that begin in it.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::catalog::TableProvider;
+use datafusion::common::{Result, config_err};
+use datafusion::dataframe::DataFrame;
+use datafusion::datasource::provider_as_source;
+use datafusion::execution::context::SessionContext;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
+use parking_lot::Mutex;
+
+use super::Dataset;
+use crate::block::Block;
+use crate::call::{TableFunction, TableFunctions, extension_of};
+use crate::config::{BlockyardOptions, check_num_blocks};
+use crate::functions::{BatchFunction, FunctionRef, FunctionRegistry, Row, batch_of_rows, from_closure};
+use crate::optimizer::RuleRegistry;
+use crate::runtime::Scheduler;
+use crate::sources::{
+    Datasource, DatasourceTable, DivertedRows, FileTable, FormatOptions, Range, ReadCsvOptions, ReadJsonOptions,
+    ReadParquetOptions, StoredBlocks,
+};
+use crate::store::{BlockStore, NextUse, Owner};
+
+/// A ready-made session. Cloning shares it.
+#[derive(Clone)]
+pub struct DataContext {
+    session: SessionContext,
+    store: Arc<BlockStore>,
+    scheduler: Arc<Scheduler>,
+    functions: Arc<FunctionRegistry>,
+    table_functions: Arc<TableFunctions>,
+    rules: Arc<Mutex<RuleRegistry>>,
+}
+
+impl std::fmt::Debug for DataContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DataContext({})", self.store.budget())
+    }
+}
+
+impl DataContext {
+    /// Around a session that has what Blockyard adds to one. Fails where it has not.
+    pub(crate) fn around(session: SessionContext, rules: RuleRegistry) -> Result<Self> {
+        let state = session.state();
+        let (store, scheduler) = (extension_of(&state)?, extension_of(&state)?);
+        let (functions, table_functions) = (extension_of(&state)?, extension_of(&state)?);
+        let rules = Arc::new(Mutex::new(rules));
+        Ok(Self { session, store, scheduler, functions, table_functions, rules })
+    }
+
+    /// The session of DataFusion underneath.
+    pub fn session(&self) -> &SessionContext {
+        &self.session
+    }
+
+    /// The block store, with what it holds and has spilled.
+    pub fn store(&self) -> &Arc<BlockStore> {
+        &self.store
+    }
+
+    /// What decides which tasks run.
+    pub(crate) fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
+    /// The `blockyard.*` options as they are now.
+    pub fn config(&self) -> BlockyardOptions {
+        BlockyardOptions::from_config(self.session.state().config_options())
+    }
+
+    /// The optimizer rules beyond DataFusion's, as they are now.
+    pub fn rules(&self) -> RuleRegistry {
+        self.rules.lock().clone()
+    }
+
+    /// Adds or removes optimizer rules, for datasets that are created from now on. Nothing changes when a rule finds no
+    /// place.
+    pub fn configure_rules(&self, change: impl FnOnce(&mut RuleRegistry) -> Result<()>) -> Result<()> {
+        let mut current = self.rules.lock();
+        let mut rules = current.clone();
+        change(&mut rules)?;
+        let (logical, physical) = (rules.logical_rules()?, rules.physical_rules()?);
+        let shared = self.session.state_ref();
+        let mut state = shared.write();
+        *state = SessionStateBuilder::new_from_existing(state.clone())
+            .with_optimizer_rules(logical)
+            .with_physical_optimizer_rules(physical)
+            .build();
+        *current = rules;
+        Ok(())
+    }
+
+    /// The integers `0 .. n` in a column `id`.
+    pub fn range(&self, n: u64) -> Result<Dataset> {
+        self.read_datasource(Arc::new(Range::try_new(n)?), None)
+    }
+
+    /// As [`DataContext::range`], in `num_blocks` blocks.
+    pub fn range_in_blocks(&self, n: u64, num_blocks: usize) -> Result<Dataset> {
+        self.read_datasource(Arc::new(Range::try_new(n)?), Some(num_blocks))
+    }
+
+    /// A source of your own, read in `num_blocks` tasks or as many as its size asks for.
+    pub fn read_datasource(&self, source: Arc<dyn Datasource>, num_blocks: Option<usize>) -> Result<Dataset> {
+        num_blocks.map_or(Ok(()), |n| check_num_blocks("num_blocks", n))?;
+        let name = source.name().to_owned();
+        self.scan(&name, Arc::new(DatasourceTable::new(source, num_blocks)))
+    }
+
+    /// Values of a type that serde can describe, one column per field.
+    pub fn from_items<T: Row>(&self, items: Vec<T>) -> Result<Dataset> {
+        let batch = batch_of_rows(&items)?;
+        self.stored("FromItems", vec![Block::new(batch.schema(), vec![batch])])
+    }
+
+    /// Record batches of one schema, one block each. At least one, which may be empty.
+    pub fn from_batches(&self, batches: Vec<RecordBatch>) -> Result<Dataset> {
+        let Some(schema) = batches.first().map(RecordBatch::schema) else {
+            return config_err!("from_batches needs at least one batch to know the columns");
+        };
+        if let Some(other) = batches.iter().find(|b| b.schema() != schema) {
+            return config_err!("all batches must have the same columns, got {schema} and {}", other.schema());
+        }
+        let blocks = batches.into_iter().map(|b| Block::new(Arc::clone(&schema), vec![b])).collect();
+        self.stored("FromArrow", blocks)
+    }
+
+    /// The rows that the last query with [`OnError::Divert`](crate::OnError::Divert) to this name has diverted, with
+    /// the error (`_error`), the files that the task reads (`_file`), the number of the row among those of the task
+    /// that came to the function (`_row`), and the task (`_task`). Fails when no query has.
+    pub fn diverted(&self, name: &str) -> Result<Dataset> {
+        self.scan("diverted", DivertedRows::new(Arc::clone(&self.store)).table(name)?)
+    }
+
+    /// A DataFrame of this session as a dataset.
+    pub fn from_dataframe(&self, frame: DataFrame) -> Dataset {
+        let (state, plan) = frame.into_parts();
+        Dataset::new(self.clone(), state, plan)
+    }
+
+    /// Parquet files: paths, directories, globs or URLs.
+    pub async fn read_parquet(&self, paths: impl Into<Paths>) -> Result<Dataset> {
+        self.read_parquet_with(paths, ReadParquetOptions::default()).await
+    }
+
+    /// As [`DataContext::read_parquet`], with options.
+    pub async fn read_parquet_with(&self, paths: impl Into<Paths>, options: ReadParquetOptions) -> Result<Dataset> {
+        self.read_files(paths.into(), options).await
+    }
+
+    /// CSV files: paths, directories, globs or URLs.
+    pub async fn read_csv(&self, paths: impl Into<Paths>) -> Result<Dataset> {
+        self.read_csv_with(paths, ReadCsvOptions::default()).await
+    }
+
+    /// As [`DataContext::read_csv`], with options.
+    pub async fn read_csv_with(&self, paths: impl Into<Paths>, options: ReadCsvOptions) -> Result<Dataset> {
+        self.read_files(paths.into(), options).await
+    }
+
+    /// Files with one JSON object per line, or an array of them: paths, directories, globs or URLs.
+    pub async fn read_json(&self, paths: impl Into<Paths>) -> Result<Dataset> {
+        self.read_json_with(paths, ReadJsonOptions::default()).await
+    }
+
+    /// As [`DataContext::read_json`], with options.
+    pub async fn read_json_with(&self, paths: impl Into<Paths>, options: ReadJsonOptions) -> Result<Dataset> {
+        self.read_files(paths.into(), options).await
+    }
+
+    async fn read_files<O: FormatOptions>(&self, paths: Paths, options: O) -> Result<Dataset> {
+        let table = FileTable::open(&self.session.state(), O::KIND, &paths.0, &options.into()).await?;
+        let name = paths.0.first().map_or("files", |p| p.trim_end_matches('/').rsplit('/').next().unwrap_or(p));
+        self.scan(name, Arc::new(table))
+    }
+
+    /// Makes a function known to SQL and to `map_batches` by name.
+    pub fn register_function(&self, name: &str, function: impl BatchFunction + 'static) {
+        self.functions.register(name, FunctionRef::new(function));
+    }
+
+    /// Makes a closure known to SQL and to `map_batches` by name.
+    pub fn register_batches<F>(&self, name: &str, f: F)
+    where
+        F: Fn(RecordBatch) -> Result<RecordBatch> + Send + Sync + 'static,
+    {
+        self.functions.register(name, from_closure(f));
+    }
+
+    /// Makes a dataset a table of SQL. It stays lazy: each query runs it.
+    pub fn register_dataset(&self, name: &str, dataset: &Dataset) -> Result<()> {
+        self.session.register_table(name, dataset.clone().into_dataframe().into_view())?;
+        Ok(())
+    }
+
+    /// Makes a table function known to SQL. Fails where there is one of its name.
+    pub fn register_table_function(&self, function: impl TableFunction) -> Result<()> {
+        self.table_functions.register(function)
+    }
+
+    /// The table functions of SQL: those that every session has, and registered ones.
+    pub fn table_functions(&self) -> &Arc<TableFunctions> {
+        &self.table_functions
+    }
+
+    /// The registered functions.
+    pub fn functions(&self) -> &Arc<FunctionRegistry> {
+        &self.functions
+    }
+
+    /// A dataset that scans a table.
+    pub(crate) fn scan(&self, name: &str, table: Arc<dyn TableProvider>) -> Result<Dataset> {
+        // Qualified names would show up in the columns of joins and zips.
+        let name = datafusion::common::TableReference::bare(name);
+        let plan = LogicalPlanBuilder::scan(name, provider_as_source(table), None)?.build()?;
+        Ok(self.dataset(plan))
+    }
+
+    /// A dataset of a plan, with the settings that the session has now.
+    pub(crate) fn dataset(&self, plan: LogicalPlan) -> Dataset {
+        Dataset::new(self.clone(), self.state(), plan)
+    }
+
+    /// A snapshot of the session.
+    pub(crate) fn state(&self) -> SessionState {
+        self.session.state()
+    }
+
+    fn stored(&self, name: &'static str, blocks: Vec<Block>) -> Result<Dataset> {
+        let Some(schema) = blocks.first().map(|b| Arc::clone(b.schema())) else {
+            return config_err!("no blocks");
+        };
+        let owner = Arc::new(Owner::default());
+        let handles =
+            blocks.into_iter().map(|b| self.store.put(b, NextUse::Kept, &owner)).collect::<Result<Vec<_>>>()?;
+        self.read_datasource(Arc::new(StoredBlocks::new(name, schema, handles)), None)
+    }
+}
+
+/// One path or several.
+#[derive(Debug, Clone)]
+pub struct Paths(Vec<String>);
+
+impl From<&str> for Paths {
+    fn from(path: &str) -> Self {
+        Self(vec![path.to_owned()])
+    }
+}
+
+impl From<String> for Paths {
+    fn from(path: String) -> Self {
+        Self(vec![path])
+    }
+}
+
+impl<S: Into<String>> From<Vec<S>> for Paths {
+    fn from(paths: Vec<S>) -> Self {
+        Self(paths.into_iter().map(Into::into).collect())
+    }
+}

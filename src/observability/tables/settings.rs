@@ -1,0 +1,30 @@
+//! `blockyard.settings`.
+
+use datafusion::common::config::ConfigEntry;
+use datafusion::config::ExtensionOptions;
+use datafusion::execution::TaskContext;
+
+use super::column::{Column, text};
+use super::table::{Sources, Table};
+use crate::config::BlockyardOptions;
+
+/// The options as they are.
+pub(super) struct Settings;
+
+impl Table for Settings {
+    const NAME: &'static str = "settings";
+    const ABOUT: &'static str = "The options of the session as they are now.";
+    type Row = ConfigEntry;
+
+    fn rows(_sources: &Sources, context: &TaskContext) -> Vec<ConfigEntry> {
+        BlockyardOptions::from_task(context).entries()
+    }
+
+    fn columns() -> Vec<Column<ConfigEntry>> {
+        vec![
+            text("name", "The option.", |entry| entry.key.clone()),
+            text("value", "Its value.", |entry| entry.value.clone().unwrap_or_default()),
+            text("description", "What it means.", |entry| entry.description.to_owned()),
+        ]
+    }
+}

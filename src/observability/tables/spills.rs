@@ -1,0 +1,28 @@
+//! `blockyard.spills`.
+
+use datafusion::execution::TaskContext;
+
+use super::column::{Column, number, text};
+use super::table::{Sources, Table};
+use crate::store::SpillFileInfo;
+
+/// Files in the spill directories.
+pub(super) struct Spills;
+
+impl Table for Spills {
+    const NAME: &'static str = "spills";
+    const ABOUT: &'static str = "Every file in the spill directories.";
+    type Row = SpillFileInfo;
+
+    fn rows(sources: &Sources, _context: &TaskContext) -> Vec<SpillFileInfo> {
+        sources.store.directories().files()
+    }
+
+    fn columns() -> Vec<Column<SpillFileInfo>> {
+        vec![
+            text("file", "Its path.", |file| file.path.display().to_string()),
+            text("what", "`blocks`, or what DataFusion says that its operator spills.", |file| file.what.clone()),
+            number("bytes", "Bytes on disk.", |file| Some(file.bytes)),
+        ]
+    }
+}

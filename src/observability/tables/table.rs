@@ -1,0 +1,35 @@
+//! What a system table is.
+
+use std::sync::Arc;
+
+use datafusion::execution::TaskContext;
+
+use super::column::Column;
+use crate::observability::execution::Observers;
+use crate::runtime::Scheduler;
+use crate::store::{BlockStore, SharedMemoryPool};
+
+/// What the tables look at.
+#[derive(Debug, Clone)]
+pub(super) struct Sources {
+    pub(super) store: Arc<BlockStore>,
+    pub(super) pool: Arc<SharedMemoryPool>,
+    pub(super) scheduler: Arc<Scheduler>,
+    pub(super) observers: Arc<Observers>,
+}
+
+/// A system table.
+pub(super) trait Table: Send + Sync + 'static {
+    /// Its name.
+    const NAME: &'static str;
+    /// What its rows are.
+    const ABOUT: &'static str;
+    /// What is known of a row.
+    type Row;
+
+    /// The rows, now.
+    fn rows(sources: &Sources, context: &TaskContext) -> Vec<Self::Row>;
+
+    /// The columns.
+    fn columns() -> Vec<Column<Self::Row>>;
+}

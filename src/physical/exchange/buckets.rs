@@ -1,0 +1,109 @@
+//! Between the two sides of an exchange: what the map side gets, and what the reduce side reads.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::arrow::array::RecordBatch;
+use datafusion::common::Result;
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::ExecutionPlan;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use parking_lot::Mutex;
+use tokio::sync::Mutex as AsyncMutex;
+
+use super::slices::Slice;
+use super::{StoredBlock, collect_blocks};
+use crate::block::TaskId;
+use crate::physical::StageMetrics;
+use crate::physical::conservation::RowBalance;
+use crate::physical::gather::ungathered;
+use crate::physical::steady::steady_parts;
+use crate::physical::stored::block_rows;
+use crate::store::NextUse;
+
+/// Rows on their way.
+pub(super) type Batches = BoxStream<'static, Result<RecordBatch>>;
+
+/// What a map side works on.
+#[derive(Debug)]
+pub(crate) struct MapInput {
+    /// Whose tasks it runs.
+    pub(super) plan: Arc<dyn ExecutionPlan>,
+    pub(super) context: Arc<TaskContext>,
+    /// Where it is counted what they do.
+    pub(super) stage: StageMetrics,
+    /// Where the rows that it takes are counted.
+    pub(super) balance: Arc<RowBalance>,
+}
+
+impl MapInput {
+    /// With how many parts the ids of blocks of the plan, whose partitions are taken one by one, say which rows they
+    /// are of. Without an order each block is for itself.
+    pub(super) fn steady_parts(&self) -> usize {
+        steady_parts(ungathered(&self.plan)).unwrap_or(usize::MAX)
+    }
+
+    /// All blocks of the plan, in the order of the dataset.
+    pub(super) async fn blocks(&self) -> Result<Vec<StoredBlock>> {
+        let blocks = collect_blocks(&self.plan, &self.context, NextUse::AfterInput, self.stage.owner()).await?;
+        self.balance.take(blocks.iter().map(|block| block.handle.metadata().num_rows).sum());
+        Ok(blocks)
+    }
+}
+
+/// What a map side has made of its rows: they are read bucket by bucket, each by one task.
+#[async_trait]
+pub(crate) trait Buckets: Send + Sync {
+    /// The task of the bucket that is asked for as number `index`, and its rows. `None` behind the last.
+    async fn read(self: Arc<Self>, index: usize) -> Result<Option<(TaskId, Batches)>>;
+}
+
+/// Buckets that are there. Each is taken by whoever reads it, so that its blocks are freed as it goes.
+pub(super) struct SliceBuckets(Vec<Mutex<Vec<Slice>>>);
+
+impl SliceBuckets {
+    pub(super) fn new(buckets: Vec<Vec<Slice>>) -> Self {
+        Self(buckets.into_iter().map(Mutex::new).collect())
+    }
+}
+
+#[async_trait]
+impl Buckets for SliceBuckets {
+    async fn read(self: Arc<Self>, index: usize) -> Result<Option<(TaskId, Batches)>> {
+        let bucket = self.0.get(index).map(|bucket| std::mem::take(&mut *bucket.lock()));
+        Ok(bucket.map(|bucket| (TaskId::root(index), rows_of(bucket))))
+    }
+}
+
+/// Buckets that are made while the input comes.
+#[async_trait]
+pub(super) trait NextBucket: Send {
+    /// The number of the next bucket, and its rows.
+    async fn next(&mut self) -> Result<Option<(usize, Vec<Slice>)>>;
+}
+
+/// Such buckets, for several readers.
+pub(super) struct StreamedBuckets<T>(AsyncMutex<T>);
+
+impl<T> StreamedBuckets<T> {
+    pub(super) fn new(next: T) -> Self {
+        Self(AsyncMutex::new(next))
+    }
+}
+
+#[async_trait]
+impl<T: NextBucket> Buckets for StreamedBuckets<T> {
+    async fn read(self: Arc<Self>, _index: usize) -> Result<Option<(TaskId, Batches)>> {
+        let next = self.0.lock().await.next().await?;
+        Ok(next.map(|(number, bucket)| (TaskId::root(number), rows_of(bucket))))
+    }
+}
+
+/// The rows of a bucket.
+fn rows_of(bucket: Vec<Slice>) -> Batches {
+    stream::iter(bucket)
+        .map(|slice| block_rows(slice.handle, slice.offset..slice.offset + slice.length))
+        .flatten()
+        .boxed()
+}

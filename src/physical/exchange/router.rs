@@ -1,0 +1,202 @@
+//! Cuts the rows of a run into pieces, by the leading bits of their codes.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{AsArray, BooleanArray, RecordBatch, UInt64Array, new_null_array};
+use datafusion::arrow::compute::{filter_record_batch, interleave_record_batch};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
+use datafusion::common::Result;
+use datafusion::common::hash_utils::{RandomState, create_hashes};
+use datafusion::physical_plan::PhysicalExpr;
+
+use crate::block::{Block, compact_views, mix, row_random};
+
+/// Bytes that a piece should have at least; smaller ones are slow to read back.
+const PIECE_BYTES: usize = 16 << 10;
+/// The same for each column, whose buffers take bytes of their own on disk.
+const PIECE_COLUMN_BYTES: usize = 256;
+/// A run has at most 2 to this many pieces.
+pub(super) const MAX_PIECE_BITS: u32 = 10;
+/// A large run has at least 2 to this many, of a mebibyte.
+const LEAST_PIECE_BITS: u32 = 5;
+/// The codes of a run with at most this many rows stay in memory: its rows are large, and its pieces belong to few of
+/// the buckets that they overlap.
+const KNOWN_KEYS: usize = 4096;
+/// Seed of the hashes of keys.
+const CODE_SEED: u64 = 0x5EED;
+
+/// What a row's code is made of.
+#[derive(Debug, Clone)]
+pub(crate) enum Coding {
+    /// A random number for each row, which the seed, its task and its place in it give.
+    Random {
+        /// Gives the numbers.
+        seed: u64,
+    },
+    /// A hash of what these expressions give: equal keys have equal codes.
+    Hash {
+        /// Keys, of which there may be several.
+        keys: Vec<Arc<dyn PhysicalExpr>>,
+    },
+}
+
+impl Coding {
+    fn codes(&self, batch: &RecordBatch, task: u64, first_row: u64) -> Result<Vec<u64>> {
+        let rows = batch.num_rows();
+        match self {
+            Self::Random { seed } => {
+                let rows = first_row..first_row + rows as u64;
+                Ok(rows.map(|row| row_random(*seed, task, row)).collect())
+            }
+            Self::Hash { keys } => {
+                let arrays: Vec<_> =
+                    keys.iter().map(|key| key.evaluate(batch)?.into_array(rows)).collect::<Result<_>>()?;
+                let mut codes = vec![0; rows];
+                create_hashes(&arrays, &RandomState::with_seed(CODE_SEED), &mut codes)?;
+                // The leading bits tell buckets apart, and others do so in hash tables.
+                codes.iter_mut().for_each(|code| *code = mix(*code));
+                Ok(codes)
+            }
+        }
+    }
+}
+
+/// The code of a row whose only key, of this type, is null.
+pub(crate) fn code_of_null(key_type: &DataType) -> Result<u64> {
+    let mut codes = [0];
+    create_hashes(&[new_null_array(key_type, 1)], &RandomState::with_seed(CODE_SEED), &mut codes)?;
+    Ok(mix(codes[0]))
+}
+
+/// What is known of a run's rows without reading them.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    /// The leading bits that tell pieces apart.
+    bits: u32,
+    pub(super) rows: usize,
+    /// All keys in order, if there are few.
+    keys: Option<Vec<u64>>,
+}
+
+impl Pieces {
+    /// The pieces in which rows with keys between `low` and `high` may be.
+    pub(super) fn between(&self, low: u64, high: u64) -> impl Iterator<Item = usize> {
+        let pieces = match self.rows {
+            0 => 0..0,
+            _ => piece_of(low, self.bits)..piece_of(high, self.bits) + 1,
+        };
+        pieces.filter(move |piece| match &self.keys {
+            Some(keys) => {
+                let from = keys.partition_point(|key| *key < low || piece_of(*key, self.bits) < *piece);
+                keys.get(from).is_some_and(|key| *key <= high && piece_of(*key, self.bits) == *piece)
+            }
+            None => true,
+        })
+    }
+}
+
+/// Gathers the batches of a run and cuts them into pieces.
+pub(super) struct Router {
+    with_key: SchemaRef,
+    coding: Coding,
+    /// A run has at most 2 to this many pieces.
+    most_bits: u32,
+    task: u64,
+    next_row: u64,
+    batches: Vec<RecordBatch>,
+    pub(super) rows: usize,
+    pub(super) bytes: usize,
+}
+
+impl Router {
+    pub(super) fn new(schema: &SchemaRef, coding: Coding, most_bits: u32, task: u64) -> Self {
+        let key = Arc::new(Field::new("__blockyard_key", DataType::UInt64, false));
+        let with_key = Arc::new(Schema::new(schema.fields().iter().cloned().chain([key]).collect::<Vec<_>>()));
+        Self { with_key, coding, most_bits, task, next_row: 0, batches: Vec::new(), rows: 0, bytes: 0 }
+    }
+
+    pub(super) fn push(&mut self, batch: RecordBatch, bytes: usize) {
+        self.rows += batch.num_rows();
+        self.bytes += bytes;
+        self.batches.push(batch);
+    }
+
+    /// Empties the router into one block, and counts its bytes in `bins`. Batches are slices of one: thousands of small
+    /// buffers would take much more memory than their bytes.
+    pub(super) fn route(&mut self, bins: &mut [usize]) -> Result<(Pieces, Block)> {
+        let piece_bytes = PIECE_BYTES.max(PIECE_COLUMN_BYTES * self.with_key.flattened_fields().len());
+        let bits = (self.bytes / piece_bytes).clamp(1, self.rows.max(1)).ilog2().min(self.most_bits);
+        let row_bytes = (self.bytes / self.rows.max(1) + size_of::<u64>()).max(1);
+        let mut starts = vec![0; (1 << bits) + 1];
+        let mut piece_of_row = Vec::with_capacity(self.rows);
+        let mut known = (self.rows <= KNOWN_KEYS).then(Vec::new);
+        let mut keyed = Vec::with_capacity(self.batches.len());
+        for batch in self.batches.drain(..) {
+            let first = self.next_row;
+            self.next_row += batch.num_rows() as u64;
+            let keys = self.coding.codes(&batch, self.task, first)?;
+            keys.iter().for_each(|key| bins[piece_of(*key, MAX_PIECE_BITS)] += row_bytes);
+            piece_of_row.extend(keys.iter().map(|key| piece_of(*key, bits)));
+            known.iter_mut().for_each(|known| known.extend_from_slice(&keys));
+            let columns = batch.columns().iter().cloned().chain([Arc::new(UInt64Array::from(keys)) as _]).collect();
+            keyed.push(RecordBatch::try_new(Arc::clone(&self.with_key), columns)?);
+        }
+        piece_of_row.iter().for_each(|piece| starts[piece + 1] += 1);
+        (0..1 << bits).for_each(|piece| starts[piece + 1] += starts[piece]);
+        let (mut places, mut next) = (vec![(0, 0); self.rows], starts.clone());
+        let rows = keyed.iter().enumerate().flat_map(|(b, batch)| (0..batch.num_rows()).map(move |row| (b, row)));
+        for (place, piece) in rows.zip(piece_of_row) {
+            places[next[piece]] = place;
+            next[piece] += 1;
+        }
+        let together = interleave_record_batch(&keyed.iter().collect::<Vec<_>>(), &places)?;
+        let pieces = starts.windows(2).map(|ends| together.slice(ends[0], ends[1] - ends[0])).collect();
+        known.iter_mut().for_each(|keys| keys.sort_unstable());
+        let rows = std::mem::take(&mut self.rows);
+        self.bytes = 0;
+        Ok((Pieces { bits, rows, keys: known }, Block::new(Arc::clone(&self.with_key), pieces)))
+    }
+}
+
+/// The bits that tell `num_buckets` equal ranges apart, if they do: then a bucket is one piece of a run, or several
+/// where that would be much to read back at once.
+pub(super) fn most_piece_bits(num_buckets: usize) -> u32 {
+    match num_buckets.is_power_of_two() {
+        true => num_buckets.ilog2().clamp(LEAST_PIECE_BITS, MAX_PIECE_BITS),
+        false => MAX_PIECE_BITS,
+    }
+}
+
+pub(super) fn piece_of(key: u64, bits: u32) -> usize {
+    key.checked_shr(64 - bits).unwrap_or(0) as usize
+}
+
+/// The rows of a piece whose keys are between `low` and `high`, in memory of their own when they are not all.
+pub(super) fn inside(piece: RecordBatch, low: u64, high: u64) -> Result<RecordBatch> {
+    let keys = piece.column(piece.num_columns() - 1).as_primitive::<UInt64Type>();
+    let chosen = BooleanArray::from_unary(keys, |key| (low..=high).contains(&key));
+    match chosen.true_count() == piece.num_rows() {
+        true => Ok(piece),
+        false => compact_views(&filter_record_batch(&piece, &chosen)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_with_known_keys_are_those_with_rows_in_the_range() {
+        let keys: Vec<u64> = [1, 5, 6, 9, 15].map(|k| k << 60).to_vec();
+        let pieces = |keys| Pieces { bits: 2, rows: 5, keys };
+        let between = |pieces: &Pieces, low: u64, high: u64| pieces.between(low << 60, high << 60).collect::<Vec<_>>();
+        let known = pieces(Some(keys));
+        assert_eq!(between(&known, 0, 15), [0, 1, 2, 3]);
+        assert_eq!(between(&known, 2, 4), [] as [usize; 0]);
+        assert_eq!(between(&known, 6, 8), [1]);
+        assert_eq!(between(&known, 7, 9), [2]);
+        assert_eq!(between(&known, 10, 14), [] as [usize; 0]);
+        assert_eq!(between(&pieces(None), 2, 4), [0, 1]);
+        assert_eq!(between(&Pieces { bits: 0, rows: 0, keys: None }, 0, 15), [] as [usize; 0]);
+    }
+}

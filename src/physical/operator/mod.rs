@@ -1,0 +1,243 @@
+//! What our operators are to DataFusion, once: a trait that each of them implements, and the one `ExecutionPlan`.
+//!
+//! ```text
+//! DataFusion ──> OperatorExec ──> dyn Operator     MapExec, ReadExec, ExchangeExec, ..
+//!                                    │ as_task_plan
+//!                                    └──> dyn TaskPlan, where it gives tasks and blocks to others of ours
+//! ```
+//!
+//! Whoever asks something of a plan (its memory, its progress, where its time went) asks the operator, and need not
+//! know which ones there are. Only rules look for operators of a type, with [`PlanExt::operator`].
+
+mod exec;
+
+pub(crate) use exec::{OperatorExec, PlanExt, stages_below};
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, Statistics};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{Distribution, PhysicalExpr};
+use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
+use datafusion::physical_plan::filter_pushdown::FilterDescription;
+use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::{ExecutionPlan, InputDistributionRequirements, PlanProperties};
+
+use super::input_order::InputOrder;
+use super::tasks::TaskPlan;
+
+/// In which order the inputs of an operator work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum InputsWork {
+    /// All at the same time.
+    Together,
+    /// The first input gives all of its rows before the second one is asked for any, which then runs along with
+    /// the operator.
+    FirstBeforeSecond,
+    /// One after the other, in whatever order.
+    InTurn,
+}
+
+/// When an operator starts to work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Starts {
+    /// When one of its inputs does.
+    AsInputs,
+    /// When it is executed.
+    WhenExecuted,
+    /// When its first row is asked for.
+    WhenAsked,
+}
+
+/// What waits in memory between the inputs of an operator and its output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keeps {
+    /// The batches that pass.
+    Batches,
+    /// Few blocks, which leave memory when there is no room.
+    Queue,
+    /// Blocks that its tasks build, or sort.
+    Blocks {
+        /// Whether all rows go in before the first comes out.
+        until_input_ends: bool,
+    },
+}
+
+/// How the rows of several inputs come together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Together {
+    /// There is one input, or it does not matter.
+    AsTheyAre,
+    /// Beside each other.
+    SideBySide,
+    /// After each other.
+    AfterEachOther,
+}
+
+/// One of our operators. The defaults are those of one that keeps nothing and says nothing.
+pub(crate) trait Operator: Any + fmt::Debug + Send + Sync {
+    /// What plans show.
+    fn name(&self) -> &'static str;
+
+    /// What stands behind the name in a line of EXPLAIN.
+    fn describe(&self) -> String {
+        String::new()
+    }
+
+    /// What stands below the name where a plan is drawn as a tree.
+    fn describe_in_tree(&self) -> String {
+        String::new()
+    }
+
+    /// What it reads.
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>>;
+
+    /// The same operator over other inputs, as if it had never run.
+    fn with_inputs(&self, inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>>;
+
+    /// Streams, and what is known of their rows.
+    fn properties(&self) -> &Arc<PlanProperties>;
+
+    /// The rows of a partition, for operators of DataFusion.
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream>;
+
+    /// The operator as one that gives tasks, if it does.
+    fn as_task_plan(&self) -> Option<&dyn TaskPlan> {
+        None
+    }
+
+    /// The order that each input was planned with and has to have.
+    fn input_orders(&self) -> Vec<&InputOrder> {
+        Vec::new()
+    }
+
+    /// The orders that its inputs must have.
+    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
+        let orders = self.input_orders();
+        match orders.is_empty() {
+            true => vec![None; self.inputs().len()],
+            false => orders.into_iter().flat_map(InputOrder::ordering).collect(),
+        }
+    }
+
+    /// How the rows of its inputs must be spread over partitions.
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        let orders = self.input_orders();
+        InputDistributionRequirements::new(match orders.is_empty() {
+            true => vec![Distribution::UnspecifiedDistribution; self.inputs().len()],
+            false => orders.into_iter().flat_map(|order| order.distribution().into_per_child()).collect(),
+        })
+    }
+
+    /// Whether rows come in the order of the input, for each input.
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![false; self.inputs().len()]
+    }
+
+    /// Whether more partitions of an input would make it faster. Ours pull tasks from one place.
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false; self.inputs().len()]
+    }
+
+    /// Shows what it computes for each row to `f`.
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    /// What it has counted.
+    fn metrics(&self) -> Option<MetricsSet> {
+        self.as_task_plan().map(|plan| plan.stage().metrics())
+    }
+
+    /// The statistics that it needs of each input.
+    fn input_statistics(&self, _partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::Skip; self.inputs().len()]
+    }
+
+    /// What is known of its rows, by what is known of its inputs.
+    fn statistics(&self, _inputs: &[Arc<Statistics>], _args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+        Ok(Arc::new(Statistics::new_unknown(&self.schema())))
+    }
+
+    /// Whether it gives more or fewer rows than it gets.
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::Unknown
+    }
+
+    /// Whether it is a read: what stands below is the scan of a source, and belongs to it.
+    fn is_read(&self) -> bool {
+        false
+    }
+
+    /// Whether it keeps or writes the rows of its input, and gives their number.
+    fn stores_rows(&self) -> bool {
+        false
+    }
+
+    /// Bytes that it cannot do without, beside what its inputs need, with batches of `batch_bytes`.
+    fn least_bytes(&self, _batch_bytes: usize) -> Option<usize> {
+        None
+    }
+
+    /// In which order its inputs work.
+    fn inputs_work(&self) -> InputsWork {
+        InputsWork::Together
+    }
+
+    /// When it starts to work.
+    fn starts(&self) -> Starts {
+        Starts::AsInputs
+    }
+
+    /// What waits in memory between its inputs and its output.
+    fn keeps(&self) -> Keeps {
+        Keeps::Batches
+    }
+
+    /// How the rows of its inputs come together.
+    fn brings_together(&self) -> Together {
+        Together::AsTheyAre
+    }
+
+    /// Bytes of one of its rows, if it knows better than their types say.
+    fn row_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    /// How many rows are enough.
+    fn fetch(&self) -> Option<usize> {
+        None
+    }
+
+    /// The same operator, of which so many rows are enough, if it can make use of that.
+    fn with_fetch(&self, _fetch: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
+        None
+    }
+
+    /// Which filters on its rows may go to its inputs; none if it does not say.
+    fn filters_for_inputs(&self, _filters: &[Arc<dyn PhysicalExpr>]) -> Result<Option<FilterDescription>> {
+        Ok(None)
+    }
+
+    /// The columns of its rows.
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(self.properties().equivalence_properties().schema())
+    }
+
+    /// The operator as a plan of DataFusion.
+    fn into_plan(self) -> Arc<dyn ExecutionPlan>
+    where
+        Self: Sized,
+    {
+        Arc::new(OperatorExec::new(self))
+    }
+}

@@ -1,0 +1,39 @@
+//! The table functions that every session has. Each is described, planned and found again beside what it makes.
+
+use std::sync::Arc;
+
+use crate::call::{AnyTableFunction, TableFunctions};
+use crate::logical::{MapBatches, MapGroups, Mix, RandomShuffle, RandomizeBlockOrder, Repartition, Summary, Zip};
+#[cfg(feature = "tpch")]
+use crate::sources::ReadTpch;
+use crate::sources::{ReadCsvOptions, ReadDiverted, ReadFiles, ReadJsonOptions, ReadParquetOptions, ReadRange};
+
+/// All of them, in the order of the reference.
+pub(crate) fn table_functions() -> TableFunctions {
+    let range: Vec<Arc<dyn AnyTableFunction>> = vec![Arc::new(ReadRange)];
+    let others: Vec<Arc<dyn AnyTableFunction>> = vec![
+        Arc::new(ReadFiles::<ReadParquetOptions>::new()),
+        Arc::new(ReadFiles::<ReadCsvOptions>::new()),
+        Arc::new(ReadFiles::<ReadJsonOptions>::new()),
+        Arc::new(MapBatches),
+        Arc::new(MapGroups),
+        Arc::new(RandomShuffle),
+        Arc::new(Repartition),
+        Arc::new(RandomizeBlockOrder),
+        Arc::new(Summary),
+        Arc::new(ReadDiverted),
+        Arc::new(Zip),
+        Arc::new(Mix),
+    ];
+    TableFunctions::new([range, tpch(), others].concat())
+}
+
+#[cfg(feature = "tpch")]
+fn tpch() -> Vec<Arc<dyn AnyTableFunction>> {
+    vec![Arc::new(ReadTpch)]
+}
+
+#[cfg(not(feature = "tpch"))]
+fn tpch() -> Vec<Arc<dyn AnyTableFunction>> {
+    Vec::new()
+}

@@ -1,0 +1,104 @@
+//! The pool as one query sees it.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use datafusion::common::Result;
+use datafusion::execution::TaskContext;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
+
+use super::SharedMemoryPool;
+
+/// What the pool knows of a query's plan.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QueryNeeds {
+    /// Bytes that it was planned for.
+    pub(crate) memory: usize,
+    /// Bytes that a merge of its sorts takes for each byte of the rows: those of the batch and of its keys.
+    pub(crate) merge_factor: usize,
+    /// Threads that it may have.
+    pub(crate) threads: usize,
+}
+
+/// The pool as one query sees it: what its operators reserve is theirs by name.
+#[derive(Debug)]
+pub(crate) struct QueryPool {
+    query: u64,
+    needs: QueryNeeds,
+    shared: Arc<SharedMemoryPool>,
+    /// What its operators have.
+    bytes: Arc<AtomicUsize>,
+    /// Blocks that it has lost because a task failed.
+    errored_blocks: AtomicUsize,
+}
+
+impl QueryPool {
+    /// The view of query number `query`. What its operators have is counted in `bytes` too.
+    pub(crate) fn new(query: u64, needs: QueryNeeds, shared: Arc<SharedMemoryPool>, bytes: Arc<AtomicUsize>) -> Self {
+        Self { query, needs, shared, bytes, errored_blocks: AtomicUsize::new(0) }
+    }
+
+    /// The bytes that the query of a task was planned for, where that is known.
+    pub(crate) fn memory_of(context: &TaskContext) -> Option<usize> {
+        let pool: &dyn Any = context.memory_pool().as_ref();
+        pool.downcast_ref::<Self>().map(|pool| pool.needs.memory)
+    }
+
+    /// Blocks that the query of a task has lost, where the query is known.
+    pub(crate) fn errored_blocks_of(context: &TaskContext) -> Option<&AtomicUsize> {
+        let pool: &dyn Any = context.memory_pool().as_ref();
+        pool.downcast_ref::<Self>().map(|pool| &pool.errored_blocks)
+    }
+
+    /// Number of the query that a task belongs to, 0 where it is not known.
+    pub(crate) fn query_of(context: &TaskContext) -> u64 {
+        let pool: &dyn Any = context.memory_pool().as_ref();
+        pool.downcast_ref::<Self>().map_or(0, |pool| pool.query)
+    }
+}
+
+impl MemoryPool for QueryPool {
+    fn name(&self) -> &str {
+        self.shared.name()
+    }
+
+    fn register(&self, consumer: &MemoryConsumer) {
+        self.shared.register_for(self.query, Some(&self.needs), consumer);
+    }
+
+    fn unregister(&self, consumer: &MemoryConsumer) {
+        self.shared.unregister(consumer);
+    }
+
+    fn grow(&self, reservation: &MemoryReservation, additional: usize) {
+        self.shared.grow(reservation, additional);
+        self.bytes.fetch_add(additional, Relaxed);
+    }
+
+    fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
+        self.shared.shrink(reservation, shrink);
+        self.bytes.fetch_sub(shrink, Relaxed);
+    }
+
+    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
+        self.shared.try_grow(reservation, additional)?;
+        self.bytes.fetch_add(additional, Relaxed);
+        Ok(())
+    }
+
+    fn reserved(&self) -> usize {
+        self.shared.reserved()
+    }
+
+    fn memory_limit(&self) -> MemoryLimit {
+        self.shared.memory_limit()
+    }
+}
+
+impl fmt::Display for QueryPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.fmt(f)
+    }
+}
