@@ -30,7 +30,7 @@ async fn eight_tasks_that_block_run_at_once_on_any_number_of_threads() {
         Ok(batch)
     };
     let ds = context().range_in_blocks(1600, 16).unwrap();
-    let ds = ds.map_batches(meet, with_concurrency(8)).unwrap();
+    let ds = ds.map_batches_with(meet, with_concurrency(8)).unwrap();
     let rows = timeout(PATIENCE, ds.take_all()).await.expect("it stalls").unwrap();
     assert_eq!(ints(&rows, "id"), (0..1600).collect::<Vec<i64>>(), "rows keep their order");
 }
@@ -38,7 +38,7 @@ async fn eight_tasks_that_block_run_at_once_on_any_number_of_threads() {
 #[tokio::test]
 async fn no_more_tasks_run_than_were_asked_for() {
     let (count, most) = counts_calls_at_once();
-    let ds = context().range_in_blocks(10_000, 100).unwrap().map_batches(count, with_concurrency(3)).unwrap();
+    let ds = context().range_in_blocks(10_000, 100).unwrap().map_batches_with(count, with_concurrency(3)).unwrap();
     assert_eq!(ds.count().await.unwrap(), 10_000);
     assert!((1..=3).contains(&most.load(SeqCst)), "{} at once", most.load(SeqCst));
 }
@@ -50,7 +50,7 @@ async fn a_chain_of_stages_of_one_task_each_ends_on_one_cpu() {
     for _ in 0..5 {
         // Two CPUs for a task where there is one, or as many as there are threads.
         let options = MapOptions { num_cpus: Some(64.0), ..with_concurrency(1) };
-        ds = ds.map_batches(crate::fixtures::inc, options).unwrap();
+        ds = ds.map_batches_with(crate::fixtures::inc, options).unwrap();
     }
     let rows = timeout(PATIENCE, ds.take_all()).await.expect("it stalls").unwrap();
     assert_eq!(ints(&rows, "id"), (5..5005).collect::<Vec<i64>>());
@@ -64,7 +64,7 @@ async fn who_takes_nothing_more_stops_those_who_make_it() {
         called.fetch_add(usize::from(batch.num_rows() > 0), SeqCst);
         Ok(batch)
     };
-    let ds = context().range_in_blocks(1_000_000, 1000).unwrap().map_batches(count, with_concurrency(4)).unwrap();
+    let ds = context().range_in_blocks(1_000_000, 1000).unwrap().map_batches_with(count, with_concurrency(4)).unwrap();
     let mut batches = ds.stream().await.unwrap();
     assert!(batches.next().await.unwrap().unwrap().num_rows() > 0);
     drop(batches);
@@ -73,19 +73,26 @@ async fn who_takes_nothing_more_stops_those_who_make_it() {
 
 #[tokio::test]
 async fn an_error_or_panic_in_a_task_ends_the_query_and_names_it() {
-    let fail = |batch: RecordBatch| -> Result<RecordBatch> {
-        let first = ints(std::slice::from_ref(&batch), "id").first().copied();
-        match first {
-            Some(500) => exec_err!("this one is bad"),
-            Some(700) => panic!("and this one worse"),
-            _ => Ok(batch),
+    let picky = |fails: Option<i64>, panics: Option<i64>| {
+        move |batch: RecordBatch| -> Result<RecordBatch> {
+            let first = ints(std::slice::from_ref(&batch), "id").first().copied();
+            match first {
+                Some(_) if first == fails => exec_err!("this one is bad"),
+                Some(_) if first == panics => panic!("and this one worse"),
+                _ => Ok(batch),
+            }
         }
     };
-    for (rows, text) in [(600, "this one is bad"), (1000, "this one is bad"), (800, "rows 0..100")] {
-        let ds = context().range_in_blocks(rows, rows as usize / 100).unwrap();
-        let ds = ds.map_batches(fail, MapOptions { name: Some("picky".to_owned()), ..with_concurrency(2) }).unwrap();
+    // One that fails, one that panics, and both at once, of which either may be the first.
+    for (fails, panics) in [(Some(500), None), (None, Some(700)), (Some(500), Some(700))] {
+        let options = MapOptions { name: Some("picky".to_owned()), ..with_concurrency(2) };
+        let ds = context().range_in_blocks(1000, 10).unwrap().map_batches_with(picky(fails, panics), options).unwrap();
         let error = timeout(PATIENCE, ds.take_all()).await.expect("it stalls").unwrap_err().to_string();
-        assert!(error.contains("MapBatches(picky)") && error.contains(text), "{error}");
+        let failed = fails.is_some() && error.contains("this one is bad") && error.contains("of task 5");
+        let panicked =
+            panics.is_some() && error.contains("panicked: and this one worse") && error.contains("of task 7");
+        assert!(failed || panicked, "{error}");
+        assert!(error.contains("MapBatches(picky) on rows 0..100"), "{error}");
     }
 }
 
@@ -93,11 +100,11 @@ async fn an_error_or_panic_in_a_task_ends_the_query_and_names_it() {
 async fn two_inputs_of_one_join_may_have_stages_of_their_own() {
     let side = |context: &DataContext| {
         let ds = context.range_in_blocks(20_000, 20).unwrap();
-        ds.map_batches(Ok, with_concurrency(2)).unwrap()
+        ds.map_batches_with(Ok, with_concurrency(2)).unwrap()
     };
     let context = context();
     let joined = side(&context).union(&side(&context)).unwrap();
-    let zipped = joined.map_batches(Ok, with_concurrency(1)).unwrap();
+    let zipped = joined.map_batches_with(Ok, with_concurrency(1)).unwrap();
     let zipped = zipped.zip(&[&joined.rename_columns(&[("id", "other")]).unwrap()]).unwrap();
     assert_eq!(timeout(PATIENCE, zipped.count()).await.expect("it stalls").unwrap(), 40_000);
 }
@@ -108,9 +115,9 @@ async fn more_tasks_than_there_are_threads_for_io_read_files_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap();
     let context = context();
-    context.range_in_blocks(600, TASKS).unwrap().write_parquet(path, WriteOptions::default()).await.unwrap();
-    let one_each = ReadOptions { override_num_blocks: Some(TASKS), ..Default::default() };
-    let ds = context.read_parquet(path, one_each).await.unwrap();
+    context.range_in_blocks(600, TASKS).unwrap().write_parquet(path).await.unwrap();
+    let one_each = ReadParquetOptions { override_num_blocks: Some(TASKS), ..Default::default() };
+    let ds = context.read_parquet_with(path, one_each).await.unwrap();
     let barrier = Arc::new(Barrier::new(TASKS));
     let meet = move |batch: RecordBatch| {
         if batch.num_rows() > 0 {
@@ -118,7 +125,7 @@ async fn more_tasks_than_there_are_threads_for_io_read_files_at_once() {
         }
         Ok(batch)
     };
-    let ds = ds.map_batches(meet, MapOptions { num_cpus: Some(0.0), ..with_concurrency(TASKS) }).unwrap();
+    let ds = ds.map_batches_with(meet, MapOptions { num_cpus: Some(0.0), ..with_concurrency(TASKS) }).unwrap();
     let rows = timeout(PATIENCE, ds.take_all()).await.expect("it stalls").unwrap();
     assert_eq!(ints(&rows, "id").len(), TASKS);
 }
@@ -131,7 +138,7 @@ fn counted_calls(options: MapOptions) -> (Dataset, Arc<AtomicUsize>) {
         called.fetch_add(usize::from(batch.num_rows() > 0), SeqCst);
         Ok(batch)
     };
-    (context().range_in_blocks(100, 20).unwrap().map_batches(count, options).unwrap(), calls)
+    (context().range_in_blocks(100, 20).unwrap().map_batches_with(count, options).unwrap(), calls)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -167,7 +174,7 @@ async fn a_limit_of_slow_tasks_begins_one_for_each_thread() {
             }
             Ok(batch)
         };
-        let ds = context().range_in_blocks(100, 20).unwrap().map_batches(slow, options).unwrap();
+        let ds = context().range_in_blocks(100, 20).unwrap().map_batches_with(slow, options).unwrap();
         let rows = timeout(PATIENCE, ds.limit(1).unwrap().take_all()).await.expect("it stalls").unwrap();
         assert_eq!(ints(&rows, "id"), [0]);
         assert!(calls.load(SeqCst) < 10, "{} of 20 tasks", calls.load(SeqCst));
