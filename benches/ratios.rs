@@ -84,7 +84,7 @@ fn measure(criterion: &mut Criterion) -> Result<()> {
         let out = directory.path().join("out").display().to_string();
         let options = || WriteOptions { mode: Some(SaveMode::Overwrite), ..Default::default() };
         group.bench_function("blockyard", |b| {
-            b.iter(|| check(runtime.block_on(mapped.write_parquet(&out, options()))));
+            b.iter(|| check(runtime.block_on(mapped.write_parquet_with(&out, options()))));
         });
         let plain_out = directory.path().join("plain");
         group.bench_function("datafusion", |b| {

@@ -61,7 +61,7 @@ async fn unfused() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let files = directory.path().display().to_string();
     let columns = vec![("half", col("id") / lit(2.0)), ("key", col("id") * lit(7919) % lit(1_000_000))];
-    context(true)?.range(ROWS)?.with_columns(columns)?.write_parquet(&files, WriteOptions::default()).await?;
+    context(true)?.range(ROWS)?.with_columns(columns)?.write_parquet(&files).await?;
     let read = async |fuse| five_maps(context(fuse)?.read_parquet(files.as_str()).await?);
     let made = |fuse| five_maps(context(fuse)?.range(ROWS)?);
     let chains = [

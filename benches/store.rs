@@ -13,11 +13,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use blockyard::block::Block;
+use blockyard::config::SpillCompression;
 use blockyard::prelude::*;
-use blockyard::{
-    Block, BlockHandle, BlockStore, BlockyardOptions, Budget, ByteSize, MemoryLimit, NextUse, Owner, SpillCompression,
-    SpillDirectories,
-};
+use blockyard::store::{BlockHandle, BlockStore, Budget, NextUse, Owner, SpillDirectories};
+use blockyard::{BlockyardOptions, ByteSize, MemoryLimit};
 use datafusion::arrow::array::{Float64Array, Int64Array, RecordBatch, StringArray};
 use datafusion::common::exec_datafusion_err;
 use datafusion::error::Result;

@@ -62,7 +62,7 @@ impl Actor for Model {
 async fn make_input(context: &DataContext, path: &str) -> Result<()> {
     let columns: Vec<_> = (0..FEATURES).map(|f| format!("CAST(sin(id * {}) AS FLOAT) AS f{f}", f + 1)).collect();
     let query = format!("SELECT id, {} FROM range(100000)", columns.join(", "));
-    context.sql(&query).await?.write_parquet(path, WriteOptions::default()).await?;
+    context.sql(&query).await?.write_parquet(path).await?;
     Ok(())
 }
 
@@ -87,12 +87,12 @@ async fn main() -> Result<()> {
         num_cpus: Some(1.0),
         batch_size: BatchSize::Rows(8192),
         // A row that cannot be scored does not end the run; it is kept for later.
-        on_error: blockyard::OnError::Divert("unscored".to_owned()),
+        on_error: blockyard::functions::OnError::Divert("unscored".to_owned()),
         ..Default::default()
     };
     let scored = context.read_parquet(input.as_str()).await?.map_batches_with(actor("score", Model::load), options)?;
     let mode = WriteOptions { mode: Some(SaveMode::Overwrite), ..Default::default() };
-    let rows = scored.write_parquet(&output, mode).await?;
+    let rows = scored.write_parquet_with(&output, mode).await?;
     let unscored = context.diverted("unscored")?.count().await?;
     println!("{rows} rows scored, {unscored} not, in {:.3} s", started.elapsed().as_secs_f64());
     if arguments.is_empty() {

@@ -9,7 +9,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use blockyard::{Allocator, Keep};
+use blockyard::store::{Allocator, Keep};
 use tikv_jemalloc_ctl::raw;
 
 #[global_allocator]

@@ -19,19 +19,16 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The modules stand in the order in which data flows.
+//! What most programs need is here or in the [`prelude`]; the rest stands in the module of its subject. These are in
+//! the order in which data flows.
 
-/// Front door 1: the Dataset API.
-mod dataset;
+pub mod dataset;
 
-/// Front door 2: SQL.
-mod sql;
+pub mod sql;
 
-/// What is to be done: our logical nodes.
-mod logical;
+pub mod logical;
 
-/// Rewrites of logical and physical plans, and the registry that orders them.
-mod optimizer;
+pub mod optimizer;
 
 /// From logical to physical.
 mod planner;
@@ -39,41 +36,31 @@ mod planner;
 /// How it is done: operators.
 mod physical;
 
-/// Starts work.
-mod runtime;
+pub mod runtime;
 
-/// Blocks under one memory limit, and their spill files.
-mod store;
+pub mod store;
 
-/// What is stored, queued, counted and written as one thing.
-mod block;
+pub mod block;
 
 /// Writing to local disks, through the page cache or past it.
 mod disk;
 
-/// What map operators call.
-mod functions;
+pub mod functions;
 
-/// Where rows come from.
-mod sources;
+pub mod sources;
 
-/// Where rows go.
-mod sinks;
+pub mod sinks;
 
-/// Says what happened.
-mod observability;
+pub mod observability;
 
-/// Calls of table functions: their trait, arguments and values.
 pub mod call;
 
-/// Aggregates of groups that DataFusion does not have.
 pub mod aggregates;
 
 /// The wiring of a session.
 mod session;
 
-/// The `blockyard.*` options.
-mod config;
+pub mod config;
 
 /// Errors for the person who caused them.
 mod error;
@@ -87,38 +74,14 @@ pub mod cli;
 
 pub mod prelude;
 
-pub use block::{Block, BlockMetadata, TaskId};
-pub use config::{
-    BlockSizePreset, BlockyardOptions, ByteSize, MaxErroredBlocks, MemoryLimit, ResourceLimit, SpillCompression,
-    machine_memory,
-};
-pub use dataset::{
-    DataContext, Dataset, GroupedDataset, IterOptions, Paths, Predicate, SortKey, WriteOptions, asc, desc,
-};
-pub use functions::{
-    Actor, ActorPool, BatchFunction, BatchSize, Compute, ComputeStrategy, Concurrency, Failures, FunctionLanguage,
-    FunctionRef, FunctionRegistry, MapFunction, MapOptions, MaxErrors, OnError, Row, Workers, actor, filter_rows,
-    flat_map_rows, from_async, from_closure, map_rows,
-};
-pub use logical::{
-    BlockOrderOptions, ByKeys, IntoBlocks, IntoRows, MapNode, MapOperator, MixNode, MixOptions, MixStoppingCondition,
-    RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning, ShuffleOptions, ZipNode,
-};
-pub use observability::{
-    ExecutionCallback, ExecutionFailed, ExecutionProgress, ExecutionStarted, ExecutionSucceeded, SystemColumn,
-    SystemTable, system_tables,
-};
-pub use optimizer::{Anchor, RuleRegistry};
-pub use runtime::{BackpressurePolicy, ConcurrencyCap, DownstreamCapacity, OpId, OpView, ResourceBudget, Resources};
+pub use config::{BlockyardOptions, ByteSize, MemoryLimit};
+pub use dataset::{DataContext, Dataset, GroupedDataset, IterOptions, SortKey, WriteOptions, asc, desc};
+pub use functions::{Actor, FunctionRef, MapOptions, actor};
+pub use logical::{BlockOrderOptions, MixOptions, Repartitioning, ShuffleOptions};
 pub use seed::RandomSeed;
 pub use session::{Blockyard, SessionStateBuilderExt};
 pub use sinks::SaveMode;
-pub use sources::{Datasource, DatasourceTable, FileKind, ReadCsvOptions, ReadJsonOptions, ReadParquetOptions};
-pub use sql::SqlStatement;
-pub use store::{
-    Allocator, BlockHandle, BlockInfo, BlockStore, Budget, Holder, Keep, NextUse, Owner, PinnedBlock, SharedMemoryPool,
-    SpillDirectories, SpillFileInfo,
-};
+pub use sources::{Datasource, ReadCsvOptions, ReadJsonOptions, ReadParquetOptions};
 
 /// The programs in the documents are tests.
 #[cfg(doctest)]

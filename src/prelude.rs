@@ -2,8 +2,9 @@
 
 pub use datafusion::prelude::{JoinType, col, lit};
 
+pub use crate::functions::{BatchSize, ComputeStrategy};
+pub use crate::logical::MixStoppingCondition;
 pub use crate::{
-    BatchSize, Blockyard, ComputeStrategy, DataContext, Dataset, IterOptions, MapOptions, MixOptions,
-    MixStoppingCondition, RandomSeed, ReadCsvOptions, ReadJsonOptions, ReadParquetOptions, Repartitioning, SaveMode,
-    SessionStateBuilderExt, WriteOptions, asc, desc,
+    Blockyard, DataContext, Dataset, IterOptions, MapOptions, MixOptions, RandomSeed, ReadCsvOptions, ReadJsonOptions,
+    ReadParquetOptions, Repartitioning, SaveMode, SessionStateBuilderExt, ShuffleOptions, WriteOptions, asc, desc,
 };

@@ -47,7 +47,11 @@ pub struct Blockyard {
 /// Adds Blockyard to any application of DataFusion.
 pub trait SessionStateBuilderExt: Sized {
     /// Installs options, functions, rules, nodes, SQL, the block store and the memory pool, around the planner and
-    /// rules that are there. Call it last. Fails when the spill directory cannot be used or a rule finds no place.
+    /// rules that are there. Call it last.
+    ///
+    /// # Errors
+    ///
+    /// Where the spill directory cannot be used, or a rule finds no place.
     fn with_blockyard(self, blockyard: Blockyard) -> Result<Self>;
 }
 
@@ -170,12 +174,20 @@ fn least_memory(limit: usize, partitions: usize) -> Result<()> {
 
 impl DataContext {
     /// A session with options from the environment (`BLOCKYARD_*`) and defaults for the rest.
+    ///
+    /// # Errors
+    ///
+    /// Where a variable does not parse, or the spill directory cannot be used.
     pub fn new() -> Result<Self> {
         let options = BlockyardOptions::from_env(std::env::vars())?;
         Self::with_config(Blockyard { options, ..Default::default() }, SessionConfig::from_env()?)
     }
 
     /// A session with given options and configuration of DataFusion; the environment is not read.
+    ///
+    /// # Errors
+    ///
+    /// Where the options do not fit together, or the spill directory cannot be used.
     pub fn with_config(blockyard: Blockyard, config: SessionConfig) -> Result<Self> {
         let rules = blockyard.rules.clone();
         let builder = SessionStateBuilder::new().with_config(config).with_default_features();
@@ -197,8 +209,11 @@ impl DataContext {
     }
 
     /// Changes options for datasets that are created from now on. The memory limit and the compression of spilled
-    /// blocks take effect at once, for running queries too. Fails when the memory limit is too small, and when the
-    /// spill directory changes, which only a new session can.
+    /// blocks take effect at once, for running queries too.
+    ///
+    /// # Errors
+    ///
+    /// Where the memory limit is too small, and where the spill directory changes, which only a new session can.
     pub fn configure(&self, change: impl FnOnce(&mut BlockyardOptions)) -> Result<()> {
         let mut options = self.config();
         let directory = options.spill_directory.clone();

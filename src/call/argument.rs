@@ -15,9 +15,17 @@ pub trait Argument: Sized {
 
     /// What a value means. `None` where it is nothing of this type, which gives an error that says [`Argument::WHAT`];
     /// an error where there is more to say.
+    ///
+    /// # Errors
+    ///
+    /// Where there is more to say than that it is nothing of this type.
     fn from_value(value: &Value) -> Result<Option<Self>>;
 
     /// The value that means this.
+    ///
+    /// # Errors
+    ///
+    /// Where it has no form as a value.
     fn to_value(&self) -> Result<Value>;
 }
 

@@ -56,7 +56,11 @@ impl Values {
         self.values.iter().map(|(name, value)| (*name, value))
     }
 
-    /// What the value of an argument means, if it is given. Fails where it is nothing of the type.
+    /// What the value of an argument means, if it is given.
+    ///
+    /// # Errors
+    ///
+    /// Where the value is nothing of the type.
     pub fn read<T: Argument>(&self, name: &str) -> Result<Option<T>> {
         let Some(value) = self.get(name) else {
             return Ok(None);
@@ -73,10 +77,18 @@ pub trait Arguments: Sized {
     /// Its arguments, in the order in which a call without names gives them.
     fn parameters() -> Vec<Parameter>;
 
-    /// What values mean. Fails where one is of the wrong type or missing.
+    /// What values mean.
+    ///
+    /// # Errors
+    ///
+    /// Where one is of the wrong type or missing.
     fn from_values(values: &Values) -> Result<Self>;
 
     /// The values that mean this; what is as if it were not said is left out.
+    ///
+    /// # Errors
+    ///
+    /// Where one has no form as a value.
     fn to_values(&self, values: &mut Values) -> Result<()>;
 }
 
@@ -87,9 +99,17 @@ pub trait Field: Sized {
     fn parameters(name: &'static str, about: &'static str) -> (Vec<Parameter>, Vec<Parameter>);
 
     /// What values mean for it.
+    ///
+    /// # Errors
+    ///
+    /// Where they are nothing of its type, or missing.
     fn read(name: &'static str, values: &Values) -> Result<Self>;
 
     /// The values that mean this.
+    ///
+    /// # Errors
+    ///
+    /// Where it has no form as a value.
     fn write(&self, name: &'static str, values: &mut Values) -> Result<()>;
 }
 

@@ -18,7 +18,11 @@ impl TableFunctions {
         Self(RwLock::new(all))
     }
 
-    /// Adds a function. Fails where there is one of its name.
+    /// Adds a function.
+    ///
+    /// # Errors
+    ///
+    /// Where there is one of its name.
     pub fn register(&self, function: impl TableFunction) -> Result<()> {
         let name = TableFunction::name(&function);
         if self.find(name).is_some() {

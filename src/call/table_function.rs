@@ -68,15 +68,27 @@ pub trait TableFunction: Debug + Send + Sync + 'static {
     }
 
     /// Gives a call what it does not say and is known elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// Where that is not to be found.
     fn complete(&self, _values: &mut Values, _session: &SessionState) -> Result<()> {
         Ok(())
     }
 
-    /// The plan of a call. Fails where the arguments make no sense together.
+    /// The plan of a call.
+    ///
+    /// # Errors
+    ///
+    /// Where the arguments make no sense together.
     fn plan(&self, arguments: Self::Arguments, planning: Planning<'_>) -> Result<LogicalPlan>;
 
     /// The call that gives such a plan: its tables and its arguments. `None` where the root of the plan is nothing of
     /// this function.
+    ///
+    /// # Errors
+    ///
+    /// Where the plan is of this function and no call can give it.
     fn call_of(&self, _plan: &LogicalPlan) -> Result<Option<(Vec<LogicalPlan>, Self::Arguments)>> {
         Ok(None)
     }
@@ -95,6 +107,10 @@ pub struct Planning<'a> {
 
 impl Planning<'_> {
     /// The table of a function that takes one.
+    ///
+    /// # Errors
+    ///
+    /// Where the call has none.
     pub fn table(self) -> Result<LogicalPlan> {
         match self.tables.into_iter().next() {
             Some(table) => Ok(table),
@@ -103,6 +119,10 @@ impl Planning<'_> {
     }
 
     /// The scan of a table.
+    ///
+    /// # Errors
+    ///
+    /// Where the table has columns that no plan can have, like two of one name.
     pub fn scan(&self, table: Arc<dyn TableProvider>) -> Result<LogicalPlan> {
         LogicalPlanBuilder::scan(TableReference::bare(self.relation), provider_as_source(table), None)?.build()
     }

@@ -22,7 +22,7 @@ use arguments::{Arguments, Command};
 use session::{Failure, Session};
 use statements::Script;
 
-use crate::Allocator;
+use crate::store::Allocator;
 
 /// Bytes of the stacks of threads: expressions of thousands of terms are trees as deep as that. Memory is what they
 /// touch.

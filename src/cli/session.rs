@@ -20,7 +20,9 @@ use super::output::Output;
 use super::progress::Progress;
 use super::signals::{Stop, stopped};
 use super::statements::{Place, Script};
-use crate::{Allocator, Blockyard, BlockyardOptions, DataContext, Dataset, IterOptions, SqlStatement};
+use crate::sql::SqlStatement;
+use crate::store::Allocator;
+use crate::{Blockyard, BlockyardOptions, DataContext, Dataset, IterOptions};
 
 /// Why the tool stops.
 #[derive(Debug)]

@@ -212,6 +212,10 @@ impl BlockyardOptions {
 
     /// Defaults overridden by `BLOCKYARD_<OPTION>` variables of the given environment. The only place that reads the
     /// environment; a value that does not parse is an error which names the variable.
+    ///
+    /// # Errors
+    ///
+    /// Where a value does not parse; the error names the variable.
     pub fn from_env(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
         let mut options = Self::default();
         let ours = vars.into_iter().filter_map(|(name, value)| {

@@ -12,23 +12,39 @@ use crate::seed::RandomSeed;
 
 impl Dataset {
     /// The rows of this dataset and then of another with the same columns.
+    ///
+    /// # Errors
+    ///
+    /// Where the columns differ in number, or their types have nothing in common.
     pub fn union(&self, other: &Self) -> Result<Self> {
         self.via_dataframe(|frame| frame.union(other.clone().into_dataframe()))
     }
 
     /// Row i of this dataset beside row i of each of the others, which must have as many. Columns of the others that
     /// one before has too get a suffix: `a` becomes `a_1`, then `a_2`.
+    ///
+    /// # Errors
+    ///
+    /// None is known when the plan is built. That the numbers of rows differ is found out while it runs.
     pub fn zip(&self, others: &[&Self]) -> Result<Self> {
         Ok(self.with_plan(extension(ZipNode::try_new(self.plans_with(others))?)))
     }
 
     /// Rows of this dataset and of others with the same columns by turns of some rows, each in its order, so that at
     /// any time their numbers are proportional to the weights. The same datasets give the same rows in the same order.
+    ///
+    /// # Errors
+    ///
+    /// Where the names of the columns differ, or their types have nothing in common.
     pub fn mix(&self, others: &[&Self]) -> Result<Self> {
         self.mix_with(others, MixOptions::default())
     }
 
     /// As [`Dataset::mix`], with weights, and with when it ends.
+    ///
+    /// # Errors
+    ///
+    /// Also where there are not as many weights as datasets, or one is no positive number.
     pub fn mix_with(&self, others: &[&Self], options: MixOptions) -> Result<Self> {
         Ok(self.with_plan(extension(MixNode::try_new(self.plans_with(others), options)?)))
     }
@@ -40,16 +56,28 @@ impl Dataset {
     /// One row for each column: `column`, `type`, `count` of values, `missing_percentage`, and for numbers
     /// `zero_percentage`, `mean`, `std` (of a sample: n - 1), `median` (an estimate), with `min` and `max` as texts.
     /// Reads the rows once.
+    ///
+    /// # Errors
+    ///
+    /// Where there are no columns.
     pub fn summary(&self) -> Result<Self> {
         Ok(self.with_plan(summary(self.plan.clone())?))
     }
 
     /// Groups of rows with equal keys; without keys, one group of all rows.
+    ///
+    /// # Errors
+    ///
+    /// Where a key is no column.
     pub fn group_by(&self, keys: &[&str]) -> Result<GroupedDataset> {
         Ok(GroupedDataset::new(self.clone(), self.columns_of(keys, "group_by")?))
     }
 
     /// Joins with another dataset where the columns `on` of this equal the columns `right_on` of the other.
+    ///
+    /// # Errors
+    ///
+    /// Where a key is no column, or there are none, or not as many on both sides.
     pub fn join(&self, other: &Self, how: JoinType, on: &[&str], right_on: &[&str]) -> Result<Self> {
         if on.len() != right_on.len() || on.is_empty() {
             return plan_err!(
@@ -74,8 +102,11 @@ impl Dataset {
     }
 
     /// As [`Dataset::join`], where columns that both sides have get the suffixes, the left one's and the right one's:
-    /// with
-    /// `("", "_right")` there are `a` and `a_right`. Fails where names stay equal.
+    /// with `("", "_right")` there are `a` and `a_right`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dataset::join`], and where names stay equal with their suffixes.
     pub fn join_with_suffixes(
         &self,
         other: &Self,
@@ -107,6 +138,10 @@ impl Dataset {
     }
 
     /// The distinct values of a column.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no such column.
     pub fn unique(&self, column: &str) -> Result<Self> {
         self.select_columns(&[column])?.via_dataframe(|frame| frame.distinct())
     }
@@ -114,11 +149,19 @@ impl Dataset {
     /// A uniform random permutation of all rows: the same for the same seed and input, whatever the threads and the
     /// memory limit. Without a seed one is drawn now; with [`RandomSeed::each_execution`] every epoch has its own
     /// order.
+    ///
+    /// # Errors
+    ///
+    /// None is known: a plan is built, and building plans can fail.
     pub fn random_shuffle(&self, seed: impl Into<RandomSeed>) -> Result<Self> {
         self.random_shuffle_into(seed, None)
     }
 
     /// As [`Dataset::random_shuffle`], into `num_blocks` blocks.
+    ///
+    /// # Errors
+    ///
+    /// Where `num_blocks` is 0 or far too many.
     pub fn random_shuffle_into(&self, seed: impl Into<RandomSeed>, num_blocks: Option<usize>) -> Result<Self> {
         Ok(self.with_plan(extension(RandomShuffleNode::try_new(self.plan.clone(), seed, num_blocks)?)))
     }
@@ -134,12 +177,20 @@ impl Dataset {
     }
 
     /// The same blocks in random order.
+    ///
+    /// # Errors
+    ///
+    /// None is known: a plan is built, and building plans can fail.
     pub fn randomize_block_order(&self, seed: impl Into<RandomSeed>) -> Result<Self> {
         self.randomize_blocks(seed.into(), None)
     }
 
     /// The same blocks in random order while they come: each is taken from the next `window` ones, so that nothing
     /// waits for the last block.
+    ///
+    /// # Errors
+    ///
+    /// Where `window` is 0.
     pub fn randomize_block_order_within(&self, seed: impl Into<RandomSeed>, window: usize) -> Result<Self> {
         self.randomize_blocks(seed.into(), Some(window))
     }

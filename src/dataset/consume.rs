@@ -32,6 +32,11 @@ use crate::store::{Admission, NextUse, Owner};
 
 impl Dataset {
     /// Runs the dataset and streams its rows, in order. Dropping the stream cancels the work.
+    ///
+    /// # Errors
+    ///
+    /// Where the dataset cannot be planned, or needs more memory than there is. What fails later is an error of the
+    /// stream.
     pub async fn stream(&self) -> Result<SendableRecordBatchStream> {
         let attempt = self.attempt()?;
         let mut first = self.stream_once(&attempt).await?;
@@ -110,6 +115,10 @@ impl Dataset {
     }
 
     /// The first `n` rows. Reads no more than that takes.
+    ///
+    /// # Errors
+    ///
+    /// Where the plan is refused for its need of memory, or something fails while it runs.
     pub async fn take_batch(&self, n: usize) -> Result<RecordBatch> {
         let limited = self.limit(n)?;
         let stream = limited.stream().await?;
@@ -120,21 +129,37 @@ impl Dataset {
     }
 
     /// The first `n` rows, typed by serde.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dataset::take_batch`], and where a row is no `T`.
     pub async fn take<T: Row>(&self, n: usize) -> Result<Vec<T>> {
         rows_of_batch(&self.take_batch(n).await?)
     }
 
     /// All rows as batches, in order. They must fit in memory.
+    ///
+    /// # Errors
+    ///
+    /// Where the plan is refused for its need of memory, or something fails while it runs.
     pub async fn take_all(&self) -> Result<Vec<RecordBatch>> {
         self.stream().await?.try_collect().await
     }
 
     /// The first `n` rows as a text table.
+    ///
+    /// # Errors
+    ///
+    /// Where the plan is refused for its need of memory, or something fails while it runs.
     pub async fn show(&self, n: usize) -> Result<String> {
         Ok(pretty_format_batches(&[self.take_batch(n).await?])?.to_string())
     }
 
     /// Number of rows: from metadata where that is exact, else by running.
+    ///
+    /// # Errors
+    ///
+    /// Where the plan is refused for its need of memory, or something fails while it runs.
     pub async fn count(&self) -> Result<usize> {
         if let Some(blocks) = &self.materialized {
             return Ok(blocks.blocks().iter().map(|b| b.metadata().num_rows).sum());
@@ -181,6 +206,10 @@ impl Dataset {
     }
 
     /// Number of blocks: exact for a materialized dataset, else as planned, or `None` where only running tells.
+    ///
+    /// # Errors
+    ///
+    /// Where the dataset cannot be planned.
     pub async fn num_blocks(&self) -> Result<Option<usize>> {
         match &self.materialized {
             Some(blocks) => Ok(Some(blocks.blocks().len())),
@@ -189,6 +218,10 @@ impl Dataset {
     }
 
     /// Bytes of all rows in memory. Runs the dataset unless it is materialized.
+    ///
+    /// # Errors
+    ///
+    /// Where the plan is refused for its need of memory, or something fails while it runs.
     pub async fn size_bytes(&self) -> Result<usize> {
         if let Some(blocks) = &self.materialized {
             return Ok(blocks.blocks().iter().map(|b| b.metadata().size_bytes).sum());
@@ -198,6 +231,10 @@ impl Dataset {
     }
 
     /// Paths of the files that the dataset reads.
+    ///
+    /// # Errors
+    ///
+    /// Where files cannot be listed.
     pub fn input_files(&self) -> Result<Vec<String>> {
         let mut paths = Vec::new();
         self.plan.apply(|node| {
@@ -213,6 +250,10 @@ impl Dataset {
 
     /// Runs the dataset and keeps its blocks in the store, in memory or spilled, until the last clone of the result
     /// drops.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dataset::take_all`], and where the disk is full.
     pub async fn materialize(&self) -> Result<Self> {
         let attempt = self.attempt()?;
         let stored = match self.collect_once(&attempt).await {
@@ -262,6 +303,10 @@ impl Dataset {
     }
 
     /// The logical plan as built, as optimized, and the physical plan.
+    ///
+    /// # Errors
+    ///
+    /// Where the dataset cannot be planned.
     pub async fn explain(&self) -> Result<String> {
         let optimized = self.state.optimize(&self.plan)?;
         Ok(format!(
@@ -274,6 +319,10 @@ impl Dataset {
     }
 
     /// The least memory in which the dataset can run, and what takes most of it.
+    ///
+    /// # Errors
+    ///
+    /// Where the dataset cannot be planned.
     pub async fn explain_memory(&self) -> Result<String> {
         let plan = match &self.plan {
             LogicalPlan::Explain(explain) => self.state.create_physical_plan(&explain.plan).await?,
@@ -285,6 +334,10 @@ impl Dataset {
     }
 
     /// The physical plan, in which fused stages show as one operator.
+    ///
+    /// # Errors
+    ///
+    /// Where the dataset cannot be planned.
     pub async fn execution_plan(&self) -> Result<String> {
         let plan = self.state.create_physical_plan(&self.plan).await?;
         Ok(displayable(plan.as_ref()).indent(false).to_string())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::catalog::TableProvider;
-use datafusion::common::{Result, config_err};
+use datafusion::common::{Result, config_err, plan_err};
 use datafusion::dataframe::DataFrame;
 use datafusion::datasource::provider_as_source;
 use datafusion::execution::context::SessionContext;
@@ -18,7 +18,9 @@ use crate::call::{TableFunction, TableFunctions, extension_of};
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::functions::{BatchFunction, FunctionRef, FunctionRegistry, Row, batch_of_rows, from_closure};
 use crate::optimizer::RuleRegistry;
+use crate::planner::written_format;
 use crate::runtime::Scheduler;
+use crate::sinks::WriteFormat;
 use crate::sources::{
     Datasource, DatasourceTable, DivertedRows, FileTable, FormatOptions, Range, ReadCsvOptions, ReadJsonOptions,
     ReadParquetOptions, StoredBlocks,
@@ -79,6 +81,10 @@ impl DataContext {
 
     /// Adds or removes optimizer rules, for datasets that are created from now on. Nothing changes when a rule finds no
     /// place.
+    ///
+    /// # Errors
+    ///
+    /// What `f` returns, and where a rule cannot stand where it should.
     pub fn configure_rules(&self, change: impl FnOnce(&mut RuleRegistry) -> Result<()>) -> Result<()> {
         let mut current = self.rules.lock();
         let mut rules = current.clone();
@@ -95,16 +101,28 @@ impl DataContext {
     }
 
     /// The integers `0 .. n` in a column `id`.
+    ///
+    /// # Errors
+    ///
+    /// Where `n` is more than 2^63 - 1.
     pub fn range(&self, n: u64) -> Result<Dataset> {
         self.read_datasource(Arc::new(Range::try_new(n)?), None)
     }
 
     /// As [`DataContext::range`], in `num_blocks` blocks.
+    ///
+    /// # Errors
+    ///
+    /// Also where `num_blocks` is 0 or far too many.
     pub fn range_in_blocks(&self, n: u64, num_blocks: usize) -> Result<Dataset> {
         self.read_datasource(Arc::new(Range::try_new(n)?), Some(num_blocks))
     }
 
     /// A source of your own, read in `num_blocks` tasks or as many as its size asks for.
+    ///
+    /// # Errors
+    ///
+    /// Where `num_blocks` is 0 or far too many.
     pub fn read_datasource(&self, source: Arc<dyn Datasource>, num_blocks: Option<usize>) -> Result<Dataset> {
         num_blocks.map_or(Ok(()), |n| check_num_blocks("num_blocks", n))?;
         let name = source.name().to_owned();
@@ -112,12 +130,20 @@ impl DataContext {
     }
 
     /// Values of a type that serde can describe, one column per field.
+    ///
+    /// # Errors
+    ///
+    /// Where serde cannot tell the columns, or the blocks find no room in memory and none on disk.
     pub fn from_items<T: Row>(&self, items: Vec<T>) -> Result<Dataset> {
         let batch = batch_of_rows(&items)?;
         self.stored("FromItems", vec![Block::new(batch.schema(), vec![batch])])
     }
 
     /// Record batches of one schema, one block each. At least one, which may be empty.
+    ///
+    /// # Errors
+    ///
+    /// Where there are none, their columns differ, or the blocks find no room in memory and none on disk.
     pub fn from_batches(&self, batches: Vec<RecordBatch>) -> Result<Dataset> {
         let Some(schema) = batches.first().map(RecordBatch::schema) else {
             return config_err!("from_batches needs at least one batch to know the columns");
@@ -129,9 +155,13 @@ impl DataContext {
         self.stored("FromArrow", blocks)
     }
 
-    /// The rows that the last query with [`OnError::Divert`](crate::OnError::Divert) to this name has diverted, with
+    /// The rows that the last query with [`OnError::Divert`](crate::functions::OnError::Divert) to this name has diverted, with
     /// the error (`_error`), the files that the task reads (`_file`), the number of the row among those of the task
-    /// that came to the function (`_row`), and the task (`_task`). Fails when no query has.
+    /// that came to the function (`_row`), and the task (`_task`).
+    ///
+    /// # Errors
+    ///
+    /// Where no query has diverted rows to this name.
     pub fn diverted(&self, name: &str) -> Result<Dataset> {
         self.scan("diverted", DivertedRows::new(Arc::clone(&self.store)).table(name)?)
     }
@@ -143,39 +173,67 @@ impl DataContext {
     }
 
     /// Parquet files: paths, directories, globs or URLs.
+    ///
+    /// # Errors
+    ///
+    /// Where a path does not exist or has no such files, they cannot be read, or their columns are not what they should
+    /// be.
     pub async fn read_parquet(&self, paths: impl Into<Paths>) -> Result<Dataset> {
         self.read_parquet_with(paths, ReadParquetOptions::default()).await
     }
 
     /// As [`DataContext::read_parquet`], with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataContext::read_parquet`], and where an option makes no sense.
     pub async fn read_parquet_with(&self, paths: impl Into<Paths>, options: ReadParquetOptions) -> Result<Dataset> {
         self.read_files(paths.into(), options).await
     }
 
     /// CSV files: paths, directories, globs or URLs.
+    ///
+    /// # Errors
+    ///
+    /// Where a path does not exist or has no such files, they cannot be read, or their columns are not what they should
+    /// be.
     pub async fn read_csv(&self, paths: impl Into<Paths>) -> Result<Dataset> {
         self.read_csv_with(paths, ReadCsvOptions::default()).await
     }
 
     /// As [`DataContext::read_csv`], with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataContext::read_csv`], and where an option makes no sense.
     pub async fn read_csv_with(&self, paths: impl Into<Paths>, options: ReadCsvOptions) -> Result<Dataset> {
         self.read_files(paths.into(), options).await
     }
 
     /// Files with one JSON object per line, or an array of them: paths, directories, globs or URLs.
+    ///
+    /// # Errors
+    ///
+    /// Where a path does not exist or has no such files, they cannot be read, or their columns are not what they should
+    /// be.
     pub async fn read_json(&self, paths: impl Into<Paths>) -> Result<Dataset> {
         self.read_json_with(paths, ReadJsonOptions::default()).await
     }
 
     /// As [`DataContext::read_json`], with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataContext::read_json`], and where an option makes no sense.
     pub async fn read_json_with(&self, paths: impl Into<Paths>, options: ReadJsonOptions) -> Result<Dataset> {
         self.read_files(paths.into(), options).await
     }
 
     async fn read_files<O: FormatOptions>(&self, paths: Paths, options: O) -> Result<Dataset> {
-        let table = FileTable::open(&self.session.state(), O::KIND, &paths.0, &options.into()).await?;
-        let name = paths.0.first().map_or("files", |p| p.trim_end_matches('/').rsplit('/').next().unwrap_or(p));
-        self.scan(name, Arc::new(table))
+        let name =
+            paths.0.first().map_or("files", |p| p.trim_end_matches('/').rsplit('/').next().unwrap_or(p)).to_owned();
+        let table = FileTable::open(&self.session.state(), Arc::new(options), paths.0).await?;
+        self.scan(&name, Arc::new(table))
     }
 
     /// Makes a function known to SQL and to `map_batches` by name.
@@ -192,14 +250,36 @@ impl DataContext {
     }
 
     /// Makes a dataset a table of SQL. It stays lazy: each query runs it.
+    ///
+    /// # Errors
+    ///
+    /// Where there is a table of this name.
     pub fn register_dataset(&self, name: &str, dataset: &Dataset) -> Result<()> {
         self.session.register_table(name, dataset.clone().into_dataframe().into_view())?;
         Ok(())
     }
 
-    /// Makes a table function known to SQL. Fails where there is one of its name.
+    /// Makes a table function known to SQL.
+    ///
+    /// # Errors
+    ///
+    /// Where there is one of its name.
     pub fn register_table_function(&self, function: impl TableFunction) -> Result<()> {
         self.table_functions.register(function)
+    }
+
+    /// Makes a format known to COPY, by the extension of its files, and to [`Dataset::write`].
+    ///
+    /// # Errors
+    ///
+    /// Where there is a format with this extension.
+    pub fn register_write_format(&self, format: impl WriteFormat) -> Result<()> {
+        let factory = written_format(Arc::new(format));
+        let extension = factory.get_ext();
+        if self.session.state().get_file_format_factory(&extension).is_some() {
+            return plan_err!("there is a format '{extension}' already");
+        }
+        self.session.state_ref().write().register_file_format(factory, false)
     }
 
     /// The table functions of SQL: those that every session has, and registered ones.

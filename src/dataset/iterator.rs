@@ -26,6 +26,11 @@ impl Default for IterOptions {
 
 impl Dataset {
     /// Streams the rows in batches of a size, in order. Dropping the stream stops the work behind it.
+    ///
+    /// # Errors
+    ///
+    /// Where the dataset cannot be planned, or needs more memory than there is. What fails later is an error of the
+    /// stream.
     pub async fn iter_batches(&self, options: IterOptions) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let batches = self.stream().await?;
         let Some(size) = options.batch_size else {
@@ -54,6 +59,10 @@ impl Dataset {
     }
 
     /// Streams the rows, typed by serde, in order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dataset::iter_batches`]. That a row is no `T` is an error of the stream.
     pub async fn iter_rows<T: Row>(&self) -> Result<BoxStream<'static, Result<T>>> {
         let rows = self.stream().await?.map(|batch| rows_of_batch::<T>(&batch?));
         Ok(rows.map_ok(|rows| stream::iter(rows).map(Ok)).try_flatten().boxed())

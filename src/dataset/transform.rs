@@ -31,11 +31,19 @@ impl Dataset {
     }
 
     /// Turns each row into one row, both typed by serde.
+    ///
+    /// # Errors
+    ///
+    /// Where serde cannot tell the columns of the result.
     pub fn map<T: Row, U: Row>(&self, f: impl Fn(T) -> U + Send + Sync + 'static) -> Result<Self> {
         self.map_with(f, MapOptions::default())
     }
 
     /// As [`Dataset::map`], with options; the batch size and the schema of them are not used.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dataset::map`], and where options do not fit together.
     pub fn map_with<T: Row, U: Row>(
         &self,
         f: impl Fn(T) -> U + Send + Sync + 'static,
@@ -45,6 +53,10 @@ impl Dataset {
     }
 
     /// Turns each row into any number of rows, both typed by serde.
+    ///
+    /// # Errors
+    ///
+    /// Where serde cannot tell the columns of the result.
     pub fn flat_map<T: Row, U: Row, I: IntoIterator<Item = U>>(
         &self,
         f: impl Fn(T) -> I + Send + Sync + 'static,
@@ -53,6 +65,10 @@ impl Dataset {
     }
 
     /// As [`Dataset::flat_map`], with options; the batch size and the schema of them are not used.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dataset::flat_map`], and where options do not fit together.
     pub fn flat_map_with<T: Row, U: Row, I: IntoIterator<Item = U>>(
         &self,
         f: impl Fn(T) -> I + Send + Sync + 'static,
@@ -62,6 +78,10 @@ impl Dataset {
     }
 
     /// Keeps the rows for which a predicate is true: an expression, or SQL text like `"v > 1"`.
+    ///
+    /// # Errors
+    ///
+    /// Where the text is no expression, names a column that is not there, or gives no boolean.
     pub fn filter(&self, predicate: impl Into<Predicate>) -> Result<Self> {
         let predicate = match predicate.into() {
             Predicate::Expression(expression) => expression,
@@ -71,11 +91,19 @@ impl Dataset {
     }
 
     /// Keeps the rows, typed by serde, for which a function holds.
+    ///
+    /// # Errors
+    ///
+    /// None is known: a plan is built, and building plans can fail.
     pub fn filter_rows<T: Row>(&self, f: impl Fn(&T) -> bool + Send + Sync + 'static) -> Result<Self> {
         self.filter_rows_with(f, MapOptions::default())
     }
 
     /// As [`Dataset::filter_rows`], with options; the batch size and the schema of them are not used.
+    ///
+    /// # Errors
+    ///
+    /// Where options do not fit together.
     pub fn filter_rows_with<T: Row>(
         &self,
         f: impl Fn(&T) -> bool + Send + Sync + 'static,
@@ -85,12 +113,20 @@ impl Dataset {
     }
 
     /// Keeps these columns, in this order.
+    ///
+    /// # Errors
+    ///
+    /// Where a column is not there.
     pub fn select_columns(&self, names: &[&str]) -> Result<Self> {
         let columns = self.columns_of(names, "select_columns")?;
         self.via_dataframe(|frame| frame.select(columns))
     }
 
     /// Leaves these columns out.
+    ///
+    /// # Errors
+    ///
+    /// Where a column is not there.
     pub fn drop_columns(&self, names: &[&str]) -> Result<Self> {
         self.columns_of(names, "drop_columns")?;
         let all = self.plan.schema().fields().iter().map(|f| f.name().as_str());
@@ -98,6 +134,10 @@ impl Dataset {
     }
 
     /// Renames columns, given as (old, new).
+    ///
+    /// # Errors
+    ///
+    /// Where a column is not there, or two get one name.
     pub fn rename_columns(&self, names: &[(&str, &str)]) -> Result<Self> {
         self.columns_of(&names.iter().map(|(old, _)| *old).collect::<Vec<_>>(), "rename_columns")?;
         let mut columns = Vec::new();
@@ -113,11 +153,19 @@ impl Dataset {
     }
 
     /// Adds a column computed by an expression, or replaces the one of this name.
+    ///
+    /// # Errors
+    ///
+    /// Where the expression is of columns that are not there.
     pub fn with_column(&self, name: &str, expression: Expr) -> Result<Self> {
         self.via_dataframe(|frame| frame.with_column(name, expression))
     }
 
     /// Adds or replaces several columns; none of them sees the others.
+    ///
+    /// # Errors
+    ///
+    /// Where an expression is of columns that are not there.
     pub fn with_columns(&self, columns: Vec<(&str, Expr)>) -> Result<Self> {
         let mut expressions = Vec::new();
         for field in self.plan.schema().fields() {
@@ -132,11 +180,19 @@ impl Dataset {
     }
 
     /// The first `n` rows.
+    ///
+    /// # Errors
+    ///
+    /// None is known: a plan is built, and building plans can fail.
     pub fn limit(&self, n: usize) -> Result<Self> {
         self.via_dataframe(|frame| frame.limit(0, Some(n)))
     }
 
     /// Each row with probability `fraction`, the same rows for the same seed and input.
+    ///
+    /// # Errors
+    ///
+    /// Where `fraction` is not between 0 and 1.
     pub fn random_sample(&self, fraction: f64, seed: u64) -> Result<Self> {
         self.map_node(MapOperator::Sample { fraction, seed }, Compute::default(), Failures::default())
     }

@@ -24,21 +24,75 @@ pub struct WriteOptions {
 impl Dataset {
     /// Writes one Parquet file per block into a directory; returns the number of rows. Files appear together once all
     /// are complete, as `part-000000.parquet` and so on in the order of the rows.
-    pub async fn write_parquet(&self, directory: &str, options: WriteOptions) -> Result<usize> {
-        self.write("parquet", directory, options).await
+    ///
+    /// # Errors
+    ///
+    /// Where the query fails, or the directory cannot be written. Nothing new is in it then.
+    pub async fn write_parquet(&self, directory: &str) -> Result<usize> {
+        self.write_parquet_with(directory, WriteOptions::default()).await
+    }
+
+    /// As [`Dataset::write_parquet`], with options.
+    ///
+    /// # Errors
+    ///
+    /// Also where the format has no such option, and where the mode forbids to write to a directory with files.
+    pub async fn write_parquet_with(&self, directory: &str, options: WriteOptions) -> Result<usize> {
+        self.write_with("parquet", directory, options).await
     }
 
     /// As [`Dataset::write_parquet`], in CSV with a header line in each file.
-    pub async fn write_csv(&self, directory: &str, options: WriteOptions) -> Result<usize> {
-        self.write("csv", directory, options).await
+    ///
+    /// # Errors
+    ///
+    /// As [`Dataset::write_parquet`].
+    pub async fn write_csv(&self, directory: &str) -> Result<usize> {
+        self.write_csv_with(directory, WriteOptions::default()).await
+    }
+
+    /// As [`Dataset::write_csv`], with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dataset::write_parquet_with`].
+    pub async fn write_csv_with(&self, directory: &str, options: WriteOptions) -> Result<usize> {
+        self.write_with("csv", directory, options).await
     }
 
     /// As [`Dataset::write_parquet`], with one JSON object per line.
-    pub async fn write_json(&self, directory: &str, options: WriteOptions) -> Result<usize> {
-        self.write("json", directory, options).await
+    ///
+    /// # Errors
+    ///
+    /// As [`Dataset::write_parquet`].
+    pub async fn write_json(&self, directory: &str) -> Result<usize> {
+        self.write_json_with(directory, WriteOptions::default()).await
     }
 
-    async fn write(&self, format: &str, directory: &str, options: WriteOptions) -> Result<usize> {
+    /// As [`Dataset::write_json`], with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dataset::write_parquet_with`].
+    pub async fn write_json_with(&self, directory: &str, options: WriteOptions) -> Result<usize> {
+        self.write_with("json", directory, options).await
+    }
+
+    /// As [`Dataset::write_parquet`], in any format that the session knows by the extension of its files: one of the
+    /// above, or one that an application has [registered](crate::DataContext::register_write_format).
+    ///
+    /// # Errors
+    ///
+    /// As [`Dataset::write_parquet`], and where there is no such format.
+    pub async fn write(&self, format: &str, directory: &str) -> Result<usize> {
+        self.write_with(format, directory, WriteOptions::default()).await
+    }
+
+    /// As [`Dataset::write`], with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dataset::write_parquet_with`], and where there is no such format.
+    pub async fn write_with(&self, format: &str, directory: &str, options: WriteOptions) -> Result<usize> {
         let factory = self
             .state
             .get_file_format_factory(format)

@@ -16,6 +16,10 @@ use super::{BatchFunction, FunctionRef};
 /// operator has no more work, when the pool shrinks, or after it has panicked, and then built anew.
 pub trait Actor {
     /// Transforms one batch. It is never called with a batch of another schema than it was planned with.
+    ///
+    /// # Errors
+    ///
+    /// Any error is the error of the query, unless the options of the call tolerate it.
     fn call(&mut self, batch: RecordBatch) -> Result<RecordBatch>;
 }
 

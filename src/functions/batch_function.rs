@@ -21,6 +21,10 @@ pub trait BatchFunction: Send + Sync {
     fn name(&self) -> &str;
 
     /// Transforms one batch. It is never called with a batch of another schema than it was planned with.
+    ///
+    /// # Errors
+    ///
+    /// Any error is the error of the query, unless the options of the call tolerate it.
     fn call(&self, batch: RecordBatch) -> Result<RecordBatch>;
 
     /// Columns of what it returns for this input, where that is declared; otherwise the engine calls the function on an
@@ -30,6 +34,10 @@ pub trait BatchFunction: Send + Sync {
     }
 
     /// Columns of what it returns for this input, where they are not declared: what comes of an empty batch.
+    ///
+    /// # Errors
+    ///
+    /// What the function returns for an empty batch.
     fn infer_schema(&self, input: &SchemaRef) -> Result<SchemaRef> {
         Ok(self.call(RecordBatch::new_empty(Arc::clone(input)))?.schema())
     }
@@ -55,6 +63,10 @@ pub trait BatchFunction: Send + Sync {
     }
 
     /// Builds the state of the thread that calls this, if there is none yet. Called before the first batch.
+    ///
+    /// # Errors
+    ///
+    /// Where the state cannot be built.
     fn prepare(&self) -> Result<()> {
         Ok(())
     }
@@ -91,6 +103,10 @@ impl FunctionRef {
     }
 
     /// Calls an async function; a panic is an error.
+    ///
+    /// # Errors
+    ///
+    /// What the function returns, or its panic.
     pub async fn call_async(&self, batch: RecordBatch) -> Result<RecordBatch> {
         let called = self.caught(|| Ok(self.0.call_async(batch)))?;
         match AssertUnwindSafe(called).catch_unwind().await {
@@ -100,11 +116,19 @@ impl FunctionRef {
     }
 
     /// Calls the function; a panic is an error.
+    ///
+    /// # Errors
+    ///
+    /// What the function returns, or its panic.
     pub fn call(&self, batch: RecordBatch) -> Result<RecordBatch> {
         self.caught(|| self.0.call(batch))
     }
 
     /// Builds the state of this thread, if the function has some; a panic is an error.
+    ///
+    /// # Errors
+    ///
+    /// What building it returns, or its panic.
     pub fn prepare(&self) -> Result<()> {
         self.caught(|| self.0.prepare())
     }
@@ -117,6 +141,10 @@ impl FunctionRef {
     }
 
     /// Columns that the function returns: as declared, or of what it returns for an empty batch.
+    ///
+    /// # Errors
+    ///
+    /// Where the function fails for an empty batch.
     pub fn output_schema(&self, input: &SchemaRef) -> Result<SchemaRef> {
         if let Some(declared) = self.0.declared_schema(input) {
             return declared;
@@ -133,6 +161,10 @@ impl FunctionRef {
     }
 
     /// Checks that a returned batch has the planned columns, and gives it the planned schema.
+    ///
+    /// # Errors
+    ///
+    /// Where columns are missing, too many or of other types.
     pub fn conform(&self, batch: RecordBatch, planned: &SchemaRef) -> Result<RecordBatch> {
         let got = batch.schema_ref();
         if Arc::ptr_eq(got, planned) {

@@ -11,7 +11,11 @@ use super::FunctionRef;
 
 /// Makes functions of the texts that `CREATE FUNCTION` gives, in one language: expressions, scripts, paths of models.
 pub trait FunctionLanguage: Send + Sync {
-    /// The function `name` whose body is `body`. An error ends the statement.
+    /// The function `name` whose body is `body`.
+    ///
+    /// # Errors
+    ///
+    /// An error ends the statement.
     fn create(&self, name: &str, body: &str) -> Result<FunctionRef>;
 }
 

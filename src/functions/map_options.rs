@@ -124,6 +124,10 @@ const MAX_WORKERS: usize = 1024;
 
 impl MapOptions {
     /// Workers and resources for `function`, if what is said of them fits together.
+    ///
+    /// # Errors
+    ///
+    /// Where two of them contradict each other.
     pub fn compute(&self, function: &FunctionRef) -> Result<Compute> {
         let (is_stateful, is_async, function) = (function.is_stateful(), function.is_async(), function.name());
         let max_concurrency = match self.max_concurrency {

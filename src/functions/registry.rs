@@ -102,12 +102,20 @@ impl FunctionRegistry {
         name.eq_ignore_ascii_case(REGISTERED) || self.languages.get(name).is_some()
     }
 
-    /// The function of this name; the error suggests the nearest one.
+    /// The function of this name.
+    ///
+    /// # Errors
+    ///
+    /// Where there is none; the error suggests the nearest one.
     pub fn get(&self, name: &str) -> Result<FunctionRef> {
         Ok(self.registered(name)?.function)
     }
 
     /// How the function of this name runs where a call does not say.
+    ///
+    /// # Errors
+    ///
+    /// Where there is none.
     pub fn defaults(&self, name: &str) -> Result<MapOptions> {
         Ok(self.registered(name)?.defaults)
     }

@@ -19,6 +19,10 @@ pub trait Row: Serialize + DeserializeOwned + Send + 'static {}
 impl<T: Serialize + DeserializeOwned + Send + 'static> Row for T {}
 
 /// A function that turns each row into one row.
+///
+/// # Errors
+///
+/// Where serde cannot tell the columns of the result.
 pub fn map_rows<T: Row, U: Row, F>(f: F) -> Result<FunctionRef>
 where
     F: Fn(T) -> U + Send + Sync + 'static,
@@ -30,6 +34,10 @@ where
 }
 
 /// A function that turns each row into any number of rows.
+///
+/// # Errors
+///
+/// Where serde cannot tell the columns of the result.
 pub fn flat_map_rows<T: Row, U: Row, I, F>(f: F) -> Result<FunctionRef>
 where
     I: IntoIterator<Item = U>,

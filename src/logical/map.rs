@@ -77,6 +77,10 @@ pub struct MapNode {
 impl MapNode {
     /// Checks the operator and finds the columns that come out of it; a function whose columns are not declared is
     /// called on an empty batch.
+    ///
+    /// # Errors
+    ///
+    /// Where columns are not there, or the function fails for an empty batch.
     pub fn try_new(input: LogicalPlan, operator: MapOperator, compute: Compute, failures: Failures) -> Result<Self> {
         if let MapOperator::Sample { fraction, .. } = operator
             && !(0.0..=1.0).contains(&fraction)

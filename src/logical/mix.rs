@@ -109,6 +109,10 @@ pub struct MixNode {
 impl MixNode {
     /// Mixes inputs, whose columns must have the same names in the same order. Types become the one that both fit, as
     /// in UNION ALL.
+    ///
+    /// # Errors
+    ///
+    /// Where names of columns differ, types have nothing in common, or weights are no positive numbers.
     pub fn try_new(inputs: Vec<LogicalPlan>, mut options: MixOptions) -> Result<Self> {
         if inputs.is_empty() {
             return plan_err!("mix needs at least one input");

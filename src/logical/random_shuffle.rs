@@ -64,6 +64,10 @@ pub struct RandomShuffleNode {
 
 impl RandomShuffleNode {
     /// Shuffles `input` into `num_blocks` blocks, or as many as its size asks for.
+    ///
+    /// # Errors
+    ///
+    /// Where `num_blocks` is 0 or far too many.
     pub fn try_new(input: LogicalPlan, seed: impl Into<RandomSeed>, num_blocks: Option<usize>) -> Result<Self> {
         num_blocks.map_or(Ok(()), |n| check_num_blocks("num_blocks", n))?;
         Ok(Self { input, seed: seed.into(), num_blocks })

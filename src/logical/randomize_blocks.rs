@@ -63,6 +63,10 @@ pub struct RandomizeBlocksNode {
 
 impl RandomizeBlocksNode {
     /// Reorders the blocks of `input`: all of them, or while they come, where each is taken from a `window` of so many.
+    ///
+    /// # Errors
+    ///
+    /// Where `window` is 0.
     pub fn try_new(input: LogicalPlan, seed: impl Into<RandomSeed>, window: Option<usize>) -> Result<Self> {
         if window == Some(0) {
             return plan_err!("window must be at least 1, got 0");

@@ -283,7 +283,11 @@ pub struct RepartitionNode {
 }
 
 impl RepartitionNode {
-    /// Fails for no blocks or far too many, blocks without rows or bytes, no keys, and keys that are not columns.
+    /// Cuts rows into other blocks.
+    ///
+    /// # Errors
+    ///
+    /// For no blocks or far too many, blocks without rows or bytes, no keys, and keys that are not columns.
     pub fn try_new(input: LogicalPlan, into: Repartitioning) -> Result<Self> {
         if let Repartitioning::Blocks { num_blocks, .. } | Repartitioning::Keys { num_blocks: Some(num_blocks), .. } =
             into

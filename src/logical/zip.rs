@@ -49,6 +49,10 @@ pub struct ZipNode {
 
 impl ZipNode {
     /// Zips inputs. Columns that an input before has too get a suffix: `a` becomes `a_1`, then `a_2`.
+    ///
+    /// # Errors
+    ///
+    /// Where there are no inputs.
     pub fn try_new(inputs: Vec<LogicalPlan>) -> Result<Self> {
         let mut taken: Vec<String> = Vec::new();
         let mut distinct = Vec::with_capacity(inputs.len());

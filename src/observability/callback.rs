@@ -8,7 +8,11 @@ use datafusion::common::Result;
 /// Called as executions begin, go on and end: `Blockyard { callbacks, .. }`. Several queries can run at once, so calls
 /// come from several threads; they are made where rows are handed out and should be quick.
 pub trait ExecutionCallback: Debug + Send + Sync {
-    /// An execution is about to start. An error keeps it from starting.
+    /// An execution is about to start.
+    ///
+    /// # Errors
+    ///
+    /// An error keeps it from starting.
     fn before_execution(&self, event: &ExecutionStarted) -> Result<()> {
         let _any = event;
         Ok(())

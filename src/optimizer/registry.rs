@@ -103,6 +103,10 @@ impl RuleRegistry {
     }
 
     /// Takes out the added rules of this name, logical and physical. DataFusion's own can be replaced, not removed.
+    ///
+    /// # Errors
+    ///
+    /// Where none of the added rules has this name.
     pub fn remove(&mut self, name: &str) -> Result<()> {
         let before = self.logical.len() + self.physical.len();
         self.logical.retain(|p| p.rule.name() != name);
@@ -122,11 +126,19 @@ impl RuleRegistry {
     }
 
     /// All logical rules in order, DataFusion's and the added ones.
+    ///
+    /// # Errors
+    ///
+    /// Where an anchor or a required rule is not there.
     pub fn logical_rules(&self) -> Result<Vec<LogicalRule>> {
         self.logical_rules_among(None)
     }
 
     /// All physical rules in order, DataFusion's and the added ones.
+    ///
+    /// # Errors
+    ///
+    /// Where an anchor or a required rule is not there.
     pub fn physical_rules(&self) -> Result<Vec<PhysicalRule>> {
         self.physical_rules_among(None)
     }

@@ -13,7 +13,7 @@ use super::tasks::TaskStream;
 use super::write_clock::WriteClock;
 use crate::block::{TaskId, rows_of_block, sliced_bytes};
 use crate::error::ErrorContext;
-use crate::sinks::{FileWriter, LocalParquet, PartitionColumns, Staged, Staging, Written};
+use crate::sinks::{FileWriter, GrowingFile, PartitionColumns, Staged, Staging, Written};
 use crate::store::WorkingSet;
 
 /// What the writer of a column takes beside the values: its dictionary and the buffers of a page.
@@ -53,7 +53,7 @@ struct Open {
     bytes: usize,
     /// Those of its rows that are not encoded.
     sample: Vec<RecordBatch>,
-    file: Option<LocalParquet>,
+    file: Option<GrowingFile>,
 }
 
 impl BlockFiles {
@@ -148,7 +148,7 @@ impl Open {
         let files = &self.files;
         let writer = files.writer.for_rows(&self.sample, file_rows.max(self.rows))?;
         let id = task.child(self.blocks);
-        let mut file = writer.begin(&files.staging, &id, Arc::clone(&files.schema), files.buffer_bytes)?;
+        let mut file = writer.begin(&files.staging, &id, &files.schema, files.buffer_bytes)?;
         self.sample.drain(..).try_for_each(|batch| file.write(&batch))?;
         self.file = Some(file);
         Ok(())

@@ -199,7 +199,8 @@ impl Job {
         let bytes = buffer_bytes + FileWriter::file_bytes(buffer_bytes);
         let _reserved = BlockStore::of_task(&self.context)?.working_set(&self.owner(), bytes)?;
         let (clock, input) = (WriteClock::new(&self.metrics), InputTime::default());
-        let write = self.writer.write(staging, &id, self.input.schema(), buffer_bytes, input.of(batches));
+        let schema = self.input.schema();
+        let write = self.writer.write(staging, &id, &schema, buffer_bytes, input.of(batches));
         let rows = clock.time_future(&input, write).await?;
         Ok(vec![Staged { id, rows, directory: Path::default() }])
     }
@@ -257,7 +258,7 @@ impl Job {
                         let mut attempt = 0;
                         let rows = loop {
                             let batches = stream::iter(file.batches.clone()).map(Ok);
-                            let write = writer.write(&staging, &id, Arc::clone(&file.schema), buffer_bytes, batches);
+                            let write = writer.write(&staging, &id, &file.schema, buffer_bytes, batches);
                             match clock.time_future(&InputTime::default(), write).await {
                                 Err(e) if retries.again(&e, attempt) => {
                                     log.retried(&e);

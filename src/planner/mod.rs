@@ -1,6 +1,7 @@
 //! From logical to physical: one small planner per node. The only place that knows both.
 
 mod combine;
+mod formats;
 mod map;
 mod query_planner;
 mod random_shuffle;
@@ -8,8 +9,8 @@ mod randomize_blocks;
 mod repartition;
 mod write;
 
+pub(crate) use formats::{block_formats, written_format};
 pub(crate) use query_planner::BlockyardQueryPlanner;
-pub(crate) use write::block_formats;
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -1,168 +1,51 @@
-//! COPY and INSERT through our block writer: formats that wrap DataFusion's and plan a `WriteExec`.
+//! COPY and INSERT as a `WriteExec`.
 
-use std::collections::{HashMap, HashSet};
-use std::fmt;
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use datafusion::arrow::compute::SortOptions;
-use datafusion::arrow::datatypes::{Schema, SchemaRef};
-use datafusion::catalog::Session;
-use datafusion::common::{GetExt, Result, Statistics, internal_err, not_impl_err, plan_err};
-use datafusion::datasource::file_format::csv::CsvFormatFactory;
-use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
-use datafusion::datasource::file_format::json::JsonFormatFactory;
-use datafusion::datasource::file_format::parquet::ParquetFormatFactory;
-use datafusion::datasource::file_format::{FileFormat, FileFormatFactory, FileMeta};
-use datafusion::datasource::physical_plan::{FileOutputMode, FileScanConfig, FileSinkConfig, FileSource};
-use datafusion::datasource::table_schema::TableSchema;
+use datafusion::arrow::datatypes::Schema;
+use datafusion::common::{Result, internal_err, not_impl_err, plan_err};
+use datafusion::datasource::physical_plan::{FileOutputMode, FileSinkConfig};
 use datafusion::logical_expr::dml::InsertOp;
 use datafusion::physical_expr::expressions::col;
-use datafusion::physical_expr::{LexOrdering, LexRequirement, PhysicalSortExpr};
+use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
-use object_store::{ObjectMeta, ObjectStore};
 
 use crate::physical::{ExchangeExec, Operator, RangeScheme, WriteExec, can_sort};
-use crate::sinks::{FileWriter, PartitionColumns, SaveMode, Target};
+use crate::sinks::{FileWriter, PartitionColumns, SaveMode, Target, WriteFormat};
 
-/// DataFusion's formats, with their writers replaced by ours.
-pub(crate) fn block_formats() -> Vec<Arc<dyn FileFormatFactory>> {
-    let inner: [Arc<dyn FileFormatFactory>; 3] =
-        [Arc::new(ParquetFormatFactory::new()), Arc::new(CsvFormatFactory::new()), Arc::new(JsonFormatFactory::new())];
-    inner.map(|inner| Arc::new(BlockFormatFactory { inner }) as _).to_vec()
-}
-
-struct BlockFormatFactory {
-    inner: Arc<dyn FileFormatFactory>,
-}
-
-impl fmt::Debug for BlockFormatFactory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BlockFormatFactory({})", self.get_ext())
-    }
-}
-
-impl GetExt for BlockFormatFactory {
-    fn get_ext(&self) -> String {
-        self.inner.get_ext()
-    }
-}
-
-impl FileFormatFactory for BlockFormatFactory {
-    fn create(&self, state: &dyn Session, options: &HashMap<String, String>) -> Result<Arc<dyn FileFormat>> {
-        let mut options = options.clone();
-        let mode = options.remove("format.mode").map(|mode| mode.parse()).transpose()?;
-        let inner = self.inner.create(state, &options)?;
-        Ok(Arc::new(BlockFormat { inner, mode }))
-    }
-
-    fn default(&self) -> Arc<dyn FileFormat> {
-        Arc::new(BlockFormat { inner: self.inner.default(), mode: None })
-    }
-}
-
-#[derive(Debug)]
-struct BlockFormat {
-    inner: Arc<dyn FileFormat>,
+/// The write of `input` in `format`. `mode` is what the user says of files that are there.
+pub(super) fn plan_write(
+    input: Arc<dyn ExecutionPlan>,
+    format: Arc<dyn WriteFormat>,
     mode: Option<SaveMode>,
-}
-
-#[async_trait]
-impl FileFormat for BlockFormat {
-    fn get_ext(&self) -> String {
-        self.inner.get_ext()
+    conf: FileSinkConfig,
+    partitions: usize,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    check_names(&input.schema())?;
+    let url = conf.table_paths[0].clone();
+    let keys: Vec<String> = conf.table_partition_cols.iter().map(|(name, _)| name.clone()).collect();
+    let single_file = match conf.file_output_mode {
+        _ if !keys.is_empty() => false,
+        FileOutputMode::SingleFile => true,
+        FileOutputMode::Directory => false,
+        FileOutputMode::Automatic => !url.is_collection() && url.file_extension().is_some(),
+    };
+    let default = match (single_file, conf.insert_op) {
+        (_, InsertOp::Overwrite) | (true, _) => SaveMode::Overwrite,
+        (false, _) => SaveMode::Append,
+    };
+    let mode = mode.unwrap_or(default);
+    let target =
+        Target { url, extension: conf.file_extension, read_extensions: format.extensions(), single_file, mode };
+    let writer = FileWriter::new(format);
+    if keys.is_empty() {
+        return Ok(WriteExec::new(input, writer, target).into_plan());
     }
-
-    fn get_ext_with_compression(&self, compression: &FileCompressionType) -> Result<String> {
-        self.inner.get_ext_with_compression(compression)
-    }
-
-    fn compression_type(&self) -> Option<FileCompressionType> {
-        self.inner.compression_type()
-    }
-
-    async fn infer_schema(
-        &self,
-        state: &dyn Session,
-        store: &Arc<dyn ObjectStore>,
-        objects: &[ObjectMeta],
-    ) -> Result<SchemaRef> {
-        self.inner.infer_schema(state, store, objects).await
-    }
-
-    async fn infer_stats(
-        &self,
-        state: &dyn Session,
-        store: &Arc<dyn ObjectStore>,
-        table_schema: SchemaRef,
-        object: &ObjectMeta,
-    ) -> Result<Statistics> {
-        self.inner.infer_stats(state, store, table_schema, object).await
-    }
-
-    async fn infer_ordering(
-        &self,
-        state: &dyn Session,
-        store: &Arc<dyn ObjectStore>,
-        table_schema: SchemaRef,
-        object: &ObjectMeta,
-    ) -> Result<Option<LexOrdering>> {
-        self.inner.infer_ordering(state, store, table_schema, object).await
-    }
-
-    async fn infer_stats_and_ordering(
-        &self,
-        state: &dyn Session,
-        store: &Arc<dyn ObjectStore>,
-        table_schema: SchemaRef,
-        object: &ObjectMeta,
-    ) -> Result<FileMeta> {
-        self.inner.infer_stats_and_ordering(state, store, table_schema, object).await
-    }
-
-    async fn create_physical_plan(&self, state: &dyn Session, conf: FileScanConfig) -> Result<Arc<dyn ExecutionPlan>> {
-        self.inner.create_physical_plan(state, conf).await
-    }
-
-    async fn create_writer_physical_plan(
-        &self,
-        input: Arc<dyn ExecutionPlan>,
-        state: &dyn Session,
-        conf: FileSinkConfig,
-        order: Option<LexRequirement>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let Some(writer) = FileWriter::of(self.inner.as_ref()) else {
-            if self.mode.is_some() {
-                return not_impl_err!("the option mode for files of this format");
-            }
-            return self.inner.create_writer_physical_plan(input, state, conf, order).await;
-        };
-        check_names(&input.schema())?;
-        let url = conf.table_paths[0].clone();
-        let keys: Vec<String> = conf.table_partition_cols.iter().map(|(name, _)| name.clone()).collect();
-        let single_file = match conf.file_output_mode {
-            _ if !keys.is_empty() => false,
-            FileOutputMode::SingleFile => true,
-            FileOutputMode::Directory => false,
-            FileOutputMode::Automatic => !url.is_collection() && url.file_extension().is_some(),
-        };
-        let default = match (single_file, conf.insert_op) {
-            (_, InsertOp::Overwrite) | (true, _) => SaveMode::Overwrite,
-            (false, _) => SaveMode::Append,
-        };
-        let mode = self.mode.unwrap_or(default);
-        let target = Target { url, extension: conf.file_extension, single_file, mode };
-        if keys.is_empty() {
-            return Ok(WriteExec::new(input, writer, target).into_plan());
-        }
-        let by = PartitionColumns::try_new(&input.schema(), &keys, conf.keep_partition_by_columns)?;
-        let sorted = sorted_by(input, &keys, state.config().target_partitions())?;
-        Ok(WriteExec::new(sorted, writer, target).partitioned_by(by).into_plan())
-    }
-
-    fn file_source(&self, table_schema: TableSchema) -> Arc<dyn FileSource> {
-        self.inner.file_source(table_schema)
-    }
+    let by = PartitionColumns::try_new(&input.schema(), &keys, conf.keep_partition_by_columns)?;
+    let sorted = sorted_by(input, &keys, partitions)?;
+    Ok(WriteExec::new(sorted, writer, target).partitioned_by(by).into_plan())
 }
 
 /// Columns of files are told apart by their names.

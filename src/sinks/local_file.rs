@@ -73,11 +73,6 @@ impl LocalFile {
         buffer_bytes.min(PIECES_AHEAD * MOST_PIECE_BYTES) + 2 * piece_bytes(buffer_bytes)
     }
 
-    /// Where it is.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Writes the rest, and waits until all of it is written.
     pub(super) fn finish(mut self) -> Result<()> {
         let length = self.offset + self.pages.length() as u64;

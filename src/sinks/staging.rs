@@ -35,6 +35,8 @@ pub(crate) struct Target {
     pub(crate) url: ListingTableUrl,
     /// Ending of file names, like `csv.gz`.
     pub(crate) extension: String,
+    /// How names of files end that a read of this format takes for its own.
+    pub(crate) read_extensions: &'static [&'static str],
     /// Whether the URL names one file instead of a directory.
     pub(crate) single_file: bool,
     /// What happens to existing output.
@@ -263,10 +265,9 @@ fn is_made_by_writes(target: &Target, path: &Path) -> bool {
 
 /// Fails where there are files that a read of the directory would take for those of the write.
 fn check_no_strangers(target: &Target, existing: &[Path]) -> Result<()> {
-    let extensions = extensions_of(format_of(target));
     let is_read = |path: &&Path| {
         let name = path.filename().unwrap_or_default();
-        name.split('.').skip(1).any(|part| extensions.iter().any(|known| part.eq_ignore_ascii_case(known)))
+        name.split('.').skip(1).any(|part| target.read_extensions.iter().any(|known| part.eq_ignore_ascii_case(known)))
     };
     let strangers: Vec<_> = existing.iter().filter(is_read).filter(|path| !is_made_by_writes(target, path)).collect();
     if strangers.is_empty() {
@@ -286,16 +287,6 @@ fn check_no_strangers(target: &Target, existing: &[Path]) -> Result<()> {
 /// The ending of the names of files of a format, without that of a compression.
 fn format_of(target: &Target) -> &str {
     target.extension.split('.').next().unwrap_or_default()
-}
-
-/// How names of files end that are of a format, whose own ending is `extension`.
-pub(crate) fn extensions_of(extension: &str) -> &[&str] {
-    match extension {
-        "parquet" => &["parquet"],
-        "csv" => &["csv"],
-        "json" => &["json", "jsonl", "ndjson"],
-        _ => &[],
-    }
 }
 
 /// Removes what dead processes have staged in a directory. What cannot be removed stays; so do files that were set

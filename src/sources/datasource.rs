@@ -14,7 +14,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 
-use super::file_tasks::detect_parallelism;
+use super::files::detect_parallelism;
 use crate::call::Planning;
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::physical::{Operator, ReadExec};
@@ -35,6 +35,10 @@ pub trait Datasource: Any + Debug + Send + Sync {
 
     /// About `parallelism` tasks, in the order of the rows; at least one. Each may be run several times, and gives the
     /// same rows each time.
+    ///
+    /// # Errors
+    ///
+    /// Where what is to be read is not there.
     fn read_tasks(&self, parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>>;
 }
 

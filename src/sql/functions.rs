@@ -6,15 +6,12 @@ use crate::call::{AnyTableFunction, TableFunctions};
 use crate::logical::{MapBatches, MapGroups, Mix, RandomShuffle, RandomizeBlockOrder, Repartition, Summary, Zip};
 #[cfg(feature = "tpch")]
 use crate::sources::ReadTpch;
-use crate::sources::{ReadCsvOptions, ReadDiverted, ReadFiles, ReadJsonOptions, ReadParquetOptions, ReadRange};
+use crate::sources::{ReadDiverted, ReadRange, read_functions};
 
 /// All of them, in the order of the reference.
 pub(crate) fn table_functions() -> TableFunctions {
     let range: Vec<Arc<dyn AnyTableFunction>> = vec![Arc::new(ReadRange)];
     let others: Vec<Arc<dyn AnyTableFunction>> = vec![
-        Arc::new(ReadFiles::<ReadParquetOptions>::new()),
-        Arc::new(ReadFiles::<ReadCsvOptions>::new()),
-        Arc::new(ReadFiles::<ReadJsonOptions>::new()),
         Arc::new(MapBatches),
         Arc::new(MapGroups),
         Arc::new(RandomShuffle),
@@ -25,7 +22,7 @@ pub(crate) fn table_functions() -> TableFunctions {
         Arc::new(Zip),
         Arc::new(Mix),
     ];
-    TableFunctions::new([range, tpch(), others].concat())
+    TableFunctions::new([range, tpch(), read_functions(), others].concat())
 }
 
 #[cfg(feature = "tpch")]

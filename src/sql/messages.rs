@@ -7,7 +7,7 @@ use datafusion::sql::sqlparser::ast::{Expr, FunctionArg, FunctionArgExpr, Object
 
 use crate::call::{TableFunctions, extension_of};
 use crate::error::{nearest, without_bug_report};
-use crate::sources::FileKind;
+use crate::sources::format_of_path;
 
 /// What SQL has for the operations of datasets that are no table functions.
 const IN_SQL: &[(&[&str], &str)] = &[
@@ -98,7 +98,7 @@ fn unknown_table(name: &str, state: &SessionState) -> DataFusionError {
     let mut parts = name.splitn(3, '.').skip(1);
     let (schema, table) = (parts.next().unwrap_or_default(), parts.next().unwrap_or(name));
     let path = format!("{schema}.{table}");
-    if FileKind::of_path(&path).is_some() {
+    if format_of_path(&path).is_some() {
         return plan_datafusion_err!("table '{name}' not found; the path of a file is in quotes: FROM '{path}'");
     }
     let options = &state.config_options().catalog;

@@ -21,7 +21,7 @@ use crate::functions::{Compute, Failures};
 use crate::logical::{MapNode, MapOperator, extension};
 use crate::runtime::block_on_io;
 use crate::seed::fresh_seed;
-use crate::sources::{FileKind, FileTable, ReadOptions};
+use crate::sources::{FileTable, format_of_path};
 
 /// Plans our relations. DataFusion asks it first for every item of FROM.
 pub(crate) struct BlockyardRelationPlanner {
@@ -109,15 +109,14 @@ impl BlockyardRelationPlanner {
 
     /// `FROM 'dir/*.parquet'`.
     fn open(&self, path: String, context: &mut dyn RelationPlannerContext) -> Result<LogicalPlan> {
-        let Some(kind) = FileKind::of_path(&path) else {
+        let Some(format) = format_of_path(&path) else {
             return plan_err!(
                 "'{path}' is not the path of a Parquet, CSV or JSON file, nor of a directory of such files"
             );
         };
         let session = self.session(context);
-        let options = ReadOptions::default();
         let called = names::name_of_path(&path, "files");
-        let table = block_on_io(async move { FileTable::open(&session, kind, &[path], &options).await })?;
+        let table = block_on_io(async move { FileTable::open(&session, format, vec![path]).await })?;
         LogicalPlanBuilder::scan(TableReference::bare(called), provider_as_source(Arc::new(table)), None)?.build()
     }
 

@@ -67,11 +67,19 @@ impl fmt::Display for SqlStatement {
 impl DataContext {
     /// Runs SQL statements separated by `;`. Definitions and settings take effect at once; the last query comes back as
     /// a lazy dataset.
+    ///
+    /// # Errors
+    ///
+    /// Where a statement does not parse, cannot be planned, or fails while it runs. Those before it have taken effect.
     pub async fn sql(&self, statements: &str) -> Result<Dataset> {
         run_statements(self, statements).await
     }
 
     /// Parses statements separated by `;`, in the dialect that the session is set to.
+    ///
+    /// # Errors
+    ///
+    /// Where the text is no SQL of that dialect.
     pub fn parse(&self, statements: &str) -> Result<Vec<SqlStatement>> {
         let name = self.state().config_options().sql_parser.dialect.to_string();
         let generic = GenericDialect {};
@@ -95,6 +103,10 @@ impl DataContext {
     }
 
     /// Runs a statement: definitions and settings take effect, a query comes back as a lazy dataset.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be planned; and what takes effect at once may fail while it runs.
     pub async fn run(&self, statement: SqlStatement) -> Result<Dataset> {
         DeepStack::new(self.run_here(statement)).await
     }

@@ -22,7 +22,11 @@ use crate::dataset::Dataset;
 use crate::logical::{extension, is_ours};
 
 impl Dataset {
-    /// SQL text that gives the same rows. Fails where a part of the plan has no SQL form, such as a closure.
+    /// SQL text that gives the same rows.
+    ///
+    /// # Errors
+    ///
+    /// Where a part of the plan has no SQL form, such as a closure.
     pub fn to_sql(&self) -> Result<String> {
         plan_to_sql(self.logical_plan(), self.context().table_functions())
     }

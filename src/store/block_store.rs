@@ -135,6 +135,10 @@ impl BlockStore {
     }
 
     /// Changes the limit, for running queries too: what is too much leaves memory at once, as far as it can.
+    ///
+    /// # Errors
+    ///
+    /// Where blocks have to go to disk, and the disk fails.
     pub fn set_limit(&self, bytes: usize) -> Result<()> {
         self.budget.set_limit(bytes);
         self.make_room(self.budget.excess(0)).map(|_| ())
@@ -181,12 +185,20 @@ impl BlockStore {
 
     /// Keeps a block until the last clone of the handle drops, on behalf of `owner`. `next_use` says when it will be
     /// read, so that the one that is needed last leaves memory first. When there is no room even so, the block goes to
-    /// disk at once. Fails when the disk does.
+    /// disk at once.
+    ///
+    /// # Errors
+    ///
+    /// Where the block has to go to disk, and the disk fails.
     pub fn put(self: &Arc<Self>, block: Block, next_use: NextUse, owner: &Arc<Owner>) -> Result<BlockHandle> {
         self.put_pieces(cut(block), next_use, owner)
     }
 
     /// As [`BlockStore::put`], with the batches as they are, so that they can be read one by one by their index.
+    ///
+    /// # Errors
+    ///
+    /// As [`BlockStore::put`].
     pub fn put_pieces(self: &Arc<Self>, block: Block, next_use: NextUse, owner: &Arc<Owner>) -> Result<BlockHandle> {
         self.owners.add(owner);
         owner.note_put();

@@ -288,6 +288,10 @@ impl BlockHandle {
     }
 
     /// One batch of the block; of a spilled block only this batch is read back, and the block stays where it is.
+    ///
+    /// # Errors
+    ///
+    /// Where a spilled block cannot be read, or is not what was written.
     pub fn get_batch(&self, index: usize) -> Result<RecordBatch> {
         let mut batches = self.0.batches_or_copies(&[index])?;
         batches.pop().map_or_else(|| internal_err!("a block has no batch {index}"), Ok)
@@ -295,6 +299,10 @@ impl BlockHandle {
 
     /// The batches at `indices`, each as with [`BlockHandle::get_batch`]. Of a spilled block those that lie behind each
     /// other are read together, some at a time.
+    ///
+    /// # Errors
+    ///
+    /// Where a spilled block cannot be read, or is not what was written. An error of the stream.
     pub fn batches(&self, indices: impl IntoIterator<Item = usize>) -> impl Iterator<Item = Result<RecordBatch>> {
         let (indices, mut next, handle) = (indices.into_iter().collect::<Vec<_>>(), 0, self.clone());
         let mut read = Vec::new().into_iter();
@@ -316,12 +324,20 @@ impl BlockHandle {
     }
 
     /// All batches, as with [`BlockHandle::batches`].
+    ///
+    /// # Errors
+    ///
+    /// Where a spilled block cannot be read, or is not what was written.
     pub fn get(&self) -> Result<Block> {
         let batches = self.batches(0..self.batch_rows().len()).collect::<Result<Vec<_>>>()?;
         Ok(Block::new(Arc::clone(self.schema()), batches))
     }
 
-    /// Brings the whole block into memory and keeps it there until the pin drops. Fails when it does not fit.
+    /// Brings the whole block into memory and keeps it there until the pin drops.
+    ///
+    /// # Errors
+    ///
+    /// Where it does not fit into memory, or cannot be read.
     pub fn pin(&self) -> Result<PinnedBlock> {
         loop {
             if let Some(block) = self.0.pin_in_memory() {

@@ -8,7 +8,8 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use blockyard::{Actor, Concurrency, FunctionRef, actor, prelude::*};
+use blockyard::functions::Concurrency;
+use blockyard::{Actor, FunctionRef, actor, prelude::*};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{Result, exec_err};
 use tokio::time::timeout;

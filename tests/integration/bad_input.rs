@@ -158,7 +158,7 @@ async fn a_failing_write_leaves_nothing() {
             false => Ok(batch),
         };
     let ds = context().range_in_blocks(100, 10).unwrap().map_batches(f).unwrap();
-    let error = ds.write_parquet(out.to_str().unwrap(), WriteOptions::default()).await.unwrap_err().to_string();
+    let error = ds.write_parquet(out.to_str().unwrap()).await.unwrap_err().to_string();
     contains(&error, &["row 90 is cursed", "MapBatches(closure)"]);
     assert!(!out.exists() || entries(&out).is_empty(), "{:?}", entries(&out));
 }
@@ -247,12 +247,12 @@ async fn an_overwrite_that_fails_while_it_commits_brings_the_old_files_back() {
     let out = directory.path().join("out");
     let path = out.to_str().unwrap();
     let context = context();
-    context.range_in_blocks(3, 1).unwrap().write_csv(path, WriteOptions::default()).await.unwrap();
+    context.range_in_blocks(3, 1).unwrap().write_csv(path).await.unwrap();
     // The second new file finds its place taken.
     std::fs::create_dir(out.join("part-000001.csv")).unwrap();
     let before = entries(&out);
     let options = WriteOptions { mode: Some(SaveMode::Overwrite), ..Default::default() };
-    let error = context.range_in_blocks(9, 2).unwrap().write_csv(path, options).await.unwrap_err().to_string();
+    let error = context.range_in_blocks(9, 2).unwrap().write_csv_with(path, options).await.unwrap_err().to_string();
     contains(&error, &["part-000001.csv", "already exists"]);
     assert_eq!(entries(&out), before);
     assert_eq!(std::fs::read_to_string(out.join("part-000000.csv")).unwrap(), "id\n0\n1\n2\n");

@@ -239,9 +239,9 @@ async fn files_come_back_in_every_format() {
     let context = context();
     let ds = context.from_items(cities()).unwrap();
     let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
-    ds.write_parquet(&path("p"), WriteOptions::default()).await.unwrap();
-    ds.write_csv(&path("c"), WriteOptions::default()).await.unwrap();
-    ds.write_json(&path("j"), WriteOptions::default()).await.unwrap();
+    ds.write_parquet(&path("p")).await.unwrap();
+    ds.write_csv(&path("c")).await.unwrap();
+    ds.write_json(&path("j")).await.unwrap();
     for read in [
         context.read_parquet(path("p")).await.unwrap(),
         context.read_csv(path("c")).await.unwrap(),
@@ -269,7 +269,7 @@ async fn write_modes_do_what_they_say() {
     let ds = context().range_in_blocks(10, 2).unwrap();
     let write = async |mode| {
         let options = WriteOptions { mode: Some(mode), ..Default::default() };
-        ds.write_parquet(path.to_str().unwrap(), options).await
+        ds.write_parquet_with(path.to_str().unwrap(), options).await
     };
     assert_eq!(write(SaveMode::Error).await.unwrap(), 10);
     assert_eq!(write(SaveMode::Ignore).await.unwrap(), 0);
@@ -323,7 +323,7 @@ async fn counts_come_from_metadata() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("out").to_str().unwrap().to_owned();
     let context = context();
-    context.range(1000).unwrap().write_parquet(&path, WriteOptions::default()).await.unwrap();
+    context.range(1000).unwrap().write_parquet(&path).await.unwrap();
     let ds = context.read_parquet(path).await.unwrap();
     assert_eq!(ds.count().await.unwrap(), 1000);
     assert_eq!(ds.stats(), "", "nothing ran");
@@ -399,7 +399,7 @@ async fn the_schema_needs_one_file_only() {
     let directory = tempfile::tempdir().unwrap();
     let context = context();
     let path = directory.path().to_str().unwrap().to_owned();
-    context.range_in_blocks(10, 1).unwrap().write_parquet(&path, WriteOptions::default()).await.unwrap();
+    context.range_in_blocks(10, 1).unwrap().write_parquet(&path).await.unwrap();
     std::fs::write(directory.path().join("part-000001.parquet"), "not parquet").unwrap();
     let ds = context.read_parquet(path).await.unwrap();
     assert_eq!(ds.columns(), ["id"], "the broken file is not opened for the schema");
@@ -412,7 +412,7 @@ async fn a_limit_opens_no_more_files_than_it_needs() {
     let directory = tempfile::tempdir().unwrap();
     let context = context();
     let path = directory.path().to_str().unwrap().to_owned();
-    context.range_in_blocks(40, 4).unwrap().write_parquet(&path, WriteOptions::default()).await.unwrap();
+    context.range_in_blocks(40, 4).unwrap().write_parquet(&path).await.unwrap();
     std::fs::write(directory.path().join("part-000003.parquet"), "not parquet").unwrap();
     let ds = context.read_parquet(path).await.unwrap();
     for rows in [1, 10, 30] {
@@ -508,7 +508,7 @@ async fn limits_and_columns_move_into_the_read() {
     let path = directory.path().to_str().unwrap().to_owned();
     let context = context();
     let ds = context.sql("SELECT id, id * 2 AS twice, 'x' AS pad FROM range(1000)").await.unwrap();
-    ds.write_parquet(&path, WriteOptions::default()).await.unwrap();
+    ds.write_parquet(&path).await.unwrap();
     let ds = context.read_parquet(path).await.unwrap();
     let plan = ds.select_columns(&["twice"]).unwrap().limit(7).unwrap().execution_plan().await.unwrap();
     assert!(plan.contains("projection=[twice]") && plan.contains("limit=7"), "{plan}");
@@ -560,7 +560,7 @@ impl datafusion::physical_optimizer::PhysicalOptimizerRule for CountingRule {
 
 #[tokio::test]
 async fn rules_are_added_listed_and_removed_at_run_time() {
-    use blockyard::Anchor;
+    use blockyard::optimizer::Anchor;
     use std::sync::atomic::Ordering::SeqCst;
     let context = context();
     context.sql("CREATE TABLE t AS SELECT * FROM range(5)").await.unwrap();
@@ -591,7 +591,7 @@ async fn sql_creates_functions_in_languages_that_the_application_adds() {
     let context = context();
     // A language of one word: the number by which ids are multiplied.
     let times = |name: &str, body: &str| match body.parse::<i64>() {
-        Ok(factor) => Ok(blockyard::from_closure(move |batch: RecordBatch| {
+        Ok(factor) => Ok(blockyard::functions::from_closure(move |batch: RecordBatch| {
             let ids = ints(std::slice::from_ref(&batch), "id").into_iter().map(|id| id * factor);
             let ids = datafusion::arrow::array::Int64Array::from_iter_values(ids);
             Ok(RecordBatch::try_from_iter([("id", Arc::new(ids) as _)])?)

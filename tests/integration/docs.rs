@@ -1,8 +1,9 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use blockyard::BlockyardOptions;
 use blockyard::call::{Parameter, Tables};
-use blockyard::{BlockyardOptions, RuleRegistry};
+use blockyard::optimizer::RuleRegistry;
 use datafusion::config::ExtensionOptions;
 
 /// Compares a reference page with what the code says. `UPDATE_DOCS=1` writes the page instead.
@@ -73,7 +74,7 @@ fn every_rule_has_plans_that_show_it() {
 
 #[test]
 fn the_functions_page_lists_every_function() {
-    let registry = blockyard::FunctionRegistry::default();
+    let registry = blockyard::functions::FunctionRegistry::default();
     let mut page = String::from(
         "# Functions for `map_batches`\n\nBuilt in; `DataContext::register_batches` and `register_function` add more.\n\n",
     );
@@ -119,7 +120,7 @@ fn the_system_tables_page_lists_every_column() {
     let mut page = String::from(
         "# System tables\n\nIn the schema `blockyard`. Each shows how things stand when it is read, while other queries of the session run.\n",
     );
-    for table in blockyard::system_tables() {
+    for table in blockyard::observability::system_tables() {
         writeln!(page, "\n## `blockyard.{}`\n\n{}\n", table.name, table.about).unwrap();
         writeln!(page, "| column | type | meaning |\n|---|---|---|").unwrap();
         for column in table.columns {

@@ -34,7 +34,7 @@ pub(crate) fn mib(n: usize) -> MemoryLimit {
 pub(crate) fn counts_calls_at_once() -> (blockyard::FunctionRef, Arc<AtomicUsize>) {
     let (running, most) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
     let seen = Arc::clone(&most);
-    let function = blockyard::from_closure(move |batch| {
+    let function = blockyard::functions::from_closure(move |batch| {
         seen.fetch_max(running.fetch_add(1, SeqCst) + 1, SeqCst);
         std::thread::yield_now();
         running.fetch_sub(1, SeqCst);
@@ -119,7 +119,7 @@ pub(crate) async fn emptied(context: &DataContext) {
 }
 
 /// Waits until the store is as it is to be.
-pub(crate) async fn settled(context: &DataContext, is_so: impl Fn(&blockyard::BlockStore) -> bool) {
+pub(crate) async fn settled(context: &DataContext, is_so: impl Fn(&blockyard::store::BlockStore) -> bool) {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE && !is_so(context.store()) {
         tokio::task::yield_now().await;

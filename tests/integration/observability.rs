@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
-use blockyard::{
-    Blockyard, BlockyardOptions, ExecutionCallback, ExecutionFailed, ExecutionProgress, ExecutionStarted,
-    ExecutionSucceeded, from_closure, prelude::*,
+use blockyard::functions::from_closure;
+use blockyard::observability::{
+    ExecutionCallback, ExecutionFailed, ExecutionProgress, ExecutionStarted, ExecutionSucceeded,
 };
+use blockyard::{Blockyard, BlockyardOptions, prelude::*};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{Result, exec_err, plan_err};
 use datafusion::prelude::SessionConfig;

@@ -90,7 +90,7 @@ async fn rows_of(context: &DataContext, plan: Dataset, through: Through) -> Vec<
         Through::Files => {
             let directory = tempfile::tempdir().unwrap();
             let to = directory.path().join("written").display().to_string();
-            plan.write_parquet(&to, WriteOptions::default()).await.unwrap();
+            plan.write_parquet(&to).await.unwrap();
             let written = context.read_parquet(to.as_str()).await.unwrap();
             return lines(&written.take_all().await.unwrap());
         }

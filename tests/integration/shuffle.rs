@@ -11,7 +11,7 @@ async fn repartition_then_filter_then_write_gives_exactly_64_files() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("out");
     let ds = context().range(10_000).unwrap().repartition(64).unwrap().filter("id % 3 = 0").unwrap();
-    assert_eq!(ds.write_parquet(out.to_str().unwrap(), WriteOptions::default()).await.unwrap(), 3334);
+    assert_eq!(ds.write_parquet(out.to_str().unwrap()).await.unwrap(), 3334);
     let names = files(&out);
     assert_eq!(names.len(), 64);
     assert_eq!(names[0], "part-000000.parquet");
@@ -34,7 +34,7 @@ async fn repartition_without_shuffle_keeps_order_and_equalizes() {
     let ds = context().range_in_blocks(1003, 5).unwrap().repartition(4).unwrap().materialize().await.unwrap();
     assert_eq!(ints(&ds.take_all().await.unwrap(), "id"), (0..1003).collect::<Vec<i64>>());
     let directory = tempfile::tempdir().unwrap();
-    ds.write_csv(directory.path().to_str().unwrap(), WriteOptions::default()).await.unwrap();
+    ds.write_csv(directory.path().to_str().unwrap()).await.unwrap();
     let lines = |name: &String| std::fs::read_to_string(directory.path().join(name)).unwrap().lines().count() - 1;
     assert_eq!(files(directory.path()).iter().map(lines).collect::<Vec<_>>(), [250, 251, 251, 251]);
 }
@@ -42,7 +42,7 @@ async fn repartition_without_shuffle_keeps_order_and_equalizes() {
 /// Rows of each block of a dataset.
 async fn rows_of_blocks(ds: &Dataset) -> Vec<usize> {
     let directory = tempfile::tempdir().unwrap();
-    ds.write_csv(directory.path().to_str().unwrap(), WriteOptions::default()).await.unwrap();
+    ds.write_csv(directory.path().to_str().unwrap()).await.unwrap();
     let lines = |name: &String| std::fs::read_to_string(directory.path().join(name)).unwrap().lines().count() - 1;
     files(directory.path()).iter().map(lines).collect()
 }
@@ -346,7 +346,7 @@ async fn repartition_by_keys_makes_as_many_blocks_as_said_and_keeps_keys_togethe
     let ds = context.sql("SELECT id, id % 100 AS k FROM range(10000)").await.unwrap();
     let ds = ds.repartition(Repartitioning::by_keys(["k"]).num_blocks(8).sorted()).unwrap();
     assert_eq!(ds.num_blocks().await.unwrap(), Some(8));
-    ds.write_parquet(path, WriteOptions::default()).await.unwrap();
+    ds.write_parquet(path).await.unwrap();
     let mut seen = std::collections::BTreeSet::new();
     for file in files(directory.path()) {
         let file = directory.path().join(file);
@@ -372,7 +372,7 @@ async fn many_small_blocks_by_keys_have_rows_of_their_own_in_order() {
             .unwrap()
             .repartition(Repartitioning::Keys { keys: ["k"].map(str::to_owned).to_vec(), num_blocks: Some(150), sort })
             .unwrap();
-        ds.write_parquet(directory.path().to_str().unwrap(), WriteOptions::default()).await.unwrap();
+        ds.write_parquet(directory.path().to_str().unwrap()).await.unwrap();
         let (mut seen, files) = (std::collections::BTreeSet::new(), files(directory.path()));
         assert_eq!(files.len(), 150);
         for file in files {
@@ -415,7 +415,7 @@ async fn a_large_sort_is_stable_in_ranges_and_its_files_keep_the_order() {
         check(ds.take_all().await.unwrap());
         let path = directory.path().join(format!("{threads}-{limit}"));
         let path = path.to_str().unwrap();
-        ds.write_parquet(path, WriteOptions::default()).await.unwrap();
+        ds.write_parquet(path).await.unwrap();
         let read = context.read_parquet(path).await.unwrap();
         check(read.take_all().await.unwrap());
         let file = format!("{path}.parquet");

@@ -42,6 +42,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "observability",
             "optimizer",
             "physical",
+            "planner",
             "runtime",
             "seed",
             "sinks",

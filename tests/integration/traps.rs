@@ -91,7 +91,7 @@ async fn strings_are_not_views() {
     let context = context();
     let ds = context.sql("SELECT CAST(id AS VARCHAR) AS s FROM range(10)").await.unwrap();
     assert_eq!(ds.schema().field(0).data_type(), &DataType::Utf8);
-    ds.write_parquet(&path, WriteOptions::default()).await.unwrap();
+    ds.write_parquet(&path).await.unwrap();
     let read = context.read_parquet(path).await.unwrap();
     assert_eq!(read.schema().field(0).data_type(), &DataType::Utf8);
 }
@@ -118,7 +118,7 @@ async fn read_tasks_stay_as_they_were_planned() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("out").to_str().unwrap().to_owned();
     let context = context();
-    context.range_in_blocks(1000, 9).unwrap().write_parquet(&path, WriteOptions::default()).await.unwrap();
+    context.range_in_blocks(1000, 9).unwrap().write_parquet(&path).await.unwrap();
     for blocks in [1, 2, 9] {
         let options = ReadParquetOptions { override_num_blocks: Some(blocks), ..Default::default() };
         let ds = context.read_parquet_with(path.as_str(), options).await.unwrap();
@@ -400,7 +400,7 @@ async fn explain_fails_as_the_query_does() {
     assert_eq!(rows(&context, "EXPLAIN SELECT 1").await.len(), 2);
     context
         .configure_rules(|rules| {
-            rules.add_physical(Arc::new(Refuses), blockyard::Anchor::Last, &[]);
+            rules.add_physical(Arc::new(Refuses), blockyard::optimizer::Anchor::Last, &[]);
             Ok(())
         })
         .unwrap();

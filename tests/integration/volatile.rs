@@ -73,7 +73,7 @@ async fn session(directory: &std::path::Path) -> (DataContext, Arc<AtomicI64>) {
     add("liar", Volatility::Immutable);
     let to = directory.join("t");
     let rows = context.range_in_blocks(ROWS as u64, 12).unwrap();
-    rows.write_parquet(to.to_str().unwrap(), WriteOptions::default()).await.unwrap();
+    rows.write_parquet(to.to_str().unwrap()).await.unwrap();
     let view = format!("CREATE VIEW t AS SELECT * FROM read_parquet('{}')", to.display());
     context.sql(&view).await.unwrap().take_all().await.unwrap();
     next.store(0, SeqCst);

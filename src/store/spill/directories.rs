@@ -57,6 +57,10 @@ pub struct SpillFileInfo {
 impl SpillDirectories {
     /// Makes a directory in each of `roots`, or in the temporary directory of the system, and removes what dead
     /// processes left there. Fails when one cannot be used.
+    ///
+    /// # Errors
+    ///
+    /// Where one cannot be made or used.
     pub fn open(roots: &[PathBuf], quota: u64) -> Result<Self> {
         Self::on_disk(roots, quota, Arc::new(LocalDisk::default()))
     }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use blockyard::{Dataset, FunctionRef, MaxErroredBlocks, MaxErrors, OnError, from_async, prelude::*};
+use blockyard::config::MaxErroredBlocks;
+use blockyard::functions::{MaxErrors, OnError, from_async};
+use blockyard::{Dataset, FunctionRef, prelude::*};
 use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::common::Result;
 use futures::StreamExt;
@@ -88,7 +90,7 @@ async fn bad_rows_are_diverted_with_the_error_the_file_and_the_row() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap();
     let context = context();
-    context.range_in_blocks(1000, 10).unwrap().write_parquet(path, WriteOptions::default()).await.unwrap();
+    context.range_in_blocks(1000, 10).unwrap().write_parquet(path).await.unwrap();
     for compute in ["tasks", "actors(2)"] {
         let one_each = ReadParquetOptions { override_num_blocks: Some(10), ..Default::default() };
         let ds = context.read_parquet_with(path, one_each).await.unwrap();
@@ -307,7 +309,7 @@ async fn an_actor_that_panicked_is_built_anew() {
 async fn files_that_cannot_be_read_are_lost_blocks_if_that_is_allowed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap();
-    context().range_in_blocks(1000, 10).unwrap().write_csv(path, WriteOptions::default()).await.unwrap();
+    context().range_in_blocks(1000, 10).unwrap().write_csv(path).await.unwrap();
     let file = std::fs::read_dir(path).unwrap().flatten().map(|entry| entry.path()).min().unwrap();
     std::fs::write(file, "id\n1\nnot a number\n").unwrap();
     for (most, succeeds) in [(Some(0), false), (Some(1), true)] {
@@ -332,7 +334,7 @@ async fn files_that_cannot_be_read_are_lost_blocks_if_that_is_allowed() {
 async fn a_file_without_a_footer_is_a_lost_block_and_the_others_are_read() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap();
-    context().range_in_blocks(1000, 10).unwrap().write_parquet(path, WriteOptions::default()).await.unwrap();
+    context().range_in_blocks(1000, 10).unwrap().write_parquet(path).await.unwrap();
     let file = std::fs::read_dir(path).unwrap().flatten().map(|entry| entry.path()).max().unwrap();
     std::fs::write(&file, "not parquet").unwrap();
     for (most, succeeds) in [(Some(0), false), (Some(1), true)] {
@@ -455,7 +457,7 @@ async fn a_query_in_which_nothing_happens_fails_and_says_why() {
     assert!(error.contains("blockyard.execution_no_progress_timeout_s"), "{error}");
     gate.open();
     // A task that takes longer is no reason.
-    let slow = blockyard::from_closure(|batch: RecordBatch| {
+    let slow = blockyard::functions::from_closure(|batch: RecordBatch| {
         std::thread::sleep(Duration::from_millis(1500 * u64::from(ids_of(&batch).contains(&0))));
         Ok(batch)
     });
@@ -502,8 +504,10 @@ async fn one_name_is_for_rows_of_one_kind() {
 async fn errors_of_the_input_are_no_reason_for_a_step_to_give_up() {
     let context = context_with(2, |options| options.max_errored_blocks = MaxErroredBlocks(None));
     let query = "SELECT id, sum(1 / (id - 50)) AS s FROM range(100) GROUP BY id";
-    let functions: [(&str, FunctionRef); 2] =
-        [("sync", blockyard::from_closure(Ok)), ("async", from_async("keep", |batch| async move { Ok(batch) }))];
+    let functions: [(&str, FunctionRef); 2] = [
+        ("sync", blockyard::functions::from_closure(Ok)),
+        ("async", from_async("keep", |batch| async move { Ok(batch) })),
+    ];
     for (name, function) in functions {
         let ds = context.sql(query).await.unwrap().map_batches(function).unwrap();
         let error = run(&ds).await.expect_err(name).to_string();
@@ -516,7 +520,7 @@ async fn a_slow_function_does_not_hold_up_other_queries_on_its_thread() {
     let (gate, context) = (Arc::<Gate>::default(), context_with(1, |_| {}));
     // The first call takes long enough to be known for it; those of the next task wait for the other query.
     let (calls, closed) = (AtomicUsize::new(0), Arc::clone(&gate));
-    let slow = blockyard::from_closure(move |batch: RecordBatch| {
+    let slow = blockyard::functions::from_closure(move |batch: RecordBatch| {
         match calls.fetch_add(usize::from(batch.num_rows() > 0), SeqCst) {
             0 if batch.num_rows() > 0 => std::thread::sleep(Duration::from_millis(30)),
             _ if batch.num_rows() > 0 => closed.pass(),

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 
-use blockyard::{FunctionRef, actor, from_closure};
+use blockyard::functions::from_closure;
+use blockyard::{FunctionRef, actor};
 use datafusion::arrow::array::{Int64Array, RecordBatch};
 use datafusion::common::{Result, exec_err};
 

@@ -1,27 +1,35 @@
 //! How files become read tasks.
 
+use std::fmt::Debug;
+use std::sync::Arc;
+
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::FileGroup;
 
-use super::parquet_pieces::Pieces;
 use crate::config::BlockyardOptions;
 use crate::physical::FirstRow;
 
+/// How a part of a file is read piece by piece, since it would hold too much memory as a whole.
+pub(crate) trait Pieces: Debug + Send + Sync {
+    /// The file in parts, one for each piece. What is cut begins at row `first_row` of it.
+    fn of_file(&self, file: &PartitionedFile, first_row: Option<usize>) -> Vec<PartitionedFile>;
+}
+
 /// A part of a file that cannot be cut further.
 #[derive(Debug, Clone)]
-pub(super) struct Unit {
+pub(crate) struct Unit {
     /// Which file.
-    pub(super) file: usize,
+    pub(crate) file: usize,
     /// First byte, and the byte after the last.
-    pub(super) range: (u64, u64),
+    pub(crate) range: (u64, u64),
     /// Number of the first row in the file, where it is known.
-    pub(super) first_row: Option<usize>,
+    pub(crate) first_row: Option<usize>,
     /// Bytes of the rows.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
     /// Bytes that a reader holds while it reads this, beside the rows that it gives.
-    pub(super) held_bytes: usize,
+    pub(crate) held_bytes: usize,
     /// In which pieces it is read, where it would hold too much as a whole.
-    pub(super) pieces: Option<Pieces>,
+    pub(crate) pieces: Option<Arc<dyn Pieces>>,
 }
 
 /// Parts of files as tasks.
@@ -38,7 +46,7 @@ const MOST_TASKS: usize = 1 << 14;
 
 /// Number of read tasks for data of this size in memory, by Ray's rule: blocks of 1 MiB up to `read_op_min_num_blocks`
 /// of them, never larger than the target, at least two per CPU.
-pub(super) fn detect_parallelism(bytes: usize, options: &BlockyardOptions) -> usize {
+pub(crate) fn detect_parallelism(bytes: usize, options: &BlockyardOptions) -> usize {
     let small = options.read_op_min_num_blocks.min(bytes / options.target_min_block_size.bound().max(1));
     let large = bytes / options.target_max_block_size.bound();
     small.max(large).max(2 * options.num_cpus).clamp(1, MOST_TASKS)

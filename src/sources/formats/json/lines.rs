@@ -27,11 +27,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt};
 use serde_json::Value;
 
+use super::super::text::ADVICE;
 use crate::error::one_message;
-
-/// What to do about a row that does not fit.
-pub(super) const ADVICE: &str =
-    "the columns and their types come from the first rows; say others with types => 'column type, ..'";
 
 /// Bytes that are read from a compressed file at once.
 const CHUNK_BYTES: usize = 64 << 10;

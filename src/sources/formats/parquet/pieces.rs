@@ -25,13 +25,14 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use crate::physical::{FirstRow, file_scan};
+use crate::sources::files::Pieces;
 
 /// Bytes of a page, as most writers limit them.
 pub(super) const PAGE_BYTES: usize = 1 << 20;
 
 /// A row group that is read in pieces of about equally many rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Pieces {
+pub(super) struct RowGroupPieces {
     /// Number of the row group, and how many the file has.
     group: usize,
     groups: usize,
@@ -39,7 +40,7 @@ pub(super) struct Pieces {
     number: usize,
 }
 
-impl Pieces {
+impl RowGroupPieces {
     /// The pieces of row group number `group`, of which columns `wanted` are read, so that each holds about
     /// `most_bytes`. `None` where it is less as a whole, or where the file does not say where its pages are. Besides,
     /// the bytes that a piece holds.
@@ -66,8 +67,18 @@ impl Pieces {
             .then_some((Self { group, groups: footer.num_row_groups(), rows, number }, of_piece))
     }
 
-    /// The file in parts, one for each piece. The row group begins at row `first_row` of it.
-    pub(super) fn of_file(self, file: &PartitionedFile, first_row: Option<usize>) -> Vec<PartitionedFile> {
+    fn access(self, rows: Range<usize>) -> ParquetAccessPlan {
+        let selectors =
+            [RowSelector::skip(rows.start), RowSelector::select(rows.len()), RowSelector::skip(self.rows - rows.end)];
+        let some: Vec<_> = selectors.into_iter().filter(|selector| selector.row_count > 0).collect();
+        let mut access = ParquetAccessPlan::new_none(self.groups);
+        access.set(self.group, RowGroupAccess::Selection(RowSelection::from(some)));
+        access
+    }
+}
+
+impl Pieces for RowGroupPieces {
+    fn of_file(&self, file: &PartitionedFile, first_row: Option<usize>) -> Vec<PartitionedFile> {
         let start = |piece: usize| (piece as u128 * self.rows as u128 / self.number as u128) as usize;
         let part = |piece: usize| {
             let rows = start(piece)..start(piece + 1);
@@ -78,15 +89,6 @@ impl Pieces {
             file.with_extension(self.access(rows))
         };
         (0..self.number).map(part).collect()
-    }
-
-    fn access(self, rows: Range<usize>) -> ParquetAccessPlan {
-        let selectors =
-            [RowSelector::skip(rows.start), RowSelector::select(rows.len()), RowSelector::skip(self.rows - rows.end)];
-        let some: Vec<_> = selectors.into_iter().filter(|selector| selector.row_count > 0).collect();
-        let mut access = ParquetAccessPlan::new_none(self.groups);
-        access.set(self.group, RowGroupAccess::Selection(RowSelection::from(some)));
-        access
     }
 }
 

@@ -1,41 +1,18 @@
-//! What the footers of Parquet files tell of a scan: row groups, rows, and the memory that reading takes.
+//! Row groups as parts of read tasks, and the memory that reading them takes.
 
 use std::sync::Arc;
 
-use datafusion::common::Result;
-use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
-use datafusion::execution::cache::cache_manager::FileMetadataCache;
 use datafusion::parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
-use object_store::{ObjectMeta, ObjectStore};
 
-use super::file_tasks::Unit;
-use super::parquet_pieces::{PAGE_BYTES, Pieces};
-
-/// The footer of a file, from the cache where it is of this very file.
-pub(super) async fn footer(
-    cache: Arc<FileMetadataCache>,
-    store: &dyn ObjectStore,
-    file: &ObjectMeta,
-) -> Result<Arc<ParquetMetaData>> {
-    // The cache looks at size and time, and another file may have both.
-    if cache.get(&file.location).is_some_and(|known| known.meta.e_tag != file.e_tag) {
-        cache.remove(&file.location);
-    }
-    DFParquetMetadata::new(store, file).with_file_metadata_cache(Some(cache)).fetch_metadata().await
-}
-
-/// The names of the columns, some of which may be there twice.
-pub(super) fn column_names(footer: &ParquetMetaData) -> Vec<&str> {
-    let root = footer.file_metadata().schema_descr().root_schema();
-    root.get_fields().iter().map(|field| field.name()).collect()
-}
+use super::pieces::{PAGE_BYTES, RowGroupPieces};
+use crate::sources::files::{Pieces, Unit};
 
 /// Column chunks of fewer bytes are many small buffers.
 const SMALL_CHUNK: usize = 256 << 10;
 
-/// Row groups as parts of tasks.
+/// Row groups of some files.
 #[derive(Debug, Default)]
-pub(super) struct ParquetUnits {
+pub(super) struct RowGroups {
     /// One for each row group, and one for each file without any.
     pub(super) units: Vec<Unit>,
     /// Rows of all files whose footers could be read.
@@ -46,7 +23,7 @@ pub(super) struct ParquetUnits {
     pub(super) is_partial: bool,
 }
 
-impl ParquetUnits {
+impl RowGroups {
     /// Those of one file and then those of the next.
     pub(super) fn and(mut self, next: Self) -> Self {
         self.units.extend(next.units);
@@ -57,9 +34,7 @@ impl ParquetUnits {
             ..self
         }
     }
-}
 
-impl ParquetUnits {
     /// A file of which only the size is known.
     pub(super) fn unknown(file: usize, size: u64) -> Self {
         let unit = Unit {
@@ -72,40 +47,48 @@ impl ParquetUnits {
         };
         Self { units: vec![unit], is_partial: true, ..Self::default() }
     }
-}
 
-/// The row groups of file number `file`, which has `size` bytes, for a scan of these columns, of which a task should
-/// not hold more than `most_bytes` at once.
-pub(super) fn units(
-    file: usize,
-    size: u64,
-    footer: &ParquetMetaData,
-    columns: &[&str],
-    most_bytes: usize,
-) -> ParquetUnits {
-    let mut found = ParquetUnits { rows: footer.file_metadata().num_rows() as usize, ..Default::default() };
-    let (mut begin, mut first_row) = (0, 0);
-    for (index, group) in footer.row_groups().iter().enumerate() {
-        // A reader takes the row groups whose first byte is in its range.
-        let next = footer.row_groups().get(index + 1).map_or(size, first_byte);
-        let wanted = || group.columns().iter().filter(|column| is_among(column, columns));
-        // The reader fetches all chunks of a row group before it decodes the first page.
-        let whole_bytes = wanted().map(held_bytes).sum();
-        let (pieces, held_bytes) = match Pieces::new(footer, index, wanted(), whole_bytes, most_bytes) {
-            Some((pieces, of_piece)) => (Some(pieces), of_piece),
-            None => (None, whole_bytes),
-        };
-        let bytes = group.total_byte_size().max(0) as usize;
-        found.units.push(Unit { file, range: (begin, next), first_row: Some(first_row), bytes, held_bytes, pieces });
-        first_row += group.num_rows().max(0) as usize;
-        let decoded: usize = wanted().map(|column| decoded_bytes(column, group.num_rows())).sum();
-        found.row_bytes = found.row_bytes.max(decoded.div_ceil(group.num_rows().max(1) as usize));
-        begin = next;
+    /// The row groups of file number `file`, which has `size` bytes, for a scan of these columns, of which a task
+    /// should not hold more than `most_bytes` at once.
+    pub(super) fn of(file: usize, size: u64, footer: &ParquetMetaData, columns: &[&str], most_bytes: usize) -> Self {
+        let mut found = Self { rows: footer.file_metadata().num_rows() as usize, ..Default::default() };
+        let (mut begin, mut first_row) = (0, 0);
+        for (index, group) in footer.row_groups().iter().enumerate() {
+            // A reader takes the row groups whose first byte is in its range.
+            let next = footer.row_groups().get(index + 1).map_or(size, first_byte);
+            let wanted = || group.columns().iter().filter(|column| is_among(column, columns));
+            // The reader fetches all chunks of a row group before it decodes the first page.
+            let whole_bytes = wanted().map(held_bytes).sum();
+            let (pieces, held_bytes) = match RowGroupPieces::new(footer, index, wanted(), whole_bytes, most_bytes) {
+                Some((pieces, of_piece)) => (Some(Arc::new(pieces) as Arc<dyn Pieces>), of_piece),
+                None => (None, whole_bytes),
+            };
+            let bytes = group.total_byte_size().max(0) as usize;
+            found.units.push(Unit {
+                file,
+                range: (begin, next),
+                first_row: Some(first_row),
+                bytes,
+                held_bytes,
+                pieces,
+            });
+            first_row += group.num_rows().max(0) as usize;
+            let decoded: usize = wanted().map(|column| decoded_bytes(column, group.num_rows())).sum();
+            found.row_bytes = found.row_bytes.max(decoded.div_ceil(group.num_rows().max(1) as usize));
+            begin = next;
+        }
+        if found.units.is_empty() {
+            found.units.push(Unit {
+                file,
+                range: (0, size),
+                first_row: Some(0),
+                bytes: 0,
+                held_bytes: 0,
+                pieces: None,
+            });
+        }
+        found
     }
-    if found.units.is_empty() {
-        found.units.push(Unit { file, range: (0, size), first_row: Some(0), bytes: 0, held_bytes: 0, pieces: None });
-    }
-    found
 }
 
 fn is_among(column: &ColumnChunkMetaData, columns: &[&str]) -> bool {

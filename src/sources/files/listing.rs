@@ -7,56 +7,36 @@ use datafusion::common::{DataFusionError, Result, plan_err};
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::execution::runtime_env::RuntimeEnv;
-use futures::{StreamExt, TryStreamExt};
+use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
-use super::formats::FileKind;
 use super::glob::{Glob, split_glob};
 use crate::error::nearest;
 use crate::sinks::is_visible;
 
-/// Bytes in which the first character is that is not a space.
-const HEAD_BYTES: u64 = 4 << 10;
-
 /// A file and its `key=value` directories below the path that was asked for.
 #[derive(Debug, Clone)]
-pub(super) struct ListedFile {
-    pub(super) meta: ObjectMeta,
-    pub(super) hive: Vec<(String, String)>,
+pub(crate) struct ListedFile {
+    pub(crate) meta: ObjectMeta,
+    pub(crate) hive: Vec<(String, String)>,
 }
 
 /// The files that some paths mean at one moment: at least one.
 #[derive(Debug)]
-pub(super) struct Listing {
+pub(crate) struct Listing {
     /// The store of all of them.
-    pub(super) url: ListingTableUrl,
-    pub(super) store: Arc<dyn ObjectStore>,
+    pub(crate) url: ListingTableUrl,
+    pub(crate) store: Arc<dyn ObjectStore>,
     /// In the order of the paths, and sorted within each.
-    pub(super) files: Vec<ListedFile>,
+    pub(crate) files: Vec<ListedFile>,
     /// Whether the same paths may mean more files later.
-    pub(super) may_grow: bool,
+    pub(crate) may_grow: bool,
 }
 
 impl Listing {
-    /// Whether the files have arrays of JSON objects in place of lines, by the first file that has anything.
-    pub(super) async fn is_array(&self, kind: FileKind) -> Result<bool> {
-        let Some(file) = self.files.iter().find(|file| file.meta.size > 0).filter(|_| kind == FileKind::Json) else {
-            return Ok(false);
-        };
-        let (store, path, compression) = (self.store.as_ref(), &file.meta.location, self.compression());
-        let head = match compression.is_compressed() {
-            false => store.get_range(path, 0..file.meta.size.min(HEAD_BYTES)).await?,
-            true => {
-                let stream = store.get(path).await?.into_stream().map_err(DataFusionError::from).boxed();
-                compression.convert_stream(stream)?.try_next().await?.unwrap_or_default()
-            }
-        };
-        Ok(head.trim_ascii_start().starts_with(b"["))
-    }
-
     /// How the files are compressed, by the name of the first.
-    pub(super) fn compression(&self) -> FileCompressionType {
+    pub(crate) fn compression(&self) -> FileCompressionType {
         match self.files[0].meta.location.extension() {
             Some("gz") => FileCompressionType::GZIP,
             Some("bz2") => FileCompressionType::BZIP2,
@@ -187,7 +167,7 @@ fn decode(text: &str) -> String {
 }
 
 /// A path that can be read again: absolute on local disks, a URL elsewhere.
-pub(super) fn full_path(url: &ListingTableUrl, location: &Path) -> String {
+pub(crate) fn full_path(url: &ListingTableUrl, location: &Path) -> String {
     match url.scheme() {
         "file" => format!("/{location}"),
         _ => format!("{}{location}", url.object_store()),

@@ -1,0 +1,122 @@
+//! `read_parquet`, `read_csv` and the like: the table function of a format, and the options that all formats have.
+
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::datasource::source_as_provider;
+use datafusion::logical_expr::LogicalPlan;
+
+use super::table::FileTable;
+use crate::call::{Arguments, Field, Parameter, Planning, TableFunction, Values};
+use crate::runtime::block_on_io;
+use crate::sources::formats::ReadFormat;
+
+/// Makes the options of a format: those of all formats, and its own; and its table function.
+macro_rules! read_options {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident: $sql:literal, $about:literal {
+            $( $(#[doc = $doc:literal])* pub $field:ident : $type:ty $(= $default:ident)? ),* $(,)?
+        }
+    ) => {
+        $crate::arguments! {
+            $(#[$meta])*
+            #[derive(Debug, Clone, Default)]
+            pub struct $name {
+                /// Only these columns, in this order. Others are not read.
+                pub columns: Option<Vec<String>>,
+                /// This many read tasks, as far as files and row groups allow, instead of as many as the size asks for.
+                pub override_num_blocks: Option<usize>,
+                /// Adds a column `path` with the path of each row's file.
+                pub include_paths: bool = default,
+                $( $(#[doc = $doc])* pub $field: $type $(= $default)?, )*
+            }
+        }
+
+        impl $crate::sources::FormatOptions for $name {
+            const NAME: &'static str = $sql;
+            const ABOUT: &'static str = $about;
+        }
+
+        impl $name {
+            /// What is said of a read of any format.
+            fn read_options(&self) -> $crate::sources::ReadOptions {
+                let (columns, override_num_blocks) = (self.columns.clone(), self.override_num_blocks);
+                $crate::sources::ReadOptions { columns, override_num_blocks, include_paths: self.include_paths }
+            }
+        }
+    };
+}
+pub(crate) use read_options;
+
+/// The options of a format that a table function takes.
+pub(crate) trait FormatOptions: ReadFormat + Arguments + Field + Clone + Default {
+    /// The table function.
+    const NAME: &'static str;
+    /// What that does.
+    const ABOUT: &'static str;
+}
+
+/// The arguments of a table function that reads files.
+#[derive(Debug)]
+pub(crate) struct ReadArguments<O> {
+    paths: Vec<String>,
+    options: O,
+}
+
+impl<O: FormatOptions> Arguments for ReadArguments<O> {
+    fn parameters() -> Vec<Parameter> {
+        let paths = "Files, directories, globs or URLs.";
+        [Vec::<String>::parameters("paths", paths).0, <O as Arguments>::parameters()].concat()
+    }
+
+    fn from_values(values: &Values) -> Result<Self> {
+        Ok(Self { paths: Field::read("paths", values)?, options: O::from_values(values)? })
+    }
+
+    fn to_values(&self, values: &mut Values) -> Result<()> {
+        self.paths.write("paths", values)?;
+        self.options.to_values(values)
+    }
+}
+
+/// `read_parquet(paths, ..)` and the like.
+#[derive(Debug)]
+pub(crate) struct ReadFiles<O>(PhantomData<O>);
+
+impl<O> ReadFiles<O> {
+    pub(crate) const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<O: FormatOptions> TableFunction for ReadFiles<O> {
+    type Arguments = ReadArguments<O>;
+
+    fn name(&self) -> &'static str {
+        O::NAME
+    }
+
+    fn about(&self) -> &'static str {
+        O::ABOUT
+    }
+
+    fn plan(&self, arguments: ReadArguments<O>, planning: Planning<'_>) -> Result<LogicalPlan> {
+        let (session, ReadArguments { paths, options }) = (planning.session.clone(), arguments);
+        let table = block_on_io(async move { FileTable::open(&session, Arc::new(options), paths).await })?;
+        planning.scan(Arc::new(table))
+    }
+
+    fn call_of(&self, plan: &LogicalPlan) -> Result<Option<(Vec<LogicalPlan>, ReadArguments<O>)>> {
+        let LogicalPlan::TableScan(scan) = plan else {
+            return Ok(None);
+        };
+        let Ok(provider) = source_as_provider(&scan.source) else {
+            return Ok(None);
+        };
+        let read = provider.downcast_ref::<FileTable>().and_then(FileTable::read_as::<O>);
+        Ok(read.map(|(paths, options)| (Vec::new(), ReadArguments { paths, options })))
+    }
+}

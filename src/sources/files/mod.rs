@@ -1,0 +1,20 @@
+//! Files as a table: which files paths mean, the columns that paths give, and how files become read tasks. What differs
+//! between formats is in `formats/`.
+
+mod calls;
+mod column_types;
+mod columns;
+mod glob;
+mod hive;
+mod listing;
+mod table;
+mod tasks;
+
+pub(crate) use calls::{FormatOptions, ReadFiles, read_options};
+pub(crate) use columns::{distinct_names, twice, without_views_unless_asked};
+pub(crate) use listing::{Listing, full_path};
+pub(crate) use table::FileTable;
+pub(crate) use tasks::{Pieces, Unit, detect_parallelism};
+
+/// Footers and first lines that are read at once.
+pub(crate) const CONCURRENT_HEADS: usize = 32;

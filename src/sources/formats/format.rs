@@ -1,0 +1,105 @@
+//! What a format of files is to a read.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::arrow::datatypes::{Schema, SchemaRef};
+use datafusion::catalog::Session;
+use datafusion::common::Result;
+use datafusion::common::stats::Precision;
+use datafusion::datasource::file_format::FileFormat;
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+use datafusion::datasource::listing::{ListingTableUrl, PartitionedFile};
+use datafusion::physical_plan::ExecutionPlan;
+use object_store::{ObjectMeta, ObjectStore};
+
+use crate::sources::files::{Listing, Unit};
+
+/// A format of files with what its users say of a read: how the columns are found, how files become tasks, and how a
+/// task reads them.
+#[async_trait]
+pub(crate) trait ReadFormat: Any + Debug + Send + Sync {
+    /// Ray's name of the read, as plans show it: `ReadCSV`.
+    fn read_name(&self) -> &'static str;
+
+    /// How names of files end that a directory is searched for.
+    fn extensions(&self) -> &'static [&'static str];
+
+    /// What is said of the read, as of a read of any format.
+    fn options(&self) -> ReadOptions;
+
+    /// Fails where what is said of the read makes no sense.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether a file without a byte is a file without rows, which tells no columns.
+    fn may_be_empty(&self) -> bool {
+        true
+    }
+
+    /// Whether the number of rows is known without reading them.
+    fn knows_rows(&self) -> bool {
+        false
+    }
+
+    /// The columns, as the file `telling` has them.
+    async fn columns(&self, session: &dyn Session, listing: &Listing, telling: &ObjectMeta) -> Result<Schema>;
+
+    /// Fails where a file with the columns `found` has come in the place of the one that told those of the table, and
+    /// lacks one of them.
+    fn check_same_columns(&self, told: &Schema, found: &Schema) -> Result<()>;
+
+    /// How the files are read for a scan. Fails where one of them does not have the columns of the table.
+    async fn lay_out(&self, session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<Layout>;
+}
+
+/// What is said of a read of files of any format.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReadOptions {
+    /// Only these columns, in this order.
+    pub(crate) columns: Option<Vec<String>>,
+    /// So many read tasks, as far as the files allow.
+    pub(crate) override_num_blocks: Option<usize>,
+    /// Whether a column `path` has the path of each row's file.
+    pub(crate) include_paths: bool,
+}
+
+/// The files of a table as they are at one moment.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub(crate) url: ListingTableUrl,
+    pub(crate) store: Arc<dyn ObjectStore>,
+    /// With the values of their directories.
+    pub(crate) files: Vec<PartitionedFile>,
+    pub(crate) compression: FileCompressionType,
+    /// The columns that the table found in the files.
+    pub(crate) columns: SchemaRef,
+}
+
+/// What is asked of a read.
+#[derive(Debug)]
+pub(crate) struct Scan<'a> {
+    /// Names of the columns that are read.
+    pub(crate) columns: Vec<&'a str>,
+    /// No more rows are needed.
+    pub(crate) limit: Option<usize>,
+}
+
+/// How files are read.
+pub(crate) struct Layout {
+    /// Parts of files that cannot be cut further.
+    pub(crate) units: Vec<Unit>,
+    /// Rows of all of them, as far as that is known.
+    pub(crate) rows: Precision<usize>,
+    /// Bytes of their rows.
+    pub(crate) bytes: Precision<usize>,
+    /// Bytes of a row; 0 where that is not known.
+    pub(crate) row_bytes: usize,
+    /// DataFusion's format, which makes the scan.
+    pub(crate) format: Arc<dyn FileFormat>,
+    /// What is done to the scan.
+    pub(crate) finish: fn(Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan>,
+}

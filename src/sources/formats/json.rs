@@ -1,0 +1,148 @@
+//! JSON: one object per line, or an array of them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use datafusion::catalog::Session;
+use datafusion::common::stats::Precision;
+use datafusion::common::{DataFusionError, Result};
+use datafusion::datasource::file_format::FileFormat;
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+use datafusion::datasource::file_format::json::JsonFormat;
+use datafusion::datasource::physical_plan::FileOpener;
+use datafusion::datasource::projection::{ProjectionOpener, SplitProjection};
+use futures::{FutureExt, StreamExt, TryStreamExt};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use self::lines::{JsonLines, columns_of_array};
+use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
+use super::text::{Opening, byte_ranges, columns_by_rows, line_bytes, opened_by, with_types};
+use crate::sinks::JSON_EXTENSIONS;
+use crate::sources::files::{Listing, read_options};
+
+mod lines;
+
+/// Bytes in which the first character is that is not a space.
+const HEAD_BYTES: u64 = 4 << 10;
+
+read_options! {
+    /// How JSON files are read: one object per line, or one array of objects per file. Start from the default and set
+    /// what differs.
+    pub struct ReadJsonOptions: "read_json", "The rows of files of JSON objects, one per line or in an array." {
+        /// Types of columns, in place of those that the first rows seem to have. A key need not be in any of them.
+        pub types: Vec<(String, DataType)> = default,
+    }
+}
+
+#[async_trait]
+impl ReadFormat for ReadJsonOptions {
+    fn read_name(&self) -> &'static str {
+        "ReadJSON"
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        JSON_EXTENSIONS
+    }
+
+    fn options(&self) -> ReadOptions {
+        self.read_options()
+    }
+
+    async fn columns(&self, session: &dyn Session, listing: &Listing, telling: &ObjectMeta) -> Result<Schema> {
+        let (store, compression) = (&listing.store, listing.compression());
+        let metas = listing.files.iter().map(|file| &file.meta);
+        let is_array = is_array(store.as_ref(), metas, compression).await?;
+        let infer = |rows| {
+            async move {
+                if is_array {
+                    return columns_of_array(store.as_ref(), telling, compression, rows).await;
+                }
+                let format = format(session, compression, is_array, Some(rows));
+                Ok(format.infer_schema(session, store, std::slice::from_ref(telling)).await?.as_ref().clone())
+            }
+            .boxed()
+        };
+        let fields = columns_by_rows(session, listing, telling, infer).await?;
+        // A key may be one that no row had so far.
+        with_types(fields, &self.types, |name, wanted, _| Ok(Field::new(name, wanted.clone(), true)))
+    }
+
+    /// A key may always be absent.
+    fn check_same_columns(&self, _told: &Schema, _found: &Schema) -> Result<()> {
+        Ok(())
+    }
+
+    async fn lay_out(&self, session: &dyn Session, files: &Files, _scan: &Scan<'_>) -> Result<Layout> {
+        let metas = files.files.iter().map(|file| &file.object_meta);
+        let is_array = is_array(files.store.as_ref(), metas, files.compression).await?;
+        Ok(Layout {
+            units: byte_ranges(session, files, !is_array, self.override_num_blocks),
+            rows: Precision::Absent,
+            bytes: Precision::Absent,
+            row_bytes: line_bytes(files).await?,
+            format: format(session, files.compression, is_array, None),
+            finish: if is_array { |scan| opened_by(scan, open_array) } else { |scan| opened_by(scan, open_lines) },
+        })
+    }
+}
+
+/// DataFusion's format, which tells the columns by as many rows as `inferring` says.
+fn format(
+    session: &dyn Session,
+    compression: FileCompressionType,
+    is_array: bool,
+    inferring: Option<usize>,
+) -> Arc<dyn FileFormat> {
+    let mut defaults = session.default_table_options().json;
+    defaults.schema_infer_max_rec = defaults.schema_infer_max_rec.or(inferring);
+    let format = JsonFormat::default().with_options(defaults).with_file_compression_type(compression);
+    Arc::new(format.with_newline_delimited(!is_array))
+}
+
+/// Whether files have arrays of objects in place of lines, by the first one that has anything.
+async fn is_array(
+    store: &dyn ObjectStore,
+    mut files: impl Iterator<Item = &ObjectMeta>,
+    compression: FileCompressionType,
+) -> Result<bool> {
+    let Some(file) = files.find(|file| file.size > 0) else {
+        return Ok(false);
+    };
+    let head = match compression.is_compressed() {
+        false => store.get_range(&file.location, 0..file.size.min(HEAD_BYTES)).await?,
+        true => {
+            let stream = store.get(&file.location).await?.into_stream().map_err(DataFusionError::from).boxed();
+            compression.convert_stream(stream)?.try_next().await?.unwrap_or_default()
+        }
+    };
+    Ok(head.trim_ascii_start().starts_with(b"["))
+}
+
+fn open_lines(opening: Opening<'_>) -> Result<Arc<dyn FileOpener>> {
+    open(opening, false)
+}
+
+fn open_array(opening: Opening<'_>) -> Result<Arc<dyn FileOpener>> {
+    open(opening, true)
+}
+
+fn open(opening: Opening<'_>, is_array: bool) -> Result<Arc<dyn FileOpener>> {
+    let Opening { source, store, config, partition, batch_size, root } = opening;
+    let Some((projection, batch_size)) = source.projection().zip(batch_size) else {
+        return source.create_file_opener(store, config, partition);
+    };
+    let file_schema = source.table_schema().file_schema();
+    let split = SplitProjection::new(file_schema, projection);
+    let lines = JsonLines {
+        store,
+        root,
+        schema: Arc::new(file_schema.project(&split.file_indices)?),
+        // Who reads all columns would miss a key that is none of them.
+        is_strict: split.file_indices.len() == file_schema.fields().len(),
+        batch_size,
+        is_array,
+        compression: config.file_compression_type,
+    };
+    ProjectionOpener::try_new(split, Arc::new(lines), file_schema)
+}

@@ -1,0 +1,234 @@
+//! Parquet: what footers tell of a scan, which is row groups, rows, and the memory that reading takes.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::arrow::datatypes::{DataType, Fields, Schema};
+use datafusion::catalog::Session;
+use datafusion::common::stats::Precision;
+use datafusion::common::{Result, plan_err};
+use datafusion::datasource::file_format::FileFormat;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
+use datafusion::execution::cache::cache_manager::FileMetadataCache;
+use datafusion::parquet::arrow::parquet_to_arrow_schema;
+use datafusion::parquet::file::metadata::ParquetMetaData;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::{ObjectMeta, ObjectStore};
+
+use self::row_groups::RowGroups;
+use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
+use crate::config::BlockyardOptions;
+use crate::error::ErrorContext;
+use crate::sinks::PARQUET_EXTENSIONS;
+use crate::sources::files::{CONCURRENT_HEADS, Listing, full_path, read_options, twice, without_views_unless_asked};
+
+mod pieces;
+mod row_groups;
+
+/// A task holds at most about this part of a thread's share of the memory in encoded pages.
+const HELD_PART: usize = 8;
+
+read_options! {
+    /// How Parquet files are read. Start from the default and set what differs.
+    pub struct ReadParquetOptions: "read_parquet", "The rows of Parquet files." {}
+}
+
+#[async_trait]
+impl ReadFormat for ReadParquetOptions {
+    fn read_name(&self) -> &'static str {
+        "ReadParquet"
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        PARQUET_EXTENSIONS
+    }
+
+    fn options(&self) -> ReadOptions {
+        self.read_options()
+    }
+
+    /// Each has a footer, which tells the columns.
+    fn may_be_empty(&self) -> bool {
+        false
+    }
+
+    fn knows_rows(&self) -> bool {
+        true
+    }
+
+    async fn columns(&self, session: &dyn Session, listing: &Listing, telling: &ObjectMeta) -> Result<Schema> {
+        let path = || full_path(&listing.url, &telling.location);
+        let inferred = format(session).infer_schema(session, &listing.store, std::slice::from_ref(telling)).await;
+        let schema = inferred.while_doing(|| format!("reading the columns of '{}'", path()))?;
+        let schema = without_views_unless_asked(session, schema.as_ref().clone());
+        let cache = session.runtime_env().cache_manager.get_file_metadata_cache();
+        let footer = footer(cache, listing.store.as_ref(), telling).await;
+        let footer = footer.while_doing(|| format!("reading the footer of '{}'", path()))?;
+        self.without_duplicates(&schema, &column_names(&footer)).while_doing(|| format!("reading '{}'", path()))
+    }
+
+    fn check_same_columns(&self, told: &Schema, found: &Schema) -> Result<()> {
+        for field in told.fields() {
+            let name = field.name();
+            match found.field_with_name(name) {
+                Err(_) => {
+                    return plan_err!(
+                        "column '{name}' is no longer where it was when the table was made; make the table or view again"
+                    );
+                }
+                Ok(now) if now.is_nullable() && !field.is_nullable() => {
+                    return plan_err!(
+                        "column '{name}' may have nulls now, and could not when the table was made; make the table or \
+                         view again"
+                    );
+                }
+                Ok(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn lay_out(&self, session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<Layout> {
+        let found = row_groups(session, files, scan).await?;
+        let rows = match scan.limit {
+            Some(limit) => Precision::Inexact(found.rows.min(limit)),
+            None if found.is_partial => Precision::Inexact(found.rows),
+            None => Precision::Exact(found.rows),
+        };
+        Ok(Layout {
+            rows,
+            bytes: Precision::Inexact(found.units.iter().map(|u| u.bytes).sum()),
+            row_bytes: found.row_bytes,
+            units: found.units,
+            format: format(session),
+            finish: pieces::with_page_offsets,
+        })
+    }
+}
+
+impl ReadParquetOptions {
+    /// Two columns of one name cannot be told apart by it: they can only be left out.
+    fn without_duplicates(&self, schema: &Schema, names: &[&str]) -> Result<Schema> {
+        let twice = twice(names);
+        let wanted = |name: &&&str| self.columns.as_ref().is_none_or(|columns| columns.iter().any(|c| c == **name));
+        if let Some(name) = twice.iter().find(wanted) {
+            return plan_err!(
+                "there are two columns '{name}', of which no name tells which is meant; write the file with names that \
+                 differ, or read other columns, with columns => [..]"
+            );
+        }
+        let fields: Fields = schema.fields().iter().filter(|f| !twice.contains(f.name().as_str())).cloned().collect();
+        Ok(Schema::new_with_metadata(fields, schema.metadata().clone()))
+    }
+}
+
+/// DataFusion's format.
+fn format(session: &dyn Session) -> Arc<dyn FileFormat> {
+    Arc::new(ParquetFormat::default().with_options(session.default_table_options().parquet))
+}
+
+/// Row groups of all files, or of as many as have the rows that are needed.
+async fn row_groups(session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<RowGroups> {
+    let cache = session.runtime_env().cache_manager.get_file_metadata_cache();
+    let options = BlockyardOptions::from_config(session.config_options());
+    let may_fail = options.max_errored_blocks.allows_any();
+    let most_bytes = options.memory_limit.bytes() / (HELD_PART * session.config().target_partitions());
+    let row_groups_of = |(file, part): (usize, PartitionedFile)| {
+        let cache = Arc::clone(&cache);
+        async move {
+            let meta = &part.object_meta;
+            let path = || full_path(&files.url, &meta.location);
+            let footer = footer(cache, files.store.as_ref(), meta).await;
+            let footer = match footer.while_doing(|| format!("reading the footer of '{}'", path())) {
+                Ok(footer) => footer,
+                // Its task finds out, and is one of those that may fail.
+                Err(_) if may_fail => return Ok(RowGroups::unknown(file, meta.size)),
+                Err(e) => return Err(e),
+            };
+            check_types(&files.columns, &footer).while_doing(|| format!("reading '{}'", path()))?;
+            Ok(RowGroups::of(file, meta.size, &footer, &scan.columns, most_bytes)) as Result<_>
+        }
+    };
+    let mut parts = files.files.iter().cloned().enumerate();
+    let mut found = RowGroups::default();
+    // A few rows are in the first file, or soon after it.
+    let mut at_once = if scan.limit.is_some() { 1 } else { CONCURRENT_HEADS };
+    while found.units.is_empty() || scan.limit.is_none_or(|rows| found.rows < rows) {
+        let next = match scan.limit {
+            Some(_) => parts.by_ref().take(at_once).collect::<Vec<_>>(),
+            None => parts.by_ref().collect(),
+        };
+        if next.is_empty() {
+            break;
+        }
+        let footers = stream::iter(next).map(row_groups_of).buffered(at_once);
+        found = footers.try_fold(found, |all, next| async { Ok(all.and(next)) }).await?;
+        at_once = (2 * at_once).min(CONCURRENT_HEADS);
+    }
+    Ok(found)
+}
+
+/// The footer of a file, from the cache where it is of this very file.
+async fn footer(
+    cache: Arc<FileMetadataCache>,
+    store: &dyn ObjectStore,
+    file: &ObjectMeta,
+) -> Result<Arc<ParquetMetaData>> {
+    // The cache looks at size and time, and another file may have both.
+    if cache.get(&file.location).is_some_and(|known| known.meta.e_tag != file.e_tag) {
+        cache.remove(&file.location);
+    }
+    DFParquetMetadata::new(store, file).with_file_metadata_cache(Some(cache)).fetch_metadata().await
+}
+
+/// The names of the columns, some of which may be there twice.
+fn column_names(footer: &ParquetMetaData) -> Vec<&str> {
+    let root = footer.file_metadata().schema_descr().root_schema();
+    root.get_fields().iter().map(|field| field.name()).collect()
+}
+
+/// A file whose values would have to be changed to fit the columns of the first file is an error.
+pub(super) fn check_types(expected: &Schema, footer: &ParquetMetaData) -> Result<()> {
+    if let Some(name) = twice(&column_names(footer)).into_iter().find(|n| expected.field_with_name(n).is_ok()) {
+        return plan_err!("there are two columns '{name}' here, and one in the first file");
+    }
+    let metadata = footer.file_metadata();
+    let found = parquet_to_arrow_schema(metadata.schema_descr(), metadata.key_value_metadata())?;
+    for field in found.fields() {
+        let Ok(wanted) = expected.field_with_name(field.name()) else {
+            continue;
+        };
+        if !fits(field.data_type(), wanted.data_type()) {
+            return plan_err!(
+                "column '{}' is {} here, but {} in the first file",
+                field.name(),
+                field.data_type(),
+                wanted.data_type()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whether every value of one type is a value of the other.
+fn fits(from: &DataType, to: &DataType) -> bool {
+    use DataType::{
+        Binary, BinaryView, Date32, Date64, Dictionary, Float32, LargeBinary, LargeUtf8, Null, Utf8, Utf8View,
+    };
+    let text =
+        |t: &DataType| matches!(t, Utf8 | LargeUtf8 | Utf8View | Binary | LargeBinary | BinaryView | Dictionary(..));
+    match (from, to) {
+        (from, to) if from == to || from.is_nested() && to.is_nested() || text(from) && text(to) => true,
+        (Null, _) | (Float32, DataType::Float64) | (Date32, Date64) => true,
+        (DataType::Timestamp(..), DataType::Timestamp(..)) => true,
+        (DataType::Decimal128(p, s), DataType::Decimal128(q, t)) => s == t && p <= q,
+        (from, to) if from.is_signed_integer() && to.is_signed_integer() => {
+            from.primitive_width() <= to.primitive_width()
+        }
+        (from, to) if from.is_unsigned_integer() && to.is_integer() => from.primitive_width() < to.primitive_width(),
+        (from, DataType::Float64) if from.is_integer() => from.primitive_width() < Some(8),
+        _ => false,
+    }
+}
