@@ -19,14 +19,10 @@ use std::sync::Arc;
 use clap::Parser;
 
 use arguments::{Arguments, Command};
-use session::{Failure, Session};
+use session::{Failure, STACK_BYTES, Session};
 use statements::Script;
 
 use crate::store::Allocator;
-
-/// Bytes of the stacks of threads: expressions of thousands of terms are trees as deep as that. Memory is what they
-/// touch.
-const STACK_BYTES: usize = 64 << 20;
 
 /// Runs the tool; `allocator` is that of the process, if it can be told when memory is short. Exit code 0: everything
 /// went well; 1: a statement failed; 2: the call is wrong; 130: Ctrl-C; 143: the process was asked to end.

@@ -12,7 +12,6 @@ use datafusion::prelude::SessionConfig;
 use futures::StreamExt;
 use tokio::runtime::{Builder, Runtime};
 
-use super::STACK_BYTES;
 use super::arguments::{Format, Options};
 use super::destination::Destination;
 use super::headers;
@@ -23,6 +22,10 @@ use super::statements::{Place, Script};
 use crate::sql::SqlStatement;
 use crate::store::Allocator;
 use crate::{Blockyard, BlockyardOptions, DataContext, Dataset, IterOptions};
+
+/// Bytes of the stacks of threads: expressions of thousands of terms are trees as deep as that. Memory is what they
+/// touch.
+pub(super) const STACK_BYTES: usize = 64 << 20;
 
 /// Why the tool stops.
 #[derive(Debug)]

@@ -1,6 +1,8 @@
 //! Reads what operators count, and says it: the stats report. Nothing here changes what runs.
 
+mod bottleneck;
 mod callback;
+mod diagnose;
 mod execution;
 mod progress;
 mod report;
@@ -8,6 +10,7 @@ mod tables;
 mod watch;
 
 pub use callback::{ExecutionCallback, ExecutionFailed, ExecutionProgress, ExecutionStarted, ExecutionSucceeded};
+pub(crate) use diagnose::DiagnoseExec;
 pub(crate) use execution::{Execution, Observers};
 pub(crate) use tables::{SYSTEM_SCHEMA, system_schema};
 pub use tables::{SystemColumn, SystemTable, system_tables};

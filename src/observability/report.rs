@@ -16,8 +16,9 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricValue;
 
 use super::Execution;
+use super::bottleneck::bottleneck;
 use crate::config::ByteSize;
-use crate::physical::{FailureLog, MapSide, StageMetrics, TaskRecord, as_task_plan, bottleneck, stages_below};
+use crate::physical::{FailureLog, MapSide, StageMetrics, TaskRecord, as_task_plan, stages_below};
 use crate::store::Owner;
 
 /// The report of an execution, up to now.

@@ -28,19 +28,19 @@ use futures::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 
 use super::StageMetrics;
-use super::claims;
-use super::conservation::RowBalance;
 use super::map::limited;
-use super::memory::block_bytes;
 use super::operator::{Operator, PlanExt, Starts};
 use super::rows_of_input;
-use super::stored::block_batches;
-use super::tasks::{
+use crate::block::TaskId;
+use crate::config::BlockyardOptions;
+use crate::physical::memory::block_bytes;
+use crate::physical::operator::claims;
+use crate::physical::tasks::RowBalance;
+use crate::physical::tasks::block_batches;
+use crate::physical::tasks::{
     Task, TaskIdentity, TaskPlan, TaskStream, as_task_plan, block_stream_while, execute_tasks, is_ordered, owner_of,
     planned_blocks, properties, stream_of,
 };
-use crate::block::TaskId;
-use crate::config::BlockyardOptions;
 use crate::runtime::Drivers;
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 

@@ -10,72 +10,39 @@
 //! input block; partitions pull tasks from one shared queue, so the number of tasks says nothing about threads. A
 //! **block** is formed only where a stage ends: before a queue, an exchange or a sink.
 
-mod block_files;
-mod bottleneck;
-mod claims;
+mod barriers;
 mod combine;
-mod compact;
-mod conservation;
-mod cpu_meter;
-mod diagnose;
-mod dispatch;
 mod exchange;
-mod executions;
-mod failures;
-mod filter_barrier;
-mod fold;
 mod gather;
-mod input_order;
 mod join;
 mod map;
 mod memory;
-mod needs;
 mod operator;
-mod order_barrier;
 mod queue;
 mod read;
-mod read_files;
-mod stage;
-mod stage_run;
-mod steady;
-mod store_rows;
-mod stored;
-mod stored_partition;
+mod stand_ins;
 mod tasks;
-mod turns;
-mod window;
 mod write;
-mod write_clock;
 
-pub(crate) use bottleneck::bottleneck;
-pub(crate) use combine::{Combination, CombineExec};
-pub(crate) use compact::CompactExec;
-pub(crate) use diagnose::DiagnoseExec;
+pub(crate) use barriers::{FilterBarrierExec, OrderBarrierExec, unambiguous};
+pub(crate) use combine::{Combination, CombineExec, TurnsExec};
 pub(crate) use exchange::{
     BlockOrderScheme, BlockSize, ExchangeExec, HashScheme, RandomScheme, RangeScheme, SizeScheme, SliceScheme,
     SpreadScheme, StoredBlock, can_sort, collect_blocks,
 };
-pub(crate) use failures::FailureLog;
-pub(crate) use filter_barrier::{FilterBarrierExec, unambiguous};
-pub(crate) use fold::FoldExec;
 pub(crate) use gather::{GatherExec, gather, ungathered};
 pub(crate) use join::BucketJoinExec;
 pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, ProjectStep, SampleStep};
-pub(crate) use memory::{PLENTY, PlanMemory, query_context, row_bytes, schema_bytes};
-pub(crate) use needs::collects;
+pub(crate) use memory::{PLENTY, PlanMemory, collects, query_context, row_bytes, schema_bytes};
 pub(crate) use operator::{Operator, PlanExt, stages_below};
-pub(crate) use order_barrier::OrderBarrierExec;
 pub(crate) use queue::{QueueExec, QueueLimit};
-pub(crate) use read::{ReadExec, ReadMemory};
-pub(crate) use read_files::{FilesOfTask, FirstRow, file_scan};
-pub(crate) use stage::{StageMetrics, TaskRecord};
-pub(crate) use steady::{has_steady_tasks, is_one_task, steady_parts};
-pub(crate) use store_rows::{BlockTarget, StoreExec};
-pub(crate) use stored::block_batches;
-pub(crate) use tasks::{MapSide, TaskPlan, as_task_plan, is_ordered, planned_blocks, stores_rows, uses_ours};
-pub(crate) use turns::TurnsExec;
-pub(crate) use window::WindowPartitionsExec;
-pub(crate) use write::WriteExec;
+pub(crate) use read::{FilesOfTask, FirstRow, ReadExec, ReadMemory, file_scan};
+pub(crate) use stand_ins::{CompactExec, FoldExec, WindowPartitionsExec};
+pub(crate) use tasks::{
+    FailureLog, MapSide, StageMetrics, TaskPlan, TaskRecord, as_task_plan, block_batches, has_steady_tasks,
+    is_one_task, is_ordered, planned_blocks, steady_parts, stores_rows, stream_of, uses_ours,
+};
+pub(crate) use write::{BlockTarget, StoreExec, WriteExec, write_time};
 
 use std::sync::Arc;
 

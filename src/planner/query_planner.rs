@@ -17,7 +17,8 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 
 use super::{NodePlanner, node_planners};
 use crate::logical::is_ours;
-use crate::physical::{DiagnoseExec, Operator};
+use crate::observability::DiagnoseExec;
+use crate::physical::Operator;
 use crate::sources::pin_tables;
 
 /// Plans queries which use our nodes, and leaves the others to the planner that the application had.

@@ -14,9 +14,9 @@ mod tpch;
 pub(crate) use blocks::StoredBlocks;
 pub use datasource::{Datasource, DatasourceTable};
 pub(crate) use diverted::{DivertedRows, ReadDiverted};
-pub(crate) use files::{FileTable, FormatOptions};
+pub(crate) use files::{FileTable, FormatOptions, format_of_path, read_functions};
+pub(crate) use formats::ReadOptions;
 pub use formats::{ReadCsvOptions, ReadJsonOptions, ReadParquetOptions};
-pub(crate) use formats::{ReadOptions, format_of_path, read_functions};
 pub(crate) use range::{Range, ReadRange};
 pub(crate) use tables::{Change, NumberedTable, StoredTable, TableChange, pin_tables};
 #[cfg(feature = "tpch")]

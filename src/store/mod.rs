@@ -37,29 +37,15 @@
 //! block, because its drop takes them); a block's own `residence`; the table of buffers. The budget is atomic. Dropping
 //! a batch takes no lock, so a drop inside the memory pool is safe.
 
-mod admission;
-mod block_store;
-mod budget;
-mod buffers;
-mod candidates;
-mod diverted;
-mod owner;
-mod pool;
-mod pressure;
+mod blocks;
+mod memory;
 mod spill;
-mod state;
-mod stored;
 
-pub(crate) use admission::{Admission, Entry};
-pub use block_store::BlockStore;
-pub(crate) use block_store::WorkingSet;
-pub use budget::Budget;
-pub use owner::Owner;
-pub use pool::{Holder, SharedMemoryPool};
-pub(crate) use pool::{LEAST_MERGE_FACTOR, LEAST_MERGE_PART, QueryNeeds, QueryPool};
-pub use pressure::{Allocator, Keep};
+pub(crate) use blocks::WorkingSet;
+pub use blocks::{BlockHandle, BlockInfo, BlockStore, NextUse, PinnedBlock};
+pub(crate) use memory::{Admission, Entry, LEAST_MERGE_FACTOR, LEAST_MERGE_PART, QueryNeeds, QueryPool};
+pub use memory::{Allocator, Budget, Holder, Keep, Owner, SharedMemoryPool};
 pub use spill::{SpillDirectories, SpillFileInfo};
-pub use stored::{BlockHandle, BlockInfo, NextUse, PinnedBlock};
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -53,10 +53,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("sql", &["call", "config", "dataset", "error", "functions", "logical", "runtime", "seed", "sources"]),
     ("logical", &["aggregates", "call", "config", "error", "functions", "seed"]),
     ("optimizer", &["config", "error", "functions", "logical", "physical", "sources"]),
-    ("planner", &["config", "functions", "logical", "physical", "sinks", "sources"]),
+    ("planner", &["config", "functions", "logical", "observability", "physical", "sinks", "sources"]),
     ("sources", &["block", "call", "config", "error", "physical", "runtime", "sinks", "store"]),
     ("physical", &["block", "config", "error", "functions", "runtime", "sinks", "store"]),
-    ("observability", &["block", "config", "physical", "runtime", "store"]),
+    ("observability", &["block", "config", "functions", "physical", "runtime", "store"]),
     ("sinks", &["block", "disk", "error", "runtime"]),
     ("runtime", &["block", "config", "error"]),
     ("store", &["block", "config", "disk", "error"]),
@@ -204,6 +204,32 @@ fn documents() -> Vec<PathBuf> {
 fn the_map_stays_a_map() {
     let map = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     assert!(map.lines().count() <= 200, "decisions belong to docs/decisions");
+}
+
+/// A source that documents or comments name is named by the end of its path.
+#[test]
+fn sources_that_are_named_are_there() {
+    let sources: Vec<String> = ["src", "tests", "benches", "examples"]
+        .iter()
+        .flat_map(|folder| rust_files(&root().join(folder)))
+        .map(|path| format!("/{}", path.strip_prefix(root()).unwrap().display()))
+        .collect();
+    let (mut seen, mut gone) = (0, Vec::new());
+    for file in rust_files(&root().join("src")).into_iter().chain(documents()) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let is_prose = |line: &&str| file.extension().is_some_and(|e| e == "md") || line.trim_start().starts_with("//");
+        for name in text.lines().filter(is_prose).flat_map(|line| line.split('`').skip(1).step_by(2)) {
+            let path = name.split("::").next().unwrap();
+            if path.ends_with(".rs") && !path.contains(['{', ' ', '<', '*']) {
+                seen += 1;
+                if !sources.iter().any(|source| source.ends_with(&format!("/{path}"))) {
+                    gone.push(format!("{} names {path}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(seen > 200, "only {seen} names were seen");
+    assert!(gone.is_empty(), "{}", gone.join("\n"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The system tables, `blockyard.queries` and the like. Each scan shows how things stand when it runs, while other
-//! queries run too. A table is a file: what its rows are, and each column once, with how its value is found.
+//! queries run too. A table is a file: what its rows are, and each column once, with how its
+//! value is found; and a line in the list here.
 
 mod blocks;
 mod column;
@@ -13,4 +14,17 @@ mod table;
 mod tasks;
 
 pub(crate) use schema::{SYSTEM_SCHEMA, system_schema};
-pub use schema::{SystemColumn, SystemTable, system_tables};
+pub use schema::{SystemColumn, SystemTable};
+
+/// The system tables of every session, in the order of the reference.
+pub fn system_tables() -> [SystemTable; 7] {
+    [
+        SystemTable::of::<queries::Queries>(),
+        SystemTable::of::<operators::Operators>(),
+        SystemTable::of::<tasks::Tasks>(),
+        SystemTable::of::<memory::Memory>(),
+        SystemTable::of::<blocks::Blocks>(),
+        SystemTable::of::<spills::Spills>(),
+        SystemTable::of::<settings::Settings>(),
+    ]
+}

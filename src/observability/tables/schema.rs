@@ -7,7 +7,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::catalog::streaming::StreamingTable;
-use datafusion::catalog::{MemorySchemaProvider, SchemaProvider};
+use datafusion::catalog::{MemorySchemaProvider, SchemaProvider, TableProvider};
 use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -15,8 +15,8 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use futures::stream;
 
 use super::column::Column;
+use super::system_tables;
 use super::table::{Sources, Table};
-use super::{blocks, memory, operators, queries, settings, spills, tasks};
 use crate::observability::execution::Observers;
 use crate::runtime::Scheduler;
 use crate::store::{BlockStore, SharedMemoryPool};
@@ -24,51 +24,8 @@ use crate::store::{BlockStore, SharedMemoryPool};
 /// Name of the schema with the system tables.
 pub(crate) const SYSTEM_SCHEMA: &str = "blockyard";
 
-/// Does something with each table.
-trait Visit {
-    fn table<T: Table>(&mut self) -> Result<()>;
-}
-
-/// All tables, in the order of the reference.
-fn visit_all(visit: &mut impl Visit) -> Result<()> {
-    visit.table::<queries::Queries>()?;
-    visit.table::<operators::Operators>()?;
-    visit.table::<tasks::Tasks>()?;
-    visit.table::<memory::Memory>()?;
-    visit.table::<blocks::Blocks>()?;
-    visit.table::<spills::Spills>()?;
-    visit.table::<settings::Settings>()
-}
-
-/// The schema with the system tables of a session.
-pub(crate) fn system_schema(
-    store: &Arc<BlockStore>,
-    pool: &Arc<SharedMemoryPool>,
-    scheduler: &Arc<Scheduler>,
-    observers: &Arc<Observers>,
-) -> Result<Arc<dyn SchemaProvider>> {
-    struct Register(Sources, MemorySchemaProvider);
-
-    impl Visit for Register {
-        fn table<T: Table>(&mut self) -> Result<()> {
-            let columns = T::columns().iter().map(Column::field).collect::<Vec<_>>();
-            let columns = Arc::new(Schema::new(columns));
-            let (sources, table) = (self.0.clone(), PhantomData::<T>);
-            let snapshot = Arc::new(Snapshot { columns: Arc::clone(&columns), sources, table });
-            let table = StreamingTable::try_new(columns, vec![snapshot])?;
-            self.1.register_table(T::NAME.to_owned(), Arc::new(table)).map(|_| ())
-        }
-    }
-
-    let (store, pool, scheduler) = (Arc::clone(store), Arc::clone(pool), Arc::clone(scheduler));
-    let sources = Sources { store, pool, scheduler, observers: Arc::clone(observers) };
-    let mut register = Register(sources, MemorySchemaProvider::new());
-    visit_all(&mut register)?;
-    Ok(Arc::new(register.1))
-}
-
 /// A system table, as the reference describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct SystemTable {
     /// Its name in the schema `blockyard`.
     pub name: &'static str,
@@ -76,6 +33,7 @@ pub struct SystemTable {
     pub about: &'static str,
     /// Its columns, in order.
     pub columns: Vec<SystemColumn>,
+    provider: fn(&Sources) -> Result<Arc<dyn TableProvider>>,
 }
 
 /// A column of such a table.
@@ -89,26 +47,38 @@ pub struct SystemColumn {
     pub about: &'static str,
 }
 
-/// The system tables of every session.
-pub fn system_tables() -> Vec<SystemTable> {
-    struct Describe(Vec<SystemTable>);
-
-    impl Visit for Describe {
-        fn table<T: Table>(&mut self) -> Result<()> {
-            let describe = |column: Column<T::Row>| {
-                let data_type = column.field().data_type().clone();
-                SystemColumn { name: column.name, data_type, about: column.about }
-            };
-            let columns = T::columns().into_iter().map(describe).collect();
-            self.0.push(SystemTable { name: T::NAME, about: T::ABOUT, columns });
-            Ok(())
-        }
+impl SystemTable {
+    /// What `T` says of itself.
+    pub(super) fn of<T: Table>() -> Self {
+        let column = |column: Column<T::Row>| {
+            let data_type = column.field().data_type().clone();
+            SystemColumn { name: column.name, data_type, about: column.about }
+        };
+        let columns = T::columns().into_iter().map(column).collect();
+        Self { name: T::NAME, about: T::ABOUT, columns, provider: provider::<T> }
     }
+}
 
-    let mut describe = Describe(Vec::new());
-    // Nothing is registered, so nothing can fail.
-    let _described = visit_all(&mut describe);
-    describe.0
+/// The schema with the system tables of a session.
+pub(crate) fn system_schema(
+    store: &Arc<BlockStore>,
+    pool: &Arc<SharedMemoryPool>,
+    scheduler: &Arc<Scheduler>,
+    observers: &Arc<Observers>,
+) -> Result<Arc<dyn SchemaProvider>> {
+    let (store, pool, scheduler) = (Arc::clone(store), Arc::clone(pool), Arc::clone(scheduler));
+    let sources = Sources { store, pool, scheduler, observers: Arc::clone(observers) };
+    let schema = MemorySchemaProvider::new();
+    for table in system_tables() {
+        schema.register_table(table.name.to_owned(), (table.provider)(&sources)?)?;
+    }
+    Ok(Arc::new(schema))
+}
+
+fn provider<T: Table>(sources: &Sources) -> Result<Arc<dyn TableProvider>> {
+    let columns = Arc::new(Schema::new(T::columns().iter().map(Column::field).collect::<Vec<_>>()));
+    let snapshot = Snapshot { columns: Arc::clone(&columns), sources: sources.clone(), table: PhantomData::<T> };
+    Ok(Arc::new(StreamingTable::try_new(columns, vec![Arc::new(snapshot)])?))
 }
 
 /// The rows of a table when somebody asks for them.

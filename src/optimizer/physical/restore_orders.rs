@@ -2,8 +2,8 @@
 //!
 //! What is known of an order can rest on what is known of columns: where `k` is 3 in all rows, sorting by `id` is
 //! sorting by `k, id`. DataFusion concludes that from predicates and from statistics, and concludes it again whenever
-//! an operator gets another input. Our operators say the same before and after a rule (`physical/claims.rs`), but
-//! statistics may be lost. A sort that does not change the order is then better than a plan that is refused.
+//! an operator gets another input. Our operators say the same before and after a rule (`physical/operator/claims.rs`),
+//! but statistics may be lost. A sort that does not change the order is then better than a plan that is refused.
 //!
 //! ```text
 //! SortPreservingMergeExec: [k, id]        SortPreservingMergeExec: [k, id]

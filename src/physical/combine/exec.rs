@@ -16,10 +16,10 @@ use super::row_reader::RowReader;
 use super::zip::zipped;
 use crate::block::TaskId;
 use crate::physical::StageMetrics;
-use crate::physical::conservation::RowBalance;
 use crate::physical::gather::gather;
-use crate::physical::input_order::InputOrder;
+use crate::physical::operator::InputOrder;
 use crate::physical::operator::{Operator, Starts, Together};
+use crate::physical::tasks::RowBalance;
 use crate::physical::tasks::{Task, TaskIdentity, TaskPlan, TaskStream, execute_tasks, properties, stream_of};
 
 /// How rows of several inputs come together.

@@ -1,8 +1,10 @@
-//! Several inputs in one stream, row by row: beside each other, or by turns.
+//! Several inputs in one stream: row by row beside each other, row by row by turns, or one after the other.
 
 mod exec;
 mod mix;
 mod row_reader;
+mod turns;
 mod zip;
 
 pub(crate) use exec::{Combination, CombineExec};
+pub(crate) use turns::TurnsExec;

@@ -18,11 +18,11 @@ use parking_lot::Mutex;
 use super::Scheme;
 use super::buckets::{Buckets, MapInput};
 use crate::physical::StageMetrics;
-use crate::physical::claims;
-use crate::physical::conservation::RowBalance;
-use crate::physical::executions::{Executions, Run};
-use crate::physical::input_order::InputOrder;
+use crate::physical::operator::InputOrder;
+use crate::physical::operator::claims;
 use crate::physical::operator::{Keeps, Operator, Starts};
+use crate::physical::tasks::RowBalance;
+use crate::physical::tasks::{Executions, Run};
 use crate::physical::tasks::{
     MapSide, Task, TaskIdentity, TaskPlan, TaskStream, as_task_plan, execute_tasks, properties, stream_of,
 };

@@ -36,12 +36,12 @@ use parking_lot::Mutex;
 
 use super::merge::{can_merge, sort_merge};
 use crate::physical::StageMetrics;
-use crate::physical::claims;
-use crate::physical::conservation::{Output, RowBalance};
 use crate::physical::exchange::{Coding, Cut, Runs, code_of_null, cuts, equal_parts, exact_parts};
-use crate::physical::executions::{Executions, Run};
 use crate::physical::memory::query_memory;
+use crate::physical::operator::claims;
 use crate::physical::operator::{InputsWork, Keeps, Operator, Starts, Together};
+use crate::physical::tasks::{Executions, Run};
+use crate::physical::tasks::{Output, RowBalance};
 use crate::physical::tasks::{properties, stream_of};
 use crate::runtime::{Drivers, on_io_thread};
 use crate::store::{BlockStore, QueryPool};

@@ -14,12 +14,12 @@ use futures::StreamExt;
 use super::{MapStep, StepTask};
 use crate::functions::Compute;
 use crate::physical::StageMetrics;
-use crate::physical::claims;
-use crate::physical::executions::Executions;
-use crate::physical::failures::StageRows;
-use crate::physical::input_order::InputOrder;
+use crate::physical::operator::InputOrder;
 use crate::physical::operator::Operator;
-use crate::physical::read_files::ReadFiles;
+use crate::physical::operator::claims;
+use crate::physical::read::ReadFiles;
+use crate::physical::tasks::Executions;
+use crate::physical::tasks::StageRows;
 use crate::physical::tasks::{
     Preparation, Task, TaskIdentity, TaskPlan, TaskStream, as_task_plan, execute_tasks, is_ordered, owner_of,
     planned_blocks, properties, task_stream, unmeasured_tasks,

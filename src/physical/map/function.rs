@@ -20,8 +20,8 @@ use super::{MapStep, StepTask};
 use crate::config::BlockyardOptions;
 use crate::error::{ErrorContext, one_message};
 use crate::functions::{BatchSize, Failures, FunctionRef, OnError};
-use crate::physical::failures::{Retries, is_of_data};
 use crate::physical::tasks::stream_of;
+use crate::physical::tasks::{Retries, is_of_data};
 use crate::runtime::{UnderWay, holding_up};
 use crate::store::BlockStore;
 

@@ -28,8 +28,8 @@ use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 
 use super::FilesOfTask;
-use super::failures::{FailureLog, StepRows};
 use crate::block::TaskId;
+use crate::physical::tasks::{FailureLog, StepRows};
 use crate::store::Owner;
 
 /// The task that a step works for.

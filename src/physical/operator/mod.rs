@@ -9,9 +9,12 @@
 //! Whoever asks something of a plan (its memory, its progress, where its time went) asks the operator, and need not
 //! know which ones there are. Only rules look for operators of a type, with [`PlanExt::operator`].
 
+pub(crate) mod claims;
 mod exec;
+mod input_order;
 
 pub(crate) use exec::{OperatorExec, PlanExt, stages_below};
+pub(crate) use input_order::InputOrder;
 
 use std::any::Any;
 use std::fmt;
@@ -29,8 +32,7 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{ExecutionPlan, InputDistributionRequirements, PlanProperties};
 
-use super::input_order::InputOrder;
-use super::tasks::TaskPlan;
+use crate::physical::tasks::TaskPlan;
 
 /// In which order the inputs of an operator work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use datafusion::datasource::source_as_provider;
 use datafusion::logical_expr::LogicalPlan;
 
 use super::table::FileTable;
-use crate::call::{Arguments, Field, Parameter, Planning, TableFunction, Values};
+use crate::call::{AnyTableFunction, Arguments, Field, Parameter, Planning, TableFunction, Values};
 use crate::runtime::block_on_io;
 use crate::sources::formats::ReadFormat;
 
@@ -57,6 +57,21 @@ pub(crate) trait FormatOptions: ReadFormat + Arguments + Field + Clone + Default
     const NAME: &'static str;
     /// What that does.
     const ABOUT: &'static str;
+}
+
+/// A format in the list of all.
+pub(crate) struct Format {
+    /// With the options that it has where nothing is said.
+    pub(crate) as_it_is: Arc<dyn ReadFormat>,
+    /// Its table function.
+    pub(crate) function: Arc<dyn AnyTableFunction>,
+}
+
+impl Format {
+    /// The format whose options are an `O`.
+    pub(crate) fn of<O: FormatOptions>() -> Self {
+        Self { as_it_is: Arc::new(O::default()), function: Arc::new(ReadFiles::<O>::new()) }
+    }
 }
 
 /// The arguments of a table function that reads files.

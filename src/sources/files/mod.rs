@@ -1,6 +1,7 @@
 //! Files as a table: which files paths mean, the columns that paths give, and how files become read tasks. What differs
 //! between formats is in `formats/`.
 
+mod by_name;
 mod calls;
 mod column_types;
 mod columns;
@@ -10,7 +11,8 @@ mod listing;
 mod table;
 mod tasks;
 
-pub(crate) use calls::{FormatOptions, ReadFiles, read_options};
+pub(crate) use by_name::{format_of_path, read_functions};
+pub(crate) use calls::{Format, FormatOptions, read_options};
 pub(crate) use columns::{distinct_names, twice, without_views_unless_asked};
 pub(crate) use listing::{Listing, full_path};
 pub(crate) use table::FileTable;

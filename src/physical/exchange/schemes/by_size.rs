@@ -14,8 +14,8 @@ use crate::physical::exchange::buckets::{Buckets, MapInput, StreamedBuckets};
 use crate::physical::exchange::cutter::{BlockSize, Cutter};
 use crate::physical::gather::{PIECE_BYTES, blocks_in_order};
 use crate::physical::memory::block_bytes;
-use crate::physical::steady::steady_parts;
 use crate::physical::tasks::TaskIdentity;
+use crate::physical::tasks::steady_parts;
 
 /// Blocks of a size.
 #[derive(Debug)]

@@ -1,0 +1,7 @@
+//! Operators that pass rows on as they are, and keep DataFusion's rules from what would be wrong.
+
+mod filter;
+mod order;
+
+pub(crate) use filter::{FilterBarrierExec, unambiguous};
+pub(crate) use order::OrderBarrierExec;

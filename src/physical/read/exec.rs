@@ -1,0 +1,384 @@
+//! Ray's `Read`: n read tasks behind `target_partitions` streams that pull them from one queue.
+//!
+//! The input is a scan with one partition per read task, pinned so that DataFusion neither re-splits nor steals.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{Result, Statistics};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
+use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
+use datafusion::physical_plan::filter_pushdown::FilterDescription;
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::files::{ReadFiles, file_scan, one_file_each};
+use crate::block::TaskId;
+use crate::config::BlockyardOptions;
+use crate::error::ErrorContext;
+use crate::physical::StageMetrics;
+use crate::physical::exchange::random_place;
+use crate::physical::memory::schema_bytes;
+use crate::physical::operator::claims;
+use crate::physical::operator::{Operator, Starts};
+use crate::physical::tasks::Executions;
+use crate::physical::tasks::{FailureLog, Retries, pause};
+use crate::physical::tasks::{
+    Task, TaskIdentity, TaskPlan, TaskStream, execute_tasks, owner_of, properties, stream_of,
+};
+use crate::runtime::UnderWay;
+use crate::store::{BlockStore, WorkingSet};
+
+/// Reads the partitions of its input as tasks.
+#[derive(Debug)]
+pub(crate) struct ReadExec {
+    name: String,
+    input: Arc<dyn ExecutionPlan>,
+    /// The next task of each execution.
+    next_task: Executions<AtomicUsize>,
+    /// How many of its streams read; the others give nothing.
+    streams: usize,
+    properties: Arc<PlanProperties>,
+    statistics: Option<Arc<Statistics>>,
+    memory: Arc<ReadMemory>,
+    stage: StageMetrics,
+    /// Which partition of the scan each task reads, and the seed that says so, where it is not the one of its number.
+    order: Option<(u64, Arc<[usize]>)>,
+}
+
+/// What reading takes in memory.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReadMemory {
+    /// Bytes of a row once it is decoded; 0 where the source does not know.
+    pub(crate) row_bytes: usize,
+    /// Bytes that each task holds while it runs, beside the batches that it gives; empty where the source does not
+    /// know.
+    pub(crate) task_bytes: Vec<usize>,
+}
+
+impl ReadExec {
+    /// Reads `input`, one task per partition, with `partitions` streams. `name` is what plans show, like `ReadParquet`.
+    pub(crate) fn new(name: impl Into<String>, input: Arc<dyn ExecutionPlan>, partitions: usize) -> Self {
+        let properties = properties(claims::of_rows(input.as_ref()), partitions, EmissionType::Incremental);
+        Self {
+            name: name.into(),
+            input,
+            next_task: Executions::default(),
+            streams: partitions,
+            properties,
+            statistics: None,
+            memory: Arc::default(),
+            stage: StageMetrics::default(),
+            order: None,
+        }
+    }
+
+    /// The same read with its tasks in an order that `seed` gives.
+    pub(crate) fn in_random_order(&self, seed: u64) -> Self {
+        let mut order: Vec<usize> = (0..self.num_tasks()).map(|task| self.partition_of(task)).collect();
+        order.sort_by_cached_key(|partition| random_place(seed, &TaskId::root(*partition)));
+        self.with_order(Some((seed, order.into())))
+    }
+
+    fn with_order(&self, order: Option<(u64, Arc<[usize]>)>) -> Self {
+        let read = Self::new(self.name.clone(), Arc::clone(&self.input), self.partitions());
+        let (statistics, memory) = (self.statistics.clone(), Arc::clone(&self.memory));
+        Self { order, statistics, memory, streams: self.streams, ..read }
+    }
+
+    /// The partition of the scan that a task reads.
+    fn partition_of(&self, task: usize) -> usize {
+        self.order.as_ref().and_then(|(_, order)| order.get(task).copied()).unwrap_or(task)
+    }
+
+    /// The same read with what its source knows of the memory that it takes.
+    pub(crate) fn with_memory(mut self, memory: ReadMemory) -> Self {
+        self.memory = Arc::new(memory);
+        self
+    }
+
+    /// Number of streams.
+    pub(crate) fn partitions(&self) -> usize {
+        self.properties.partitioning.partition_count()
+    }
+
+    /// Number of streams that read, and so of tasks that run at once.
+    pub(crate) fn streams(&self) -> usize {
+        self.streams
+    }
+
+    /// The same read by at most `streams` of its streams: where memory is short, fewer row groups are open at once.
+    pub(crate) fn with_streams(&self, streams: usize) -> Self {
+        let read = Self::new(self.name.clone(), Arc::clone(&self.input), self.partitions());
+        let (statistics, memory) = (self.statistics.clone(), Arc::clone(&self.memory));
+        Self { statistics, memory, order: self.order.clone(), streams: streams.clamp(1, self.streams.max(1)), ..read }
+    }
+
+    /// The most bytes that a task holds while it runs, beside the batches that it gives.
+    pub(crate) fn task_bytes(&self) -> usize {
+        self.memory.task_bytes.iter().copied().max().unwrap_or(0)
+    }
+
+    /// The same read with statistics that its source knows and its scan does not.
+    pub(crate) fn with_statistics(mut self, statistics: Statistics) -> Self {
+        self.statistics = Some(Arc::new(statistics));
+        self
+    }
+
+    fn files_of_tasks(&self) -> ReadFiles {
+        ReadFiles::of(&self.input, self.order.as_ref().map(|(_, order)| Arc::clone(order)))
+    }
+
+    /// The same read in tasks that read one file each, if it is of files and has others.
+    pub(crate) fn by_file(&self) -> Option<Self> {
+        let (scan, task_of) = one_file_each(&self.input)?;
+        let bytes = |task: &usize| self.memory.task_bytes.get(*task).copied().unwrap_or(0);
+        let memory = ReadMemory { row_bytes: self.memory.row_bytes, task_bytes: task_of.iter().map(bytes).collect() };
+        let order = self.order.as_ref().map(|(seed, order)| {
+            // The parts of a task stay together, in their order.
+            let parts =
+                |task: &usize| task_of.iter().enumerate().filter(|(_, of)| *of == task).map(|(part, _)| part).collect();
+            let order: Vec<Vec<usize>> = order.iter().map(parts).collect();
+            (*seed, order.concat().into())
+        });
+        let read = Self::new(self.name.clone(), scan, self.partitions());
+        let statistics = self.statistics.clone();
+        Some(Self { statistics, order, streams: self.streams, ..read }.with_memory(memory))
+    }
+
+    /// Number of read tasks.
+    pub(crate) fn num_tasks(&self) -> usize {
+        self.input.output_partitioning().partition_count()
+    }
+}
+
+impl Operator for ReadExec {
+    fn name(&self) -> &'static str {
+        "ReadExec"
+    }
+
+    fn describe(&self) -> String {
+        let streams =
+            if self.streams < self.partitions() { format!(", streams={}", self.streams) } else { String::new() };
+        let order = self.order.as_ref().map_or_else(String::new, |(seed, _)| format!(", block_order(seed={seed})"));
+        format!("{}, tasks={}{streams}{order}", self.name, self.num_tasks())
+    }
+
+    fn describe_in_tree(&self) -> String {
+        format!("{}\ntasks={}", self.name, self.num_tasks())
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        let read = Self::new(self.name.clone(), inputs.swap_remove(0), self.partitions());
+        let (statistics, memory, order) = (self.statistics.clone(), Arc::clone(&self.memory), self.order.clone());
+        Ok(Self { statistics, memory, order, streams: self.streams, ..read }.into_plan())
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        execute_tasks(self, partition, context)
+    }
+
+    fn as_task_plan(&self) -> Option<&dyn TaskPlan> {
+        Some(self)
+    }
+
+    fn input_statistics(&self, _partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(None)]
+    }
+
+    fn statistics(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+        match args.partition() {
+            // Which tasks a partition will pull is not known.
+            Some(_) => Ok(Arc::new(Statistics::new_unknown(&self.schema()))),
+            None => Ok(Arc::clone(self.statistics.as_ref().unwrap_or(&inputs[0]))),
+        }
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::Equal
+    }
+
+    fn filters_for_inputs(&self, filters: &[Arc<dyn PhysicalExpr>]) -> Result<Option<FilterDescription>> {
+        FilterDescription::from_children(filters.to_vec(), &self.inputs()).map(Some)
+    }
+
+    fn is_read(&self) -> bool {
+        true
+    }
+
+    fn starts(&self) -> Starts {
+        Starts::WhenAsked
+    }
+
+    fn least_bytes(&self, _batch_bytes: usize) -> Option<usize> {
+        Some(self.streams.min(self.num_tasks()) * self.task_bytes())
+    }
+
+    fn row_bytes(&self) -> Option<usize> {
+        Some(self.memory.row_bytes.max(schema_bytes(&self.schema())))
+    }
+}
+
+impl TaskPlan for ReadExec {
+    fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
+        if partition >= self.streams {
+            // The others take its tasks: all pull from one queue.
+            return Ok(stream::empty().boxed());
+        }
+        let (input, next_task, total) =
+            (Arc::clone(&self.input), self.next_task.join(partition, &context), self.num_tasks());
+        let (name, memory) = (self.name.clone(), Arc::clone(&self.memory));
+        let (files, order) = (self.files_of_tasks(), self.order.as_ref().map(|(_, order)| Arc::clone(order)));
+        let store = BlockStore::of_task(&context)?;
+        let owner = owner_of(self, &context);
+        let (retries, log) = (Retries::of_io(&BlockyardOptions::from_task(&context)), self.stage.failures());
+        let tasks = stream::iter(std::iter::from_fn(move || {
+            let index = next_task.fetch_add(1, Relaxed);
+            (index < total).then(|| {
+                let partition = order.as_ref().and_then(|order| order.get(index).copied()).unwrap_or(index);
+                let working_set = store.working_set(&owner, memory.task_bytes.get(partition).copied().unwrap_or(0))?;
+                let batches = input.execute(partition, Arc::clone(&context))?;
+                let schema = batches.schema();
+                let reading = Reading {
+                    name: name.clone(),
+                    input: Arc::clone(&input),
+                    files: files.clone(),
+                    index,
+                    partition,
+                    context: Arc::clone(&context),
+                    batches,
+                    rows: 0,
+                    attempt: 0,
+                    is_checked: false,
+                    retries: retries.clone(),
+                    log: Arc::clone(&log),
+                    _working_set: working_set,
+                };
+                let rows = stream::try_unfold(reading, Reading::next);
+                Ok(Task::new(TaskId::root(index), stream_of(schema, rows.boxed())))
+            })
+        }));
+        Ok(tasks.boxed())
+    }
+
+    fn stage_name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn stage(&self) -> &StageMetrics {
+        &self.stage
+    }
+
+    fn identity(&self) -> TaskIdentity<'_> {
+        TaskIdentity::Own { is_whole: true }
+    }
+
+    fn planned_blocks(&self) -> Option<usize> {
+        Some(self.num_tasks())
+    }
+
+    fn files(&self) -> Option<ReadFiles> {
+        Some(self.files_of_tasks())
+    }
+}
+
+/// A read task that runs.
+struct Reading {
+    name: String,
+    input: Arc<dyn ExecutionPlan>,
+    files: ReadFiles,
+    index: usize,
+    /// The partition of the input that the task reads.
+    partition: usize,
+    context: Arc<TaskContext>,
+    batches: SendableRecordBatchStream,
+    /// Rows that were given.
+    rows: usize,
+    attempt: usize,
+    /// Whether its files were found to be those that were planned for.
+    is_checked: bool,
+    retries: Retries,
+    log: Arc<FailureLog>,
+    _working_set: WorkingSet,
+}
+
+impl Reading {
+    /// The next batch of files that are what they were: they are looked at before the first batch and after the last.
+    async fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        if !self.is_checked {
+            self.files.check(self.index, &self.context).await?;
+            self.is_checked = true;
+        }
+        let batch = UnderWay::during(self.batches.try_next()).await?;
+        if batch.is_none() {
+            self.files.check(self.index, &self.context).await?;
+        }
+        Ok(batch)
+    }
+
+    /// The next batch. Where the error is worth it, it reads again, up to the row at which it was.
+    async fn next(mut self) -> Result<Option<(RecordBatch, Self)>> {
+        let mut passed = self.rows;
+        loop {
+            let error = match self.next_batch().await {
+                Ok(None) => return Ok(None),
+                Ok(Some(batch)) => {
+                    let rows = batch.num_rows();
+                    let skipped = rows.min(self.rows - passed);
+                    passed += skipped;
+                    if skipped == rows && (rows > 0 || passed < self.rows) {
+                        continue;
+                    }
+                    self.rows += rows - skipped;
+                    return Ok(Some((if skipped == 0 { batch } else { batch.slice(skipped, rows - skipped) }, self)));
+                }
+                Err(e) => e,
+            };
+            let resumes = self.rows == 0 || !filters_change(&self.input);
+            if resumes && self.retries.again(&error, self.attempt) {
+                self.log.retried(&error);
+                pause(self.attempt, self.index as u64).await;
+                self.attempt += 1;
+                self.batches = self.input.execute(self.partition, Arc::clone(&self.context))?;
+                passed = 0;
+                continue;
+            }
+            let over = self.files.of_task(self.index).map_or(String::new(), |f| format!(" over {}", f.paths));
+            let error = Err(error).while_doing(|| format!("running {} task {}{over}", self.name, self.index));
+            return match error {
+                Err(e) if self.log.may_give_up(&e, &self.context) => Ok(None),
+                error => error,
+            };
+        }
+    }
+}
+
+/// Whether a scan leaves out rows by filters that change while the query runs, so that it gives other rows when it runs
+/// again.
+fn filters_change(scan: &Arc<dyn ExecutionPlan>) -> bool {
+    let predicate = file_scan(scan).and_then(|config| config.file_source.filter());
+    predicate.is_some_and(|predicate| {
+        let mut found = false;
+        // Looking cannot fail.
+        let _looked = predicate.apply(|node| {
+            let node: &dyn Any = node.as_ref();
+            found |= node.is::<DynamicFilterPhysicalExpr>();
+            Ok(TreeNodeRecursion::Continue)
+        });
+        found
+    })
+}

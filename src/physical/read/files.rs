@@ -1,0 +1,148 @@
+//! The files that read tasks read.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use datafusion::common::{DataFusionError, Result, exec_err};
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::execution::TaskContext;
+use datafusion::physical_expr::Partitioning;
+use datafusion::physical_plan::ExecutionPlan;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::{ObjectMeta, ObjectStoreExt};
+
+use crate::block::TaskId;
+
+/// Paths that are named.
+const NAMED: usize = 3;
+
+/// Files that are looked at again at once.
+const CONCURRENT_CHECKS: usize = 32;
+
+/// Number of the first row of a part of a file, from 0 on: an extension of a `PartitionedFile`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FirstRow(pub(crate) usize);
+
+/// What a task reads.
+#[derive(Debug, Clone)]
+pub(crate) struct FilesOfTask {
+    /// The first paths, for people.
+    pub(crate) paths: Arc<str>,
+    /// Number of its first row in the file, where it reads one file and that is known; otherwise 0.
+    pub(crate) first_row: usize,
+}
+
+/// The files of the tasks of a read.
+#[derive(Debug, Clone)]
+pub(crate) struct ReadFiles {
+    scan: Arc<dyn ExecutionPlan>,
+    /// Which partition each task reads, where it is not the one of its number.
+    order: Option<Arc<[usize]>>,
+}
+
+impl ReadFiles {
+    /// Those of a scan whose partitions are read in some order.
+    pub(crate) fn of(scan: &Arc<dyn ExecutionPlan>, order: Option<Arc<[usize]>>) -> Self {
+        Self { scan: Arc::clone(scan), order }
+    }
+
+    /// Those from which a task or block came.
+    pub(crate) fn of_block(&self, id: &TaskId) -> Option<FilesOfTask> {
+        self.of_task(id.task_of_source())
+    }
+
+    /// The partition of the scan that a task reads.
+    fn partition_of(&self, task: usize) -> Option<usize> {
+        self.order.as_ref().map_or(Some(task), |order| order.get(task).copied())
+    }
+
+    /// Those of a task; none where the scan is not of files.
+    pub(crate) fn of_task(&self, task: usize) -> Option<FilesOfTask> {
+        let config = file_scan(&self.scan)?;
+        let group = config.file_groups.get(self.partition_of(task)?)?;
+        let root = config.object_store_url.as_str().replace("file://", "");
+        let files: Vec<_> = files_of(group).collect();
+        let paths: Vec<_> =
+            files.iter().take(NAMED).map(|parts| format!("{root}{}", parts[0].object_meta.location)).collect();
+        let more = if files.len() > paths.len() { ", .." } else { "" };
+        let first_row = match files.as_slice() {
+            [parts] => parts[0].extension::<FirstRow>().map_or(0, |first| first.0),
+            _ => 0,
+        };
+        Some(FilesOfTask { paths: format!("{}{more}", paths.join(", ")).into(), first_row })
+    }
+}
+
+impl ReadFiles {
+    /// Fails where a file of a task is no longer what it was when the query was planned: what is known of its rows and
+    /// their places would be wrong.
+    pub(crate) async fn check(&self, task: usize, context: &TaskContext) -> Result<()> {
+        let Some((config, group)) =
+            file_scan(&self.scan).and_then(|c| Some((c, c.file_groups.get(self.partition_of(task)?)?)))
+        else {
+            return Ok(());
+        };
+        let store = context.runtime_env().object_store(&config.object_store_url)?;
+        let root = config.object_store_url.as_str().replace("file://", "");
+        let metas: Vec<ObjectMeta> = files_of(group).map(|parts| parts[0].object_meta.clone()).collect();
+        let checks = stream::iter(metas).map(|planned| {
+            let (store, root) = (Arc::clone(&store), &root);
+            async move {
+                let path = &planned.location;
+                match store.head(path).await {
+                    Ok(now) if is_same(&planned, &now) => Ok(()),
+                    Ok(now) => exec_err!(
+                        "file '{root}{path}' has changed since the query was planned: it had {} bytes of {}, and has {} of {}; \
+                         run the query again",
+                        planned.size,
+                        planned.last_modified,
+                        now.size,
+                        now.last_modified
+                    ),
+                    Err(object_store::Error::NotFound { .. }) => {
+                        exec_err!("file '{root}{path}' is gone since the query was planned; run the query again")
+                    }
+                    Err(e) => Err(DataFusionError::from(e)),
+                }
+            }
+        });
+        checks.buffer_unordered(CONCURRENT_CHECKS).try_collect().await
+    }
+}
+
+/// Whether two looks at a place found the same file. Some stores list times more exactly than they tell them of one
+/// file.
+fn is_same(planned: &ObjectMeta, now: &ObjectMeta) -> bool {
+    let tags = planned.e_tag.as_ref().zip(now.e_tag.as_ref()).map(|(planned, now)| planned == now);
+    let versions = planned.version.as_ref().zip(now.version.as_ref()).is_none_or(|(planned, now)| planned == now);
+    let times = || planned.last_modified.timestamp() == now.last_modified.timestamp();
+    planned.size == now.size && versions && tags.unwrap_or_else(times)
+}
+
+/// The files of a task: the parts of each, which follow each other.
+fn files_of(group: &FileGroup) -> impl Iterator<Item = &[PartitionedFile]> {
+    group.files().chunk_by(|part, next| part.object_meta.location == next.object_meta.location)
+}
+
+/// What a scan of files says of itself.
+pub(crate) fn file_scan(scan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
+    let source: &dyn Any = scan.downcast_ref::<DataSourceExec>()?.data_source().as_ref();
+    source.downcast_ref::<FileScanConfig>()
+}
+
+/// A scan with one file in each task, and the task that each of them was part of; `None` where it is so already.
+pub(crate) fn one_file_each(scan: &Arc<dyn ExecutionPlan>) -> Option<(Arc<dyn ExecutionPlan>, Vec<usize>)> {
+    let config = file_scan(scan).filter(|config| config.file_groups.iter().any(|group| files_of(group).count() > 1))?;
+    let parts = config.file_groups.iter().enumerate();
+    let parts =
+        parts.flat_map(|(task, group)| files_of(group).map(move |parts| (FileGroup::new(parts.to_vec()), task)));
+    let (groups, task_of): (Vec<_>, Vec<_>) = parts.unzip();
+    let pinned = Partitioning::UnknownPartitioning(groups.len());
+    let config = FileScanConfigBuilder::from(config.clone())
+        .with_file_groups(groups)
+        .with_output_partitioning(Some(pinned))
+        .build();
+    Some((DataSourceExec::from_data_source(config), task_of))
+}

@@ -1,0 +1,7 @@
+//! The operator that reads: a scan as tasks, and the files of each.
+
+mod exec;
+mod files;
+
+pub(crate) use exec::{ReadExec, ReadMemory};
+pub(crate) use files::{FilesOfTask, FirstRow, ReadFiles, file_scan};

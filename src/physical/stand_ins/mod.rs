@@ -1,0 +1,10 @@
+//! Operators beside DataFusion's own, which see to it that those keep to the memory they have.
+
+mod compact;
+mod fold;
+mod stored_partition;
+mod window_partitions;
+
+pub(crate) use compact::CompactExec;
+pub(crate) use fold::FoldExec;
+pub(crate) use window_partitions::WindowPartitionsExec;

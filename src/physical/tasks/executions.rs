@@ -1,0 +1,131 @@
+//! What the streams of one execution of a plan share.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Weak};
+
+use datafusion::common::{Result, internal_err};
+use datafusion::execution::TaskContext;
+use parking_lot::Mutex;
+
+/// State per execution of an operator. A partition that is executed again, or under another task context, belongs to
+/// another execution: DataFusion runs a plan twice without asking, for example the left side of some joins.
+#[derive(Debug)]
+pub(crate) struct Executions<T>(Mutex<Vec<Running<T>>>);
+
+#[derive(Debug)]
+struct Running<T> {
+    context: Weak<TaskContext>,
+    partitions: HashSet<usize>,
+    state: Arc<T>,
+}
+
+impl<T> Default for Executions<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T: Default> Executions<T> {
+    /// The state of the execution to which this partition belongs.
+    pub(crate) fn join(&self, partition: usize, context: &Arc<TaskContext>) -> Arc<T> {
+        let mut running = self.0.lock();
+        running.retain(|r| r.context.strong_count() > 0);
+        let same =
+            |r: &&mut Running<T>| r.context.as_ptr() == Arc::as_ptr(context) && !r.partitions.contains(&partition);
+        if let Some(execution) = running.iter_mut().find(same) {
+            execution.partitions.insert(partition);
+            return Arc::clone(&execution.state);
+        }
+        let state = Arc::<T>::default();
+        let partitions = HashSet::from([partition]);
+        running.push(Running { context: Arc::downgrade(context), partitions, state: Arc::clone(&state) });
+        state
+    }
+}
+
+/// Work that the streams of all partitions share. When the last of them drops, it is cancelled and what it made goes.
+#[derive(Debug, Default)]
+pub(crate) enum Run<T> {
+    #[default]
+    NotStarted,
+    /// Whether any of its rows have been handed out.
+    Running(Weak<T>, bool),
+    Ended,
+}
+
+impl<T> Run<T> {
+    /// The work of `operator`, which the first stream starts; nothing when all of it is done.
+    ///
+    /// A stream may come when all others have been dropped already: DataFusion executes partitions one by one while it
+    /// polls, and drops one of which it needs nothing, as in a join without rows on the other side. As long as no rows
+    /// were handed out, the work begins again.
+    pub(crate) fn join(&mut self, operator: &str, start: impl FnOnce() -> Result<Arc<T>>) -> Result<Option<Arc<T>>> {
+        match self {
+            Self::Ended => return Ok(None),
+            Self::Running(work, given) => match (work.upgrade(), *given) {
+                (Some(work), _) => return Ok(Some(work)),
+                (None, false) => {}
+                (None, true) => {
+                    return internal_err!("a partition of {operator} was executed after the others were cancelled");
+                }
+            },
+            Self::NotStarted => {}
+        }
+        let work = start()?;
+        *self = Self::Running(Arc::downgrade(&work), false);
+        Ok(Some(work))
+    }
+
+    /// Some of the rows are handed out.
+    pub(crate) fn gives(&mut self) {
+        if let Self::Running(_, given) = self {
+            *given = true;
+        }
+    }
+
+    /// All rows have been handed out.
+    pub(crate) fn ends(&mut self) {
+        *self = Self::Ended;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    #[test]
+    fn work_begins_again_as_long_as_nothing_was_handed_out() {
+        let mut run = Run::default();
+        let mut starts = 0;
+        let mut join = |run: &mut Run<usize>| {
+            run.join("a queue", || {
+                starts += 1;
+                Ok(Arc::new(starts))
+            })
+        };
+        let first = join(&mut run).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&first, &join(&mut run).unwrap().unwrap()));
+        drop(first);
+        let again = join(&mut run).unwrap().unwrap();
+        assert_eq!(*again, 2);
+        run.gives();
+        assert!(Arc::ptr_eq(&again, &join(&mut run).unwrap().unwrap()));
+        drop(again);
+        let error = join(&mut run).unwrap_err().to_string();
+        assert!(error.contains("a partition of a queue was executed after the others were cancelled"), "{error}");
+        run.ends();
+        assert!(join(&mut run).unwrap().is_none());
+    }
+
+    #[test]
+    fn partitions_of_one_execution_share_and_repeats_do_not() {
+        let executions = Executions::<AtomicUsize>::default();
+        let (one, two) = (Arc::new(TaskContext::default()), Arc::new(TaskContext::default()));
+        let first = executions.join(0, &one);
+        assert!(Arc::ptr_eq(&first, &executions.join(1, &one)));
+        assert!(!Arc::ptr_eq(&first, &executions.join(0, &one)));
+        assert!(!Arc::ptr_eq(&first, &executions.join(2, &two)));
+        assert!(Arc::ptr_eq(&first, &executions.join(2, &one)));
+    }
+}

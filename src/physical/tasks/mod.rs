@@ -1,0 +1,24 @@
+//! Tasks: what they are, how partitions pull them, what is counted of them, and that none of their rows is lost.
+
+mod conservation;
+mod cpu_meter;
+mod executions;
+mod failures;
+mod read_block;
+mod stage;
+mod steady;
+mod task;
+
+#[cfg(test)]
+pub(crate) use conservation::faults;
+pub(crate) use conservation::{Output, RowBalance, check_rows};
+pub(crate) use executions::{Executions, Run};
+pub(crate) use failures::{FailureLog, Retries, StageRows, StepRows, is_of_data, pause};
+pub(crate) use read_block::{block_batches, block_rows};
+pub(crate) use stage::{StageMetrics, TaskRecord};
+pub(crate) use steady::{has_steady_tasks, is_one_task, steady_parts};
+pub(crate) use task::{
+    BlockStream, MapSide, Preparation, Task, TaskIdentity, TaskInput, TaskPlan, TaskStream, all_tasks, as_task_plan,
+    block_stream, block_stream_while, blocks_of_task, execute_tasks, is_ordered, measured_task_stream, owner_of,
+    planned_blocks, properties, stores_rows, stream_of, task_of_block, task_stream, unmeasured_tasks, uses_ours,
+};

@@ -1,0 +1,316 @@
+//! Ray's `Write`: one file per block, committed when all of them are complete.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{RecordBatch, UInt64Array};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::common::{Result, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::EquivalenceProperties;
+use datafusion::physical_plan::execution_plan::EmissionType;
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
+
+use super::block_files::{BlockFiles, encoding_bytes};
+use super::clock::{InputTime, WriteClock};
+use crate::block::{Block, TaskId};
+use crate::config::BlockyardOptions;
+use crate::error::ErrorContext;
+use crate::physical::gather::{gather, ungathered};
+use crate::physical::memory::block_bytes;
+use crate::physical::operator::InputOrder;
+use crate::physical::operator::{Keeps, Operator};
+use crate::physical::tasks::RowBalance;
+use crate::physical::tasks::{FailureLog, Retries, pause};
+use crate::physical::tasks::{Task, block_stream, measured_task_stream, properties, stream_of};
+use crate::runtime::Drivers;
+use crate::sinks::{FileWriter, PartitionColumns, Staged, Staging, Target};
+use crate::store::{BlockStore, Owner, QueryPool};
+
+/// A row group is not larger than this. It is written when all of it is encoded: several in a file keep the disk busy
+/// meanwhile, and the dictionaries of their columns in the caches of the processor.
+const MOST_ROW_GROUP_BYTES: usize = 32 << 20;
+
+/// Writes its input and returns the number of rows.
+#[derive(Debug)]
+pub(crate) struct WriteExec {
+    input: Arc<dyn ExecutionPlan>,
+    input_order: InputOrder,
+    writer: FileWriter,
+    target: Target,
+    /// The columns whose values are directories, if there are any. Rows come sorted by them.
+    by: Option<PartitionColumns>,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl WriteExec {
+    /// Writes `input` to `target`.
+    pub(crate) fn new(input: Arc<dyn ExecutionPlan>, writer: FileWriter, target: Target) -> Self {
+        let schema = Arc::new(Schema::new(vec![Field::new("count", DataType::UInt64, false)]));
+        let properties = properties(EquivalenceProperties::new(schema), 1, EmissionType::Final);
+        let input_order = InputOrder::of(input.as_ref());
+        Self { input, input_order, writer, target, by: None, properties, metrics: ExecutionPlanMetricsSet::new() }
+    }
+
+    /// The same write into the directories that the values of these columns are. Its input is sorted by them in each
+    /// task.
+    pub(crate) fn partitioned_by(self, by: PartitionColumns) -> Self {
+        Self { by: Some(by), ..self }
+    }
+}
+
+impl Operator for WriteExec {
+    fn name(&self) -> &'static str {
+        "WriteExec"
+    }
+
+    fn describe(&self) -> String {
+        let what = if self.target.single_file { "file" } else { "one file per block" };
+        let by = self.by.as_ref().map_or_else(String::new, |by| format!(", by=[{by}]"));
+        let (mode, url) = (&self.target.mode, &self.target.url);
+        format!("Write{}, {what}{by}, mode={mode}, to={url}", self.writer.name())
+    }
+
+    fn describe_in_tree(&self) -> String {
+        format!("Write{}", self.writer.name())
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn input_orders(&self) -> Vec<&InputOrder> {
+        vec![&self.input_order]
+    }
+
+    /// As DataFusion's sinks say too: else a sort by columns that are not among the result would be dropped.
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = Self::new(inputs.swap_remove(0), self.writer.clone(), self.target.clone());
+        Ok(Self { input_order: self.input_order.clone(), by: self.by.clone(), ..plan }.into_plan())
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        if partition != 0 {
+            return internal_err!("WriteExec has one partition, not {partition}");
+        }
+        let balance = RowBalance::new(format!("Write{}", self.writer.name()), &context);
+        let job = Job {
+            input: Arc::clone(&self.input),
+            writer: self.writer.clone(),
+            target: self.target.clone(),
+            by: self.by.clone(),
+            context,
+            metrics: self.metrics.clone(),
+            balance,
+        };
+        let schema = self.schema();
+        let count = stream::once(async move {
+            let rows = job.run().await?;
+            Ok(RecordBatch::try_new(schema, vec![Arc::new(UInt64Array::from(vec![rows as u64]))])?)
+        });
+        Ok(stream_of(self.schema(), count.boxed()))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+
+    fn stores_rows(&self) -> bool {
+        true
+    }
+
+    fn keeps(&self) -> Keeps {
+        Keeps::Blocks { until_input_ends: false }
+    }
+
+    fn least_bytes(&self, batch_bytes: usize) -> Option<usize> {
+        Some(self.input.output_partitioning().partition_count() * 2 * batch_bytes)
+    }
+}
+
+/// One execution of a write.
+struct Job {
+    input: Arc<dyn ExecutionPlan>,
+    writer: FileWriter,
+    target: Target,
+    by: Option<PartitionColumns>,
+    context: Arc<TaskContext>,
+    metrics: ExecutionPlanMetricsSet,
+    /// Rows that come, and rows that are in files.
+    balance: Arc<RowBalance>,
+}
+
+impl Job {
+    async fn run(self) -> Result<usize> {
+        let store = self.context.runtime_env().object_store(self.target.url.object_store())?;
+        let Some(staging) = Staging::begin(store, self.target.clone()).await? else {
+            return Ok(0);
+        };
+        let staging = Arc::new(staging);
+        // Should this process die, the next session finds what it leaves.
+        let directories = Arc::clone(BlockStore::of_task(&self.context)?.directories());
+        let _noted = staging.local_directory().map(|staged| directories.note(staged)).transpose()?;
+        let written = match self.target.single_file {
+            true => self.write_one(&staging).await,
+            false if self.writer.takes_rows_as_they_come(&staging) => self.write_as_they_come(&staging).await,
+            false => self.write_blocks(&staging).await,
+        };
+        let written = match written {
+            Ok(written) => written,
+            Err(e) => {
+                // The first error is the one to tell; what stays staged is hidden.
+                let _aborted = staging.abort().await;
+                return Err(e);
+            }
+        };
+        let rows: usize = written.iter().map(|file| file.rows).sum();
+        self.balance.give(rows);
+        if let Err(e) = self.balance.check() {
+            let _aborted = staging.abort().await;
+            return Err(e);
+        }
+        MetricBuilder::new(&self.metrics).output_rows(0).add(rows);
+        MetricBuilder::new(&self.metrics).global_counter("files").add(written.len());
+        staging.commit(written).await?;
+        Ok(rows)
+    }
+
+    fn owner(&self) -> Arc<Owner> {
+        let owner = Owner::default();
+        owner.describe(QueryPool::query_of(&self.context), || format!("Write{}", self.writer.name()));
+        Arc::new(owner)
+    }
+
+    async fn write_one(&self, staging: &Arc<Staging>) -> Result<Vec<Staged>> {
+        let batches = self.balance.taking(gather(&self.input, Arc::clone(&self.context), &Arc::default())?);
+        let id = TaskId::root(0);
+        let buffer_bytes = MOST_ROW_GROUP_BYTES.min(block_bytes(&self.context)?);
+        let bytes = buffer_bytes + FileWriter::file_bytes(buffer_bytes);
+        let _reserved = BlockStore::of_task(&self.context)?.working_set(&self.owner(), bytes)?;
+        let (clock, input) = (WriteClock::new(&self.metrics), InputTime::default());
+        let schema = self.input.schema();
+        let write = self.writer.write(staging, &id, &schema, buffer_bytes, input.of(batches));
+        let rows = clock.time_future(&input, write).await?;
+        Ok(vec![Staged { id, rows, directory: Path::default() }])
+    }
+
+    async fn write_as_they_come(&self, staging: &Arc<Staging>) -> Result<Vec<Staged>> {
+        let target_bytes = block_bytes(&self.context)?;
+        let (store, owner) = (BlockStore::of_task(&self.context)?, self.owner());
+        let clock = WriteClock::new(&self.metrics);
+        let mut drivers = Vec::new();
+        let input = ungathered(&self.input);
+        for partition in 0..input.output_partitioning().partition_count() {
+            let files = BlockFiles {
+                writer: self.writer.clone(),
+                staging: Arc::clone(staging),
+                schema: self.by.as_ref().map_or_else(|| input.schema(), |by| Arc::clone(by.file_schema())),
+                by: self.by.clone(),
+                target_bytes,
+                buffer_bytes: MOST_ROW_GROUP_BYTES.min(target_bytes),
+                reserved: store.working_set(&owner, 0)?,
+                clock: clock.clone(),
+            };
+            let balance = Arc::clone(&self.balance);
+            let tasks = measured_task_stream(input, partition, Arc::clone(&self.context))?;
+            let taken = tasks.map_ok(move |task| Task { batches: balance.taking(task.batches), ..task });
+            drivers.push(files.write(taken.boxed()));
+        }
+        Ok(Drivers::start(drivers).finish().await?.into_iter().flatten().collect())
+    }
+
+    async fn write_blocks(&self, staging: &Arc<Staging>) -> Result<Vec<Staged>> {
+        let target_bytes = block_bytes(&self.context)?;
+        let buffer_bytes = MOST_ROW_GROUP_BYTES.min(target_bytes);
+        let store = BlockStore::of_task(&self.context)?;
+        let owner = self.owner();
+        let retries = Retries::of_io(&BlockyardOptions::from_task(&self.context));
+        let log = Arc::<FailureLog>::default();
+        let clock = WriteClock::new(&self.metrics);
+        let mut drivers = Vec::new();
+        let input = ungathered(&self.input);
+        for partition in 0..input.output_partitioning().partition_count() {
+            let mut blocks = block_stream(input, partition, Arc::clone(&self.context), target_bytes)?;
+            let (writer, staging) = (self.writer.clone(), Arc::clone(staging));
+            let (store, owner) = (Arc::clone(&store), Arc::clone(&owner));
+            let (retries, log, clock, by) = (retries.clone(), Arc::clone(&log), clock.clone(), self.by.clone());
+            let balance = Arc::clone(&self.balance);
+            drivers.push(async move {
+                let mut written = Vec::new();
+                while let Some((id, block)) = blocks.try_next().await? {
+                    let (bytes, rows) = (block.metadata().size_bytes, block.metadata().num_rows);
+                    balance.take(rows);
+                    let encoding = encoding_bytes(block.schema(), rows, bytes, buffer_bytes);
+                    let _reserved = store.working_set(&owner, bytes + encoding)?;
+                    for (id, file) in files_of(id, block, by.as_ref())? {
+                        let writer = writer.for_rows(&file.batches, file.rows)?;
+                        let mut attempt = 0;
+                        let rows = loop {
+                            let batches = stream::iter(file.batches.clone()).map(Ok);
+                            let write = writer.write(&staging, &id, &file.schema, buffer_bytes, batches);
+                            match clock.time_future(&InputTime::default(), write).await {
+                                Err(e) if retries.again(&e, attempt) => {
+                                    log.retried(&e);
+                                    pause(attempt, id.hash()).await;
+                                    attempt += 1;
+                                }
+                                result => break result.while_doing(|| format!("writing block {id}"))?,
+                            }
+                        };
+                        written.push(Staged { id, rows, directory: file.directory });
+                    }
+                }
+                Ok(written)
+            });
+        }
+        let written = Drivers::start(drivers).finish().await?.into_iter().flatten().collect();
+        if log.retries() > 0 {
+            MetricBuilder::new(&self.metrics).global_counter("retries").add(log.retries());
+        }
+        Ok(written)
+    }
+}
+
+/// The rows of one file.
+struct FileRows {
+    directory: Path,
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+    rows: usize,
+}
+
+/// The files of a block: one, or one for each of the values that its rows are told apart by.
+fn files_of(id: TaskId, block: Block, by: Option<&PartitionColumns>) -> Result<Vec<(TaskId, FileRows)>> {
+    let Some(by) = by else {
+        let (schema, rows) = (Arc::clone(block.schema()), block.metadata().num_rows);
+        return Ok(vec![(id, FileRows { directory: Path::default(), schema, batches: block.into_batches(), rows })]);
+    };
+    let mut files: Vec<(TaskId, FileRows)> = Vec::new();
+    for batch in block.into_batches() {
+        for (directory, part) in by.split(&batch)? {
+            let rows = part.num_rows();
+            match files.last_mut().filter(|(_, last)| last.directory == directory) {
+                Some((_, last)) => {
+                    last.rows += rows;
+                    last.batches.push(part);
+                }
+                None => {
+                    let schema = Arc::clone(by.file_schema());
+                    files.push((id.child(files.len()), FileRows { directory, schema, batches: vec![part], rows }));
+                }
+            }
+        }
+    }
+    Ok(files)
+}
