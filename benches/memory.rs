@@ -9,6 +9,7 @@
 //! BLOCKYARD_BENCH_DATA=dir cargo bench --bench memory     keeps the inputs in a directory, and uses what is there
 //! ```
 
+mod common;
 #[path = "../tests/integration/memory/scenarios.rs"]
 mod scenarios;
 
@@ -31,8 +32,6 @@ struct Selection {
     names: Vec<String>,
     /// One limit; none: all.
     limit: Option<String>,
-    /// Whether cargo asks for measurements, not only whether this runs.
-    bench: bool,
 }
 
 impl Selection {
@@ -40,7 +39,7 @@ impl Selection {
         let mut selection = Self::default();
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
-                "--bench" => selection.bench = true,
+                "--bench" => {}
                 "--limit" => {
                     let limit = arguments.next().filter(|limit| LIMITS.iter().any(|(name, _)| name == limit));
                     let Some(limit) = limit else {
@@ -71,6 +70,7 @@ fn measure(selection: &Selection, data: &Path, scratch: &Path) -> io::Result<(Ve
     println!("{}", Measured::HEAD);
     for (name, limit) in LIMITS.iter().filter(|(name, _)| selection.has_limit(name)) {
         let scale = Scale { bytes: TIMES_THE_LIMIT * limit, text: 256, files: 1200, tpch: Some(1) };
+        let scale = common::size(scale, Scale { bytes: 8 << 20, text: 256, files: 8, tpch: None });
         for scenario in scenarios(scale)?.iter().filter(|s| selection.has_scenario(&s.name)) {
             let (line, ok) = match harness.measure(scenario, *limit) {
                 Ok(measured) => (measured.to_string(), !matches!(measured.outcome, Outcome::Failed(_))),
@@ -148,16 +148,13 @@ fn run(selection: &Selection) -> io::Result<usize> {
 
 fn main() -> ExitCode {
     let selection = match Selection::parse(std::env::args().skip(1)) {
-        Ok(selection) => selection,
+        Ok(selection) if common::measures() => selection,
+        Ok(_) => Selection { names: vec!["group_by_numbers".to_owned()], limit: Some("64MiB".to_owned()) },
         Err(message) => {
             eprintln!("{message}");
             return ExitCode::from(2);
         }
     };
-    if !selection.bench {
-        println!("measures under `cargo bench` only");
-        return ExitCode::SUCCESS;
-    }
     match run(&selection) {
         Ok(0) => ExitCode::SUCCESS,
         Ok(failed) => {

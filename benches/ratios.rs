@@ -2,6 +2,8 @@
 //! with as many files as DataFusion writes, random shuffle, repartition. `cargo bench` prints criterion's figures and
 //! then the ratios of the medians.
 
+mod common;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -34,14 +36,15 @@ fn discounted(batch: RecordBatch) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new(batch.schema(), columns)?)
 }
 
-/// About 1.2 million rows of TPC-H lineitem as Parquet.
+/// About 1.2 million rows of TPC-H lineitem as Parquet, to measure.
 async fn data(directory: &Path) -> Result<String> {
     let context = DataContext::new()?;
     let path = directory.join("lineitem");
     let path = path.display();
     let sql = format!(
         "COPY (SELECT l_orderkey, l_shipdate, l_comment, CAST(l_extendedprice AS DOUBLE) AS price, \
-         CAST(1 - l_discount AS DOUBLE) AS factor FROM tpch('lineitem', 0.2)) TO '{path}/' STORED AS PARQUET"
+         CAST(1 - l_discount AS DOUBLE) AS factor FROM tpch('lineitem', {})) TO '{path}/' STORED AS PARQUET",
+        common::size(0.2, 0.002)
     );
     context.sql(&sql).await?.take_all().await?;
     Ok(path.to_string())

@@ -1,6 +1,8 @@
 //! What the scheduler costs, and what it gets out of stages that are slow. All figures are ratios of one run, or times
 //! per block; `cargo bench --bench scheduler` prints them, `-- bursts pools` only those of these names.
 
+mod common;
+
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -17,12 +19,26 @@ use futures::future::try_join_all;
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 
+use common::size;
+
 /// Rounds, of which the median counts.
-const ROUNDS: usize = 15;
-const ROWS: u64 = 10_000_000;
-const TINY_BLOCKS: usize = 100_000;
+fn rounds() -> usize {
+    size(15, 1)
+}
+
+fn rows() -> u64 {
+    size(10_000_000, 10_000)
+}
+
+fn tiny_blocks() -> usize {
+    size(100_000, 200)
+}
+
 /// What a slow function takes for a block.
-const SLOW: Duration = Duration::from_millis(100);
+fn slow_call() -> Duration {
+    Duration::from_millis(size(100, 1))
+}
+
 /// Blocks that each of its concurrent calls gets.
 const ROUNDS_OF_BLOCKS: usize = 20;
 const CONCURRENCY: usize = 8;
@@ -50,7 +66,7 @@ fn median(mut times: Vec<Duration>) -> f64 {
 /// Runs both, one after the other, several times; the median times.
 async fn paired(one: &Dataset, other: &Dataset) -> Result<(f64, f64)> {
     let (mut ones, mut others) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds() {
         ones.push(drain(one).await?);
         others.push(drain(other).await?);
     }
@@ -61,28 +77,29 @@ async fn unfused() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let files = directory.path().display().to_string();
     let columns = vec![("half", col("id") / lit(2.0)), ("key", col("id") * lit(7919) % lit(1_000_000))];
-    context(true)?.range(ROWS)?.with_columns(columns)?.write_parquet(&files).await?;
+    context(true)?.range(rows())?.with_columns(columns)?.write_parquet(&files).await?;
     let read = async |fuse| five_maps(context(fuse)?.read_parquet(files.as_str()).await?);
-    let made = |fuse| five_maps(context(fuse)?.range(ROWS)?);
+    let made = |fuse| five_maps(context(fuse)?.range(rows())?);
     let chains = [
         ("rows of three columns from Parquet", read(true).await?, read(false).await?),
         ("rows that are counted up in memory", made(true)?, made(false)?),
     ];
-    for (rows, fused, unfused) in chains {
+    for (what, fused, unfused) in chains {
         let (fused, unfused) = paired(&fused, &unfused).await?;
         let ratio = unfused / fused;
-        println!("five maps over {ROWS} {rows}, not fused: {ratio:.2} times the fused chain ({fused:.3} s)");
+        println!("five maps over {} {what}, not fused: {ratio:.2} times the fused chain ({fused:.3} s)", rows());
     }
     Ok(())
 }
 
-async fn tiny_blocks() -> Result<()> {
-    let map = |context: DataContext| context.range_in_blocks(TINY_BLOCKS as u64, TINY_BLOCKS)?.map_batches(Ok);
+async fn blocks_of_one_row() -> Result<()> {
+    let blocks = tiny_blocks();
+    let map = |context: DataContext| context.range_in_blocks(blocks as u64, blocks)?.map_batches(Ok);
     let (fused_time, unfused_time) = paired(&map(context(true)?)?, &map(context(false)?)?).await?;
-    let micros = (unfused_time - fused_time) / TINY_BLOCKS as f64 * 1e6;
+    let micros = (unfused_time - fused_time) / blocks as f64 * 1e6;
     println!(
-        "{TINY_BLOCKS} blocks of one row through a queue: {micros:.1} us for each, beside {:.1} us fused",
-        fused_time / TINY_BLOCKS as f64 * 1e6
+        "{blocks} blocks of one row through a queue: {micros:.1} us for each, beside {:.1} us fused",
+        fused_time / blocks as f64 * 1e6
     );
     Ok(())
 }
@@ -100,7 +117,7 @@ fn slow(time: Duration) -> impl Fn(RecordBatch) -> Result<RecordBatch> + Clone {
 async fn slow_stages() -> Result<()> {
     let input = |blocks: usize| context(true)?.range_in_blocks(blocks as u64 * 100, blocks);
     let options = || MapOptions { concurrency: Some(CONCURRENCY.into()), ..Default::default() };
-    for (time, rounds) in [(SLOW, ROUNDS_OF_BLOCKS), (10 * SLOW, 5)] {
+    for (time, rounds) in [(slow_call(), ROUNDS_OF_BLOCKS), (10 * slow_call(), 5)] {
         let ideal = time.as_secs_f64() * rounds as f64;
         let took = drain(&input(rounds * CONCURRENCY)?.map_batches_with(slow(time), options())?).await?.as_secs_f64();
         println!("a function of {time:?} with concurrency {CONCURRENCY}: {:.0} % of the ideal", 100.0 * ideal / took);
@@ -110,12 +127,12 @@ async fn slow_stages() -> Result<()> {
     let made = input(BLOCKS)?.map_batches_with(Ok, options())?;
     let started = Instant::now();
     let taken = made.stream().await?.try_for_each(|_| async {
-        tokio::time::sleep(SLOW / 4).await;
+        tokio::time::sleep(slow_call() / 4).await;
         Ok(())
     });
     taken.await?;
-    let (ideal, time) = (SLOW.as_secs_f64() / 4.0 * BLOCKS as f64, started.elapsed().as_secs_f64());
-    println!("a consumer of {:?} for a block: {:.0} % of the ideal", SLOW / 4, 100.0 * ideal / time);
+    let (ideal, time) = (slow_call().as_secs_f64() / 4.0 * BLOCKS as f64, started.elapsed().as_secs_f64());
+    println!("a consumer of {:?} for a block: {:.0} % of the ideal", slow_call() / 4, 100.0 * ideal / time);
     Ok(())
 }
 
@@ -148,7 +165,7 @@ async fn pools() -> Result<()> {
         let state = Counted::new(&counted);
         let all = Arc::clone(&all);
         Ok(move |batch: RecordBatch| {
-            std::thread::sleep(SLOW);
+            std::thread::sleep(slow_call());
             all.lock().push((started.elapsed().as_secs_f64(), state.0.load(Relaxed)));
             Ok(batch)
         })
@@ -158,10 +175,11 @@ async fn pools() -> Result<()> {
     let options =
         MapOptions { concurrency: Some((1, CONCURRENCY).into()), schema: Some(input.schema()), ..Default::default() };
     let time = drain(&input.map_batches_with(worker.clone(), options.clone())?).await?.as_secs_f64();
-    let ideal = SLOW.as_secs_f64() * BLOCKS as f64 / CONCURRENCY as f64;
+    let ideal = slow_call().as_secs_f64() * BLOCKS as f64 / CONCURRENCY as f64;
     let all = seen.lock().iter().find(|(_, alive)| *alive == CONCURRENCY).map(|seen| seen.0);
     println!(
-        "a pool of 1 to {CONCURRENCY} actors of {SLOW:?}: {:.0} % of the ideal, {CONCURRENCY} of them after {:.2} s",
+        "a pool of 1 to {CONCURRENCY} actors of {:?}: {:.0} % of the ideal, {CONCURRENCY} of them after {:.2} s",
+        slow_call(),
         100.0 * ideal / time,
         all.unwrap_or(f64::NAN)
     );
@@ -169,7 +187,7 @@ async fn pools() -> Result<()> {
     let (begun, from) = (started.elapsed().as_secs_f64(), seen.lock().len());
     let trickle = move |batch: RecordBatch| {
         if batch.num_rows() > 0 && batch["id"].as_primitive::<Int64Type>().value(0) >= BLOCKS as i64 * 100 {
-            std::thread::sleep(6 * SLOW);
+            std::thread::sleep(6 * slow_call());
         }
         Ok(batch)
     };
@@ -230,14 +248,16 @@ async fn bursts() -> Result<()> {
 async fn eight_queries() -> Result<()> {
     let context = context(true)?;
     let options = MapOptions { concurrency: Some(4.into()), num_cpus: Some(0.05), ..Default::default() };
-    let queries = (0..8).map(|_| context.range_in_blocks(4000, 40)?.map_batches_with(slow(SLOW), options.clone()));
+    let queries =
+        (0..8).map(|_| context.range_in_blocks(4000, 40)?.map_batches_with(slow(slow_call()), options.clone()));
     let queries = queries.collect::<Result<Vec<_>>>()?;
     let mut times = try_join_all(queries.iter().map(drain)).await?;
     times.sort();
     let (first, last) = (times[0].as_secs_f64(), times[7].as_secs_f64());
-    let ideal = SLOW.as_secs_f64() * 40.0 / 4.0;
+    let ideal = slow_call().as_secs_f64() * 40.0 / 4.0;
     println!(
-        "eight queries at once, 4 tasks of {SLOW:?} each: {:.0} % of the ideal, the last {:.2} times the first",
+        "eight queries at once, 4 tasks of {:?} each: {:.0} % of the ideal, the last {:.2} times the first",
+        slow_call(),
         100.0 * ideal / last,
         last / first
     );
@@ -249,7 +269,7 @@ async fn measure(wanted: impl Fn(&str) -> bool) -> Result<()> {
         unfused().await?;
     }
     if wanted("tiny_blocks") {
-        tiny_blocks().await?;
+        blocks_of_one_row().await?;
     }
     if wanted("slow_stages") {
         slow_stages().await?;
@@ -268,10 +288,6 @@ async fn measure(wanted: impl Fn(&str) -> bool) -> Result<()> {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if !arguments.iter().any(|argument| argument == "--bench") {
-        println!("measures under `cargo bench` only");
-        return ExitCode::SUCCESS;
-    }
     let names: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
     let wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| *wanted == name);
     match Runtime::new().map_err(Into::into).and_then(|runtime| runtime.block_on(measure(wanted))) {

@@ -4,6 +4,7 @@
 
 #[path = "../src/allocator.rs"]
 mod allocator;
+mod common;
 
 use std::fs::File;
 use std::hint::black_box;
@@ -24,11 +25,19 @@ use datafusion::error::Result;
 use datafusion::prelude::SessionConfig;
 use tokio::runtime::Runtime;
 
+use common::size;
+
 /// Rounds. Of the pipeline their median counts; of spilling and restoring the fastest, because some rounds, ours and
 /// the plain ones alike, wait ten times as long for the disk to write what is in the cache.
-const ROUNDS: usize = 9;
+fn rounds() -> usize {
+    size(9, 1)
+}
+
 /// Blocks of a round, of about 16 MiB each.
-const BLOCKS: usize = 24;
+fn blocks() -> i64 {
+    size(24, 2)
+}
+
 const ROWS: i64 = 8192;
 /// Bytes that plain files are written and read in.
 const CHUNK: usize = 4 << 20;
@@ -117,10 +126,10 @@ fn spill(directory: &Path, blocks: &[Block]) -> Result<(usize, Duration, Duratio
 }
 
 fn throughput(directory: &Path) -> Result<()> {
-    let blocks = (0..BLOCKS as i64).map(block).collect::<Result<Vec<_>>>()?;
+    let blocks = (0..blocks()).map(block).collect::<Result<Vec<_>>>()?;
     let (mut writes, mut reads, mut plain_writes, mut plain_reads) = (vec![], vec![], vec![], vec![]);
     let mut bytes = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds() {
         let (spilled, write, read) = spill(directory, &blocks)?;
         bytes.resize(spilled, 7);
         let (plain_write, plain_read) = plain(directory, &bytes)?;
@@ -130,7 +139,7 @@ fn throughput(directory: &Path) -> Result<()> {
         plain_reads.push(plain_read);
     }
     let ratio = |plain: Vec<Duration>, ours: Vec<Duration>| 100.0 * fastest(plain) / fastest(ours);
-    println!("{} MiB per round, the fastest of {ROUNDS} rounds", bytes.len() >> 20);
+    println!("{} MiB per round, the fastest of {} rounds", bytes.len() >> 20, rounds());
     println!("spill: {:.0} % of the throughput of a plain write", ratio(plain_writes, writes));
     println!("restore: {:.0} % of the throughput of a plain read", ratio(plain_reads, reads));
     Ok(())
@@ -148,10 +157,11 @@ async fn pipeline(directory: &Path, limit: usize) -> Result<usize> {
         Blockyard { options, allocator: Some(allocator::allocator()), ..Default::default() },
         SessionConfig::new(),
     )?;
-    let rows = context.sql(
-        "SELECT id, sha256(CAST(id AS VARCHAR)) AS a, md5(CAST(id AS VARCHAR)) AS b, id * 3 AS c FROM range(3000000)",
+    let rows = size(3_000_000, 3_000);
+    let rows = format!(
+        "SELECT id, sha256(CAST(id AS VARCHAR)) AS a, md5(CAST(id AS VARCHAR)) AS b, id * 3 AS c FROM range({rows})",
     );
-    let kept = rows.await?.materialize().await?;
+    let kept = context.sql(&rows).await?.materialize().await?;
     let again = kept.filter("c % 2 = 0")?;
     again.take_all().await?;
     Ok(context.store().totals().spilled_bytes() + context.store().totals().restored_bytes())
@@ -160,7 +170,7 @@ async fn pipeline(directory: &Path, limit: usize) -> Result<usize> {
 fn overlap(directory: &Path) -> Result<()> {
     let runtime = Runtime::new()?;
     let (mut all, mut compute, mut disk) = (vec![], vec![], vec![]);
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds() {
         let (moved, time) = timed(|| runtime.block_on(pipeline(directory, 64 << 20)))?;
         all.push(time);
         compute.push(timed(|| runtime.block_on(pipeline(directory, 8 << 30)))?.1);
@@ -174,10 +184,6 @@ fn overlap(directory: &Path) -> Result<()> {
 }
 
 fn main() -> ExitCode {
-    if !std::env::args().any(|argument| argument == "--bench") {
-        println!("measures under `cargo bench` only");
-        return ExitCode::SUCCESS;
-    }
     let measured = tempfile::tempdir().map_err(Into::into).and_then(|directory| {
         throughput(directory.path())?;
         overlap(directory.path())

@@ -50,16 +50,21 @@ impl TableFunction for Every {
     }
 }
 
-#[tokio::main]
-async fn main() -> Result<()> {
+/// A call of it, and the error of a wrong one.
+pub(crate) async fn run() -> Result<String> {
     let context = DataContext::new()?;
     context.register_table_function(Every)?;
-    let dataset =
+    let rows =
         context.sql("SELECT count(*) AS n, sum(id) AS sum FROM every(range(1000), 100, 'id', from => 7)").await?;
-    println!("{}", dataset.show(5).await?);
 
     // Its errors are those of every table function.
     let wrong = context.sql("SELECT * FROM every(range(1000), 100, column => 'id', form => 7)").await;
-    println!("{}", wrong.err().map_or("no error".to_owned(), |e| e.to_string()));
+    let wrong = wrong.err().map_or("no error".to_owned(), |e| e.to_string());
+    Ok(format!("{}\n{wrong}", rows.show(5).await?))
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    println!("{}", run().await?);
     Ok(())
 }

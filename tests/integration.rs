@@ -22,6 +22,9 @@ mod dataset;
 /// Documents against the code.
 #[path = "integration/docs.rs"]
 mod docs;
+/// What applications add of their own.
+#[path = "integration/extending.rs"]
+mod extending;
 /// Files as they are found, change, and are told apart.
 #[path = "integration/files.rs"]
 mod files;
