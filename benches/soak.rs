@@ -42,9 +42,9 @@ const QUERIES: [&str; 8] = [
 /// Parts of the time for which the memory is told.
 const PARTS: u32 = 20;
 /// What the process may have above its limit.
-const MOST_OVERHEAD_MIB: u64 = 150;
+const MAX_OVERHEAD_MIB: u64 = 150;
 /// By how much the last quarter may have more memory than the second, at its median.
-const MOST_GROWTH: f64 = 1.1;
+const MAX_GROWTH: f64 = 1.1;
 
 #[derive(Debug)]
 struct Settings {
@@ -157,8 +157,8 @@ async fn soak(settings: &Settings) -> Result<bool> {
     );
     println!("{} after the last query", context.store().budget());
     // A few queries are too few to tell.
-    let flat = late as f64 <= early as f64 * MOST_GROWTH || !common::measures();
-    Ok(wrong == 0 && flat && peak <= limit_mib + MOST_OVERHEAD_MIB && context.store().budget().used() == 0)
+    let flat = late as f64 <= early as f64 * MAX_GROWTH || !common::measures();
+    Ok(wrong == 0 && flat && peak <= limit_mib + MAX_OVERHEAD_MIB && context.store().budget().used() == 0)
 }
 
 fn main() -> ExitCode {

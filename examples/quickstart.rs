@@ -4,6 +4,8 @@
 //! cargo run --example quickstart
 //! ```
 
+use std::sync::Arc;
+
 use blockyard::prelude::*;
 use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::compute::kernels::numeric::mul;
@@ -14,7 +16,7 @@ use datafusion::error::Result;
 fn squares(batch: RecordBatch) -> Result<RecordBatch> {
     let id = batch.column(0);
     let square = mul(id.as_primitive::<Int64Type>(), id.as_primitive::<Int64Type>())?;
-    Ok(RecordBatch::try_from_iter([("id", id.clone()), ("square", square)])?)
+    Ok(RecordBatch::try_from_iter([("id", Arc::clone(id)), ("square", square)])?)
 }
 
 /// Writes files into `directory`, and shows what is read from them.

@@ -9,7 +9,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use blockyard::store::{Allocator, Keep};
+use blockyard::store::{Allocator, CacheLevel};
 use tikv_jemalloc_ctl::raw;
 
 #[global_allocator]
@@ -53,8 +53,8 @@ struct Jemalloc {
 }
 
 impl Allocator for Jemalloc {
-    fn keep(&self, keep: Keep) {
-        huge_pages(keep == Keep::FreedAndHuge);
+    fn keep(&self, keep: CacheLevel) {
+        huge_pages(keep == CacheLevel::FreedAndHuge);
         // What cannot be set stays as it is: a setting is no reason to fail.
         // SAFETY: jemalloc says that this is of type `unsigned`.
         let Ok(arenas) = (unsafe { raw::read::<u32>(b"arenas.narenas\0") }) else {
@@ -63,10 +63,10 @@ impl Allocator for Jemalloc {
         for arena in 0..arenas {
             // The last of those that jemalloc makes itself is for large buffers.
             let (decay, at_once) = match keep {
-                Keep::Nothing if arena + 1 == arenas => (0, SHORT_PIECE),
-                Keep::Nothing => (SHORT_MS, SHORT_PIECE),
-                Keep::Freed => (LONG_MS, LONG_PIECE),
-                Keep::FreedAndHuge => (LONG_MS, usize::MAX),
+                CacheLevel::Nothing if arena + 1 == arenas => (0, SHORT_PIECE),
+                CacheLevel::Nothing => (SHORT_MS, SHORT_PIECE),
+                CacheLevel::Freed => (LONG_MS, LONG_PIECE),
+                CacheLevel::FreedAndHuge => (LONG_MS, usize::MAX),
             };
             let (ms, oversize) =
                 (format!("arena.{arena}.dirty_decay_ms\0"), format!("arena.{arena}.oversize_threshold\0"));

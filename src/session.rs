@@ -60,7 +60,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         let Blockyard { options, rules, functions, policies, callbacks, allocator } = blockyard;
         let limit = options.memory_limit.bytes();
         let config = self.config().take().unwrap_or_default();
-        least_memory(limit, config.target_partitions())?;
+        min_memory(limit, config.target_partitions())?;
 
         let store = open_store(&options, allocator)?;
         let pool = Arc::new(SharedMemoryPool::new(Arc::clone(&store)));
@@ -160,7 +160,7 @@ fn sort_merge_reservation(limit: usize, partitions: usize) -> usize {
 }
 
 /// A limit in which not even one batch per thread fits is an error before any work.
-fn least_memory(limit: usize, partitions: usize) -> Result<()> {
+fn min_memory(limit: usize, partitions: usize) -> Result<()> {
     let least = partitions * (1 << 20);
     if limit < least {
         return config_err!(
@@ -227,7 +227,7 @@ impl DataContext {
         let state = self.session().state_ref();
         let mut state = state.write();
         let config = state.config_mut();
-        least_memory(limit, config.target_partitions())?;
+        min_memory(limit, config.target_partitions())?;
         config.options_mut().execution.sort_spill_reservation_bytes =
             sort_merge_reservation(limit, config.target_partitions());
         self.scheduler().configure(&options, config.target_partitions())?;

@@ -330,7 +330,7 @@ impl Dataset {
             plan => self.state.create_physical_plan(plan).await?,
         };
         let plan = in_least_memory(plan)?;
-        Ok(PlanMemory::least_of(plan.as_ref(), self.state.config().batch_size()).to_string())
+        Ok(PlanMemory::min_of(plan.as_ref(), self.state.config().batch_size()).to_string())
     }
 
     /// The physical plan, in which fused stages show as one operator.

@@ -6,4 +6,4 @@ mod pace;
 
 pub(crate) use direct::{PAGE, Pages, open_direct};
 pub(crate) use locked::{LockedDirectory, was_left, was_left_or_begun_long_ago};
-pub(crate) use pace::{Pace, Way};
+pub(crate) use pace::{WriteMode, WriteSpeeds};

@@ -18,7 +18,7 @@ const WEIGHT: f64 = 0.2;
 
 /// How bytes are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum WriteMode {
     /// Past the page cache.
     Direct,
     /// Through it.
@@ -27,10 +27,10 @@ pub(crate) enum Way {
 
 /// How long each way took.
 #[derive(Debug, Default)]
-pub(crate) struct Pace(Mutex<Paces>);
+pub(crate) struct WriteSpeeds(Mutex<Speeds>);
 
 #[derive(Debug, Default)]
-struct Paces {
+struct Speeds {
     /// Writes since the slower way was taken.
     writes: usize,
     /// Seconds for each byte, where it is known.
@@ -39,16 +39,18 @@ struct Paces {
     no_direct: bool,
 }
 
-impl Pace {
+impl WriteSpeeds {
     /// How to write next: a file, or a stretch of one.
-    pub(crate) fn next(&self) -> Way {
+    pub(crate) fn next(&self) -> WriteMode {
         let mut paces = self.0.lock();
         let (faster, slower, times) = match (paces.direct, paces.buffered) {
-            _ if paces.no_direct => return Way::Buffered,
-            (None, _) => return Way::Direct,
-            (Some(_), None) => return Way::Buffered,
-            (Some(direct), Some(buffered)) if direct <= buffered => (Way::Direct, Way::Buffered, buffered / direct),
-            (Some(direct), Some(buffered)) => (Way::Buffered, Way::Direct, direct / buffered),
+            _ if paces.no_direct => return WriteMode::Buffered,
+            (None, _) => return WriteMode::Direct,
+            (Some(_), None) => return WriteMode::Buffered,
+            (Some(direct), Some(buffered)) if direct <= buffered => {
+                (WriteMode::Direct, WriteMode::Buffered, buffered / direct)
+            }
+            (Some(direct), Some(buffered)) => (WriteMode::Buffered, WriteMode::Direct, direct / buffered),
         };
         paces.writes += 1;
         if (paces.writes as f64) < (TRY_AGAIN * times).min(SELDOM) {
@@ -59,11 +61,11 @@ impl Pace {
     }
 
     /// So many bytes were written in that time.
-    pub(crate) fn wrote(&self, way: Way, bytes: usize, took: Duration) {
+    pub(crate) fn wrote(&self, way: WriteMode, bytes: usize, took: Duration) {
         let mut paces = self.0.lock();
         let pace = match way {
-            Way::Direct => &mut paces.direct,
-            Way::Buffered => &mut paces.buffered,
+            WriteMode::Direct => &mut paces.direct,
+            WriteMode::Buffered => &mut paces.buffered,
         };
         let last = took.as_secs_f64() / bytes.max(1) as f64;
         *pace = Some(pace.map_or(last, |before| before + WEIGHT * (last - before)));
@@ -81,20 +83,20 @@ mod tests {
 
     #[test]
     fn both_ways_are_tried_and_the_faster_one_taken() {
-        let pace = Pace::default();
+        let pace = WriteSpeeds::default();
         let write = |direct: u64, buffered: u64| {
             let way = pace.next();
-            let seconds = if way == Way::Direct { direct } else { buffered };
+            let seconds = if way == WriteMode::Direct { direct } else { buffered };
             pace.wrote(way, 1 << 20, Duration::from_secs(seconds));
             way
         };
-        assert_eq!([write(1, 2), write(1, 2)], [Way::Direct, Way::Buffered]);
+        assert_eq!([write(1, 2), write(1, 2)], [WriteMode::Direct, WriteMode::Buffered]);
         let ways: Vec<_> = (0..64).map(|_| write(1, 2)).collect();
-        assert_eq!(ways.iter().filter(|way| **way == Way::Buffered).count(), 2, "{ways:?}");
+        assert_eq!(ways.iter().filter(|way| **way == WriteMode::Buffered).count(), 2, "{ways:?}");
         // The disk gets slow, and the page cache takes what is written.
         let ways: Vec<_> = (0..600).map(|_| write(1000, 1)).collect();
-        assert_eq!(ways.iter().rev().take(256).filter(|way| **way == Way::Direct).count(), 1, "{ways:?}");
+        assert_eq!(ways.iter().rev().take(256).filter(|way| **way == WriteMode::Direct).count(), 1, "{ways:?}");
         pace.direct_is_impossible();
-        assert!((0..64).all(|_| pace.next() == Way::Buffered));
+        assert!((0..64).all(|_| pace.next() == WriteMode::Buffered));
     }
 }

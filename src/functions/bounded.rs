@@ -20,8 +20,8 @@ use crate::config::{BlockyardOptions, ByteSize};
 
 /// What the result of one batch may take: a part of the memory limit, within these bounds.
 const PART: usize = 8;
-const LEAST_BYTES: usize = 256 << 20;
-const MOST_BYTES: usize = 1 << 30;
+const MIN_BYTES: usize = 256 << 20;
+const MAX_BYTES: usize = 1 << 30;
 
 /// Nanoseconds of a day.
 const DAY_NANOS: i64 = 86_400_000_000_000;
@@ -69,7 +69,7 @@ impl Size {
                 let to = lengths(to, rows)?;
                 let most: u128 = product(&lengths(text, rows)?, &to)?;
                 // Counting takes as long as replacing.
-                if most <= LEAST_BYTES as u128 { Ok(0) } else { product(&occurrences(text, from, rows)?, &to) }
+                if most <= MIN_BYTES as u128 { Ok(0) } else { product(&occurrences(text, from, rows)?, &to) }
             }
             (Self::Elements, [value, times]) => {
                 let width = match value {
@@ -215,7 +215,7 @@ impl ScalarUDFImpl for Bounded {
         // What cannot be worked out is an error of the function, if it is one.
         let bytes = self.size.bytes(&arguments.args, rows).unwrap_or(0);
         let limit = BlockyardOptions::from_config(&arguments.config_options).memory_limit.bytes();
-        let most = (limit / PART).clamp(LEAST_BYTES, MOST_BYTES);
+        let most = (limit / PART).clamp(MIN_BYTES, MAX_BYTES);
         if bytes > most as u128 {
             let bytes = ByteSize(usize::try_from(bytes).unwrap_or(usize::MAX));
             let (name, most) = (self.name(), ByteSize(most));

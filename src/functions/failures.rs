@@ -27,7 +27,7 @@ pub enum MaxErrors {
     /// This many.
     Rows(u64),
     /// This percentage of the rows that the function has seen. It is looked at from the first
-    /// [thousand rows](MaxErrors::LEAST_ROWS) on, and when a task ends.
+    /// [thousand rows](MaxErrors::MIN_ROWS) on, and when a task ends.
     Percent(f64),
 }
 
@@ -44,14 +44,14 @@ impl std::hash::Hash for MaxErrors {
 
 impl MaxErrors {
     /// Rows before which a percentage says nothing.
-    pub const LEAST_ROWS: u64 = 1000;
+    pub const MIN_ROWS: u64 = 1000;
 
     /// Whether so many failed rows of those that were seen are too many.
     pub(crate) fn is_exceeded(self, failed: u64, seen: u64, task_ends: bool) -> bool {
         match self {
             Self::Rows(most) => failed > most,
             Self::Percent(percent) => {
-                (task_ends || seen >= Self::LEAST_ROWS) && failed as f64 > seen as f64 * percent / 100.0
+                (task_ends || seen >= Self::MIN_ROWS) && failed as f64 > seen as f64 * percent / 100.0
             }
         }
     }

@@ -16,13 +16,13 @@ const REGISTERED: &str = "blockyard";
 /// The functions that SQL and `map_batches("name")` can call. Starts with the built-in ones.
 #[derive(Debug)]
 pub struct FunctionRegistry {
-    functions: RwLock<BTreeMap<String, Registered>>,
+    functions: RwLock<BTreeMap<String, RegisteredFunction>>,
     languages: Languages,
 }
 
 /// A function, and how it runs where a call does not say.
 #[derive(Debug, Clone)]
-struct Registered {
+struct RegisteredFunction {
     function: FunctionRef,
     defaults: MapOptions,
     /// Whether `CREATE FUNCTION` made it.
@@ -31,7 +31,7 @@ struct Registered {
 
 impl Default for FunctionRegistry {
     fn default() -> Self {
-        let registered = |function| Registered { function, defaults: MapOptions::default(), created: false };
+        let registered = |function| RegisteredFunction { function, defaults: MapOptions::default(), created: false };
         let functions = builtin::all().into_iter().map(|f| (f.name().to_owned(), registered(f))).collect();
         Self { functions: RwLock::new(functions), languages: Languages::default() }
     }
@@ -55,7 +55,7 @@ impl FunctionRegistry {
             true => function,
             false => function.declare(Some(name.to_owned()), None, preserves),
         };
-        self.functions.write().insert(name.to_owned(), Registered { function, defaults, created });
+        self.functions.write().insert(name.to_owned(), RegisteredFunction { function, defaults, created });
     }
 
     /// Lets `CREATE FUNCTION .. LANGUAGE name` make functions.
@@ -120,7 +120,7 @@ impl FunctionRegistry {
         Ok(self.registered(name)?.defaults)
     }
 
-    fn registered(&self, name: &str) -> Result<Registered> {
+    fn registered(&self, name: &str) -> Result<RegisteredFunction> {
         let functions = self.functions.read();
         functions.get(name).cloned().ok_or_else(|| {
             let names: Vec<_> = functions.keys().map(String::as_str).collect();

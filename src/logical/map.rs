@@ -186,9 +186,9 @@ impl UserDefinedLogicalNodeCore for MapNode {
                     BatchSize::WholeBlock => write!(f, ", batch_size=block")?,
                 }
             }
-            MapOperator::Groups(function, keys, most_rows) => {
+            MapOperator::Groups(function, keys, max_rows) => {
                 write!(f, "MapGroups: {}, keys=[{}]", function.name(), keys.join(", "))?;
-                if let Some(rows) = most_rows {
+                if let Some(rows) = max_rows {
                     write!(f, ", batch_size={rows}")?;
                 }
             }

@@ -81,7 +81,7 @@ pub(crate) fn map_groups(
     function: FunctionRef,
     options: &MapOptions,
 ) -> Result<LogicalPlan> {
-    let most_rows = match options.batch_size {
+    let max_rows = match options.batch_size {
         BatchSize::AsTheyCome => None,
         BatchSize::Rows(rows) => Some(rows),
         BatchSize::WholeBlock => {
@@ -91,7 +91,7 @@ pub(crate) fn map_groups(
     // Without keys all rows are one group.
     let one_group = Repartitioning::Blocks { num_blocks: 1, shuffle: false };
     let by_keys = Repartitioning::Keys { keys: keys.clone(), num_blocks: None, sort: true };
-    let grouped = match most_rows {
+    let grouped = match max_rows {
         _ if keys.is_empty() => extension(RepartitionNode::try_new(input, one_group)?),
         None => extension(RepartitionNode::try_new(input, by_keys)?),
         Some(_) => sorted(input, &keys)?,
@@ -100,7 +100,7 @@ pub(crate) fn map_groups(
     let compute = options.compute(&function)?;
     Ok(extension(MapNode::try_new(
         grouped,
-        MapOperator::Groups(function, keys, most_rows),
+        MapOperator::Groups(function, keys, max_rows),
         compute,
         options.failures()?,
     )?))

@@ -185,8 +185,8 @@ fn add_stage(plan: &dyn ExecutionPlan, stage: &dyn TaskPlan, work: &mut Work) {
         let said = stage.compute().map(|compute| compute.workers);
         let most = match said {
             Some(Workers::Tasks(Some(n))) => n,
-            Some(Workers::Actors(pool)) => pool.max.unwrap_or(schedule.most_running),
-            _ => schedule.most_running,
+            Some(Workers::Actors(pool)) => pool.max.unwrap_or(schedule.max_running),
+            _ => schedule.max_running,
         };
         (most.max(1), schedule.ran)
     });

@@ -225,7 +225,7 @@ fn write_schedule(metrics: &StageMetrics, text: &mut String) -> std::fmt::Result
     let Some(schedule) = metrics.schedule() else {
         return Ok(());
     };
-    write!(text, "* Scheduling: at most {} tasks at once; running {}", schedule.most_running, seconds(schedule.ran))?;
+    write!(text, "* Scheduling: at most {} tasks at once; running {}", schedule.max_running, seconds(schedule.ran))?;
     let waits = schedule.waited.iter().filter(|(_, time)| !time.is_zero());
     waits.into_iter().try_for_each(|(wait, time)| write!(text, ", {wait} {}", seconds(*time)))?;
     writeln!(text)?;

@@ -37,10 +37,10 @@ impl NodePlanner for PlanMap {
         };
         let step: Arc<dyn MapStep> = match map.operator() {
             MapOperator::Batches(function, batch_size) => Arc::new(call(function, *batch_size)),
-            MapOperator::Groups(function, keys, most_rows) => {
+            MapOperator::Groups(function, keys, max_rows) => {
                 let input = input.schema();
                 let indices = keys.iter().map(|key| Ok(input.index_of(key)?)).collect::<Result<Vec<_>>>()?;
-                Arc::new(call(function, BatchSize::AsTheyCome).with_groups(indices, most_rows.unwrap_or(usize::MAX)))
+                Arc::new(call(function, BatchSize::AsTheyCome).with_groups(indices, max_rows.unwrap_or(usize::MAX)))
             }
             MapOperator::Rows(f) | MapOperator::FlatMap(f) | MapOperator::Filter(f) => {
                 Arc::new(call(f, BatchSize::AsTheyCome))

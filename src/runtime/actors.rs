@@ -36,27 +36,27 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
 /// A pool of actors. Dropping it ends each of them after the job that it is in.
 pub(crate) struct Actors {
     life: ActorLife,
-    actors: BTreeMap<usize, Actor>,
+    actors: BTreeMap<usize, ActorThread>,
     /// Actors that were told to end and have not yet.
     ending: usize,
     next: usize,
-    tell: UnboundedSender<Told>,
-    told: UnboundedReceiver<Told>,
+    tell: UnboundedSender<ActorMessage>,
+    told: UnboundedReceiver<ActorMessage>,
 }
 
-struct Actor {
+struct ActorThread {
     jobs: UnboundedSender<Job>,
-    state: State,
+    state: ActorStatus,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ActorStatus {
     Building,
     Idle,
     Busy,
 }
 
-enum Told {
+enum ActorMessage {
     Ready(usize),
     Done(usize, Result<()>),
     Failed(usize, DataFusionError),
@@ -69,18 +69,18 @@ impl Actors {
         Self { life, actors: BTreeMap::new(), ending: 0, next: 0, tell, told }
     }
 
-    fn count(&self, state: State) -> usize {
+    fn count(&self, state: ActorStatus) -> usize {
         self.actors.values().filter(|actor| actor.state == state).count()
     }
 
     /// Actors that are being built.
     pub(crate) fn pending(&self) -> usize {
-        self.count(State::Building)
+        self.count(ActorStatus::Building)
     }
 
     /// Actors that run a job.
     pub(crate) fn busy(&self) -> usize {
-        self.count(State::Busy)
+        self.count(ActorStatus::Busy)
     }
 
     /// Actors that run a job or could.
@@ -100,30 +100,30 @@ impl Actors {
             };
             match built {
                 Ok(()) => {
-                    say(Told::Ready(number));
+                    say(ActorMessage::Ready(number));
                     while let Some(job) = receive.blocking_recv() {
                         let done = runtime.block_on(UnderWay::while_polled(AssertUnwindSafe(job).catch_unwind()));
                         let done = done.unwrap_or_else(|panic| {
                             Err(exec_datafusion_err!("a task panicked: {}", panic_text(panic.as_ref())))
                         });
-                        say(Told::Done(number, done));
+                        say(ActorMessage::Done(number, done));
                     }
                 }
-                Err(e) => say(Told::Failed(number, e)),
+                Err(e) => say(ActorMessage::Failed(number, e)),
             }
             // Whatever happens in it concerns nobody else.
             let _ended = std::panic::catch_unwind(life.end);
-            say(Told::Gone);
+            say(ActorMessage::Gone);
         })?;
-        self.actors.insert(number, Actor { jobs, state: State::Building });
+        self.actors.insert(number, ActorThread { jobs, state: ActorStatus::Building });
         self.next += 1;
         Ok(())
     }
 
     /// Ends up to `n` actors that run nothing, those that are not yet built first.
     pub(crate) fn shrink(&mut self, n: usize) {
-        let mut idle: Vec<_> = self.actors.iter().filter(|(_, actor)| actor.state != State::Busy).collect();
-        idle.sort_by_key(|(number, actor)| (actor.state != State::Building, std::cmp::Reverse(**number)));
+        let mut idle: Vec<_> = self.actors.iter().filter(|(_, actor)| actor.state != ActorStatus::Busy).collect();
+        idle.sort_by_key(|(number, actor)| (actor.state != ActorStatus::Building, std::cmp::Reverse(**number)));
         let ends: Vec<usize> = idle.into_iter().take(n).map(|(number, _)| *number).collect();
         for number in ends {
             self.actors.remove(&number);
@@ -133,9 +133,9 @@ impl Actors {
 
     /// Gives a job to an actor that has none.
     pub(crate) fn run(&mut self, job: Job) -> Result<()> {
-        let idle = self.actors.values_mut().find(|actor| actor.state == State::Idle);
+        let idle = self.actors.values_mut().find(|actor| actor.state == ActorStatus::Idle);
         let actor = idle.ok_or_else(|| internal_datafusion_err!("a job was granted, but all actors are busy"))?;
-        actor.state = State::Busy;
+        actor.state = ActorStatus::Busy;
         actor.jobs.send(job).map_err(|_| exec_datafusion_err!("the thread of an actor ended"))
     }
 
@@ -144,22 +144,22 @@ impl Actors {
     pub(crate) async fn next(&mut self) -> Result<()> {
         let told = self.told.recv().await;
         let idle = match told {
-            Some(Told::Ready(number)) => number,
-            Some(Told::Done(number, done)) => {
+            Some(ActorMessage::Ready(number)) => number,
+            Some(ActorMessage::Done(number, done)) => {
                 done?;
                 number
             }
             // One that was told to end is not missed.
-            Some(Told::Failed(number, e)) if self.actors.contains_key(&number) => return Err(e),
-            Some(Told::Failed(..)) => return Ok(()),
-            Some(Told::Gone) => {
+            Some(ActorMessage::Failed(number, e)) if self.actors.contains_key(&number) => return Err(e),
+            Some(ActorMessage::Failed(..)) => return Ok(()),
+            Some(ActorMessage::Gone) => {
                 self.ending = self.ending.saturating_sub(1);
                 return Ok(());
             }
             None => return Ok(()),
         };
         if let Some(actor) = self.actors.get_mut(&idle) {
-            actor.state = State::Idle;
+            actor.state = ActorStatus::Idle;
         }
         Ok(())
     }

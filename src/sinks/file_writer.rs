@@ -21,7 +21,7 @@ use crate::runtime::{UnderWay, holding_up};
 
 /// Bytes of an upload when there is plenty of memory, and at least.
 const UPLOAD_BYTES: usize = 10 << 20;
-const LEAST_UPLOAD_BYTES: usize = 1 << 20;
+const MIN_UPLOAD_BYTES: usize = 1 << 20;
 /// Uploads of one file at once.
 const CONCURRENT_UPLOADS: usize = 2;
 
@@ -95,7 +95,7 @@ impl FileWriter {
             }
             return file.close()?.finish();
         }
-        let capacity = UPLOAD_BYTES.min(buffer_bytes / 4).max(LEAST_UPLOAD_BYTES);
+        let capacity = UPLOAD_BYTES.min(buffer_bytes / 4).max(MIN_UPLOAD_BYTES);
         let (store, path) = (Arc::clone(staging.store()), staging.path_of(id));
         let upload = BufWriter::with_capacity(store, path, capacity).with_max_concurrency(CONCURRENT_UPLOADS);
         let mut upload = self.0.compression().convert_async_writer(upload)?;

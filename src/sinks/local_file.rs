@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use crate::disk::{PAGE, Pace, Pages, Way, open_direct};
+use crate::disk::{PAGE, Pages, WriteMode, WriteSpeeds, open_direct};
 use crate::runtime::in_thread;
 
 /// Bytes that are written at once, as a part of what a writer may buffer, and their bounds.
 const PIECE_PART: usize = 16;
-const LEAST_PIECE_BYTES: usize = 64 << 10;
-const MOST_PIECE_BYTES: usize = 1 << 20;
+const MIN_PIECE_BYTES: usize = 64 << 10;
+const MAX_PIECE_BYTES: usize = 1 << 20;
 /// Pieces that wait for the disk: a row group, which is written when all of it is encoded, or a part of a large one.
 const PIECES_AHEAD: usize = 32;
 /// After so many pieces it is decided anew how to write.
@@ -31,9 +31,9 @@ pub(crate) struct LocalFile {
     file: File,
     /// The file past it, once that is of use.
     direct: Option<DirectWriter>,
-    pace: Arc<Pace>,
+    pace: Arc<WriteSpeeds>,
     /// How the pieces of this stretch are written, when there is one.
-    way: Option<Way>,
+    way: Option<WriteMode>,
     stretch: Stretch,
     /// What has not been written.
     pages: Pages,
@@ -52,7 +52,7 @@ struct Stretch {
 
 impl LocalFile {
     /// A new file in the place of any other, for a writer which may buffer `buffer_bytes`.
-    pub(super) fn create(path: &Path, pace: Arc<Pace>, buffer_bytes: usize) -> Result<Self> {
+    pub(super) fn create(path: &Path, pace: Arc<WriteSpeeds>, buffer_bytes: usize) -> Result<Self> {
         if let Some(directory) = path.parent() {
             create_dir_all(directory)?;
         }
@@ -70,7 +70,7 @@ impl LocalFile {
 
     /// The most bytes that such a file has in memory.
     pub(super) fn memory_bytes(buffer_bytes: usize) -> usize {
-        buffer_bytes.min(PIECES_AHEAD * MOST_PIECE_BYTES) + 2 * piece_bytes(buffer_bytes)
+        buffer_bytes.min(PIECES_AHEAD * MAX_PIECE_BYTES) + 2 * piece_bytes(buffer_bytes)
     }
 
     /// Writes the rest, and waits until all of it is written.
@@ -79,7 +79,7 @@ impl LocalFile {
         let begin = Instant::now();
         let rest = self.pages.length();
         match (self.way, &mut self.direct) {
-            (Some(Way::Direct), Some(direct)) => {
+            (Some(WriteMode::Direct), Some(direct)) => {
                 self.pages.fill_page();
                 direct.write(self.offset, &mut self.pages)?;
             }
@@ -104,7 +104,7 @@ impl LocalFile {
             None => self.begin_stretch()?,
         };
         match (way, &mut self.direct) {
-            (Way::Direct, Some(direct)) => {
+            (WriteMode::Direct, Some(direct)) => {
                 direct.write(self.offset, &mut self.pages)?;
             }
             _ => write_at(&mut self.file, self.offset, self.pages.bytes())?,
@@ -118,19 +118,19 @@ impl LocalFile {
         Ok(())
     }
 
-    fn begin_stretch(&mut self) -> Result<Way> {
+    fn begin_stretch(&mut self) -> Result<WriteMode> {
         let mut way = self.pace.next();
-        if way == Way::Direct && self.direct.is_none() {
+        if way == WriteMode::Direct && self.direct.is_none() {
             match DirectWriter::open(&self.path, self.offset, &self.pages.bytes()[..PAGE]) {
                 Ok(direct) => self.direct = Some(direct),
                 Err(e) if e.kind() == ErrorKind::InvalidInput => {
                     self.pace.direct_is_impossible();
-                    way = Way::Buffered;
+                    way = WriteMode::Buffered;
                 }
                 Err(e) => return Err(e),
             }
         }
-        if let (Way::Buffered, Some(direct)) = (way, &mut self.direct) {
+        if let (WriteMode::Buffered, Some(direct)) = (way, &mut self.direct) {
             direct.finish()?;
         }
         self.way = Some(way);
@@ -170,7 +170,7 @@ impl Write for LocalFile {
 }
 
 fn piece_bytes(buffer_bytes: usize) -> usize {
-    (buffer_bytes / PIECE_PART).clamp(LEAST_PIECE_BYTES, MOST_PIECE_BYTES) / PAGE * PAGE
+    (buffer_bytes / PIECE_PART).clamp(MIN_PIECE_BYTES, MAX_PIECE_BYTES) / PAGE * PAGE
 }
 
 fn write_at(file: &mut File, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -247,7 +247,7 @@ impl DirectWriter {
 mod tests {
     use super::*;
 
-    const PIECE: usize = LEAST_PIECE_BYTES;
+    const PIECE: usize = MIN_PIECE_BYTES;
 
     fn bytes(length: usize) -> Vec<u8> {
         (0..length as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
@@ -258,14 +258,16 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let stretch = STRETCH_PIECES * PIECE;
         let lengths = [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 5, stretch, stretch + 1, 5 * stretch + 4097];
-        for (name, ways) in
-            [("direct", [Some(Way::Direct); 2]), ("buffered", [Some(Way::Buffered); 2]), ("both", [None; 2])]
-        {
+        for (name, ways) in [
+            ("direct", [Some(WriteMode::Direct); 2]),
+            ("buffered", [Some(WriteMode::Buffered); 2]),
+            ("both", [None; 2]),
+        ] {
             for (part, length) in lengths.iter().flat_map(|length| [(7777, *length), (3 * PIECE, *length)]) {
-                let pace = Arc::new(Pace::default());
+                let pace = Arc::new(WriteSpeeds::default());
                 // The one that is said to be fast is taken, but for one stretch in some.
                 for way in ways.into_iter().flatten() {
-                    let slow = if way == Way::Direct { Way::Buffered } else { Way::Direct };
+                    let slow = if way == WriteMode::Direct { WriteMode::Buffered } else { WriteMode::Direct };
                     pace.wrote(way, 1 << 40, Duration::ZERO);
                     pace.wrote(slow, 1, Duration::from_secs(1 << 30));
                 }

@@ -19,7 +19,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::SaveMode;
 use crate::block::TaskId;
-use crate::disk::{LockedDirectory, Pace, was_left_or_begun_long_ago};
+use crate::disk::{LockedDirectory, WriteSpeeds, was_left_or_begun_long_ago};
 
 /// How the directories of files are called that are not complete.
 const PREFIX: &str = ".blockyard-";
@@ -70,7 +70,7 @@ pub(crate) struct Staging {
     was_there: bool,
     /// The staged directory on local disks.
     local: Option<LockedDirectory>,
-    pace: Arc<Pace>,
+    pace: Arc<WriteSpeeds>,
 }
 
 impl Staging {
@@ -132,7 +132,7 @@ impl Staging {
     }
 
     /// How fast local files are written.
-    pub(crate) fn pace(&self) -> &Arc<Pace> {
+    pub(crate) fn pace(&self) -> &Arc<WriteSpeeds> {
         &self.pace
     }
 

@@ -146,7 +146,7 @@ impl DataContext {
     /// EXPLAIN VERBOSE with one more row: the least memory in which the plan can run.
     async fn with_memory(&self, explain: Dataset) -> Result<Dataset> {
         let mut batches = explain.take_all().await?;
-        let texts = [vec!["least_memory".to_owned()], vec![explain.explain_memory().await?]];
+        let texts = [vec!["min_memory".to_owned()], vec![explain.explain_memory().await?]];
         let columns = texts.map(|text| Arc::new(StringArray::from(text)) as ArrayRef).to_vec();
         batches.push(RecordBatch::try_new(explain.schema(), columns)?);
         self.from_batches(batches)

@@ -43,8 +43,8 @@ mod spill;
 
 pub(crate) use blocks::WorkingSet;
 pub use blocks::{BlockHandle, BlockInfo, BlockStore, NextUse, PinnedBlock};
-pub(crate) use memory::{Admission, Entry, LEAST_MERGE_FACTOR, LEAST_MERGE_PART, QueryNeeds, QueryPool};
-pub use memory::{Allocator, Budget, Holder, Keep, Owner, SharedMemoryPool};
+pub(crate) use memory::{Admission, Entry, MIN_MERGE_FACTOR, MIN_MERGE_PART, QueryNeeds, QueryPool};
+pub use memory::{Allocator, Budget, CacheLevel, Holder, Owner, SharedMemoryPool};
 pub use spill::{SpillDirectories, SpillFileInfo};
 
 #[cfg(test)]

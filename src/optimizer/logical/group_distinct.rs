@@ -31,7 +31,7 @@ const OF_EXTREMES: [&str; 2] = ["min", "max"];
 /// Functions whose results are no smaller than their input: they would have it once for every grouping set.
 const COLLECTING: [&str; 5] = ["array_agg", "string_agg", "median", "percentile_cont", "nth_value"];
 /// More columns than this do not fit the number of a grouping set.
-const MOST_KEYS: usize = 60;
+const MAX_KEYS: usize = 60;
 
 #[derive(Debug)]
 pub(super) struct GroupDistinct;
@@ -105,7 +105,7 @@ impl Split {
             });
             split.wanted.push(Wanted::Distinct(place, plain));
         }
-        let fits = aggregate.group_expr.len() + split.keys.len() <= MOST_KEYS;
+        let fits = aggregate.group_expr.len() + split.keys.len() <= MAX_KEYS;
         (fits && !split.keys.is_empty() && !split.is_left_to_datafusion(aggregate)).then_some(split)
     }
 

@@ -19,12 +19,12 @@ use crate::physical::{BucketJoinExec, PlanExt};
 const KEPT_ONE_IN: usize = 5;
 
 /// A number of rows that a plan gives at the most, whatever its filters and groups. What a join gives is not known.
-pub(super) fn most_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+pub(super) fn max_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
     let most = match plan.children().as_slice() {
         [] => rows_of_source(plan),
         [_] if is_of_many_groupings(plan) => None,
-        [input] if !matches!(plan.cardinality_effect(), Unknown | GreaterEqual) => most_rows(input),
-        inputs if plan.is::<UnionExec>() => inputs.iter().map(|input| most_rows(input)).sum(),
+        [input] if !matches!(plan.cardinality_effect(), Unknown | GreaterEqual) => max_rows(input),
+        inputs if plan.is::<UnionExec>() => inputs.iter().map(|input| max_rows(input)).sum(),
         _ => None,
     };
     most.into_iter().chain(plan.fetch()).min()

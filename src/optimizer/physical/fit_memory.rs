@@ -43,20 +43,20 @@ impl PhysicalOptimizerRule for FitMemory {
     }
 }
 
-/// The plan as it is, or the first of these that can run within `limit` bytes, with at most `most_rows` per batch: the
+/// The plan as it is, or the first of these that can run within `limit` bytes, with at most `max_rows` per batch: the
 /// inputs of its unions one after the other, and its reads with half of their streams, a quarter of them, one. Where
 /// none can, the last.
-fn fitted(plan: Arc<dyn ExecutionPlan>, limit: usize, most_rows: usize) -> Result<Arc<dyn ExecutionPlan>> {
+fn fitted(plan: Arc<dyn ExecutionPlan>, limit: usize, max_rows: usize) -> Result<Arc<dyn ExecutionPlan>> {
     let fits = |plan: &Arc<dyn ExecutionPlan>| {
         // Smaller batches than the limit asks for may be what lets it run.
-        PlanMemory::of(plan.as_ref(), limit, most_rows).least_bytes() <= limit
-            || PlanMemory::least_of(plan.as_ref(), most_rows).least_bytes() <= limit
+        PlanMemory::of(plan.as_ref(), limit, max_rows).min_bytes() <= limit
+            || PlanMemory::min_of(plan.as_ref(), max_rows).min_bytes() <= limit
     };
     if fits(&plan) {
         return Ok(plan);
     }
     let mut plan = unions_in_turn(plan)?;
-    let mut streams = most_streams(&plan);
+    let mut streams = max_streams(&plan);
     while streams > 1 && !fits(&plan) {
         streams /= 2;
         plan = reads_by(plan, streams)?;
@@ -115,9 +115,9 @@ fn orders_hold(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
 }
 
 /// The most streams of a read.
-fn most_streams(plan: &Arc<dyn ExecutionPlan>) -> usize {
+fn max_streams(plan: &Arc<dyn ExecutionPlan>) -> usize {
     let own = plan.operator::<ReadExec>().map_or(1, ReadExec::streams);
-    plan.children().into_iter().map(most_streams).fold(own, usize::max)
+    plan.children().into_iter().map(max_streams).fold(own, usize::max)
 }
 
 /// All reads with at most so many streams.

@@ -24,7 +24,7 @@ use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, InputOrderMode};
 
-use super::cardinality::most_rows;
+use super::cardinality::max_rows;
 use crate::config::BlockyardOptions;
 use crate::physical::{PLENTY, collects, row_bytes};
 
@@ -90,7 +90,7 @@ fn over_sorted(node: &dyn ExecutionPlan, limit: usize) -> Result<Option<Aggregat
 /// Whether rows may be more than a part of the limit. Of those whose number is unknown, that is so where memory is
 /// scarce.
 fn is_large(input: &Arc<dyn ExecutionPlan>, limit: usize) -> bool {
-    match most_rows(input) {
+    match max_rows(input) {
         Some(rows) => rows.saturating_mul(row_bytes(input.as_ref())) > limit / SMALL_PART,
         None => limit <= PLENTY,
     }

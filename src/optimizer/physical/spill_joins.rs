@@ -26,7 +26,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 
-use super::cardinality::{expected_rows, most_rows};
+use super::cardinality::{expected_rows, max_rows};
 use crate::config::BlockyardOptions;
 use crate::physical::{BucketJoinExec, Operator, schema_bytes, uses_ours};
 
@@ -86,7 +86,7 @@ fn hash_joins(plan: &Arc<dyn ExecutionPlan>) -> usize {
 
 /// Whether all rows of the larger side would be copied for a side of at most `small` bytes.
 fn is_dealt_out(join: &HashJoinExec, small: usize) -> bool {
-    let known = |side: &Arc<dyn ExecutionPlan>| Some(most_rows(side)?.saturating_mul(build_row_bytes(side)));
+    let known = |side: &Arc<dyn ExecutionPlan>| Some(max_rows(side)?.saturating_mul(build_row_bytes(side)));
     *join.partition_mode() == PartitionMode::Partitioned
         && uses_ours(join.right())
         && known(join.left())
@@ -112,6 +112,6 @@ fn smaller_side(join: &HashJoinExec) -> JoinSide {
 /// Whether the build side is expected to stay within `share` bytes. A side of unknown size is.
 fn fits(join: &HashJoinExec, share: usize) -> bool {
     let bytes = |rows: usize| rows.saturating_mul(build_row_bytes(join.left()));
-    most_rows(join.left()).is_some_and(|rows| bytes(rows) <= share)
+    max_rows(join.left()).is_some_and(|rows| bytes(rows) <= share)
         || expected_rows(join.left()).map_or(share > 0, |rows| bytes(rows).saturating_mul(SAFETY) <= share)
 }

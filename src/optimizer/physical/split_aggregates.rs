@@ -25,13 +25,13 @@ use crate::config::BlockyardOptions;
 use crate::physical::{FoldExec, Operator};
 
 /// Tables for each partition, at most,
-const MOST_TABLES_EACH: usize = 8;
+const MAX_TABLES_EACH: usize = 8;
 /// and for all of them, where that makes more than one for each: a repartition cuts each batch into so many.
-const MOST_TABLES: usize = 32;
+const MAX_TABLES: usize = 32;
 /// An aggregate of rows that are known, or thought, to be fewer stays as it is.
 const FEW_ROWS: usize = 1 << 20;
 /// What each of them should have at least.
-const LEAST_TABLE_BYTES: usize = 32 << 20;
+const MIN_TABLE_BYTES: usize = 32 << 20;
 
 #[derive(Debug)]
 pub(super) struct SplitAggregates;
@@ -46,8 +46,8 @@ impl PhysicalOptimizerRule for SplitAggregates {
             let Partitioning::Hash(keys, partitions) = repartition.partitioning() else {
                 return Ok(Transformed::no(node));
             };
-            let most = MOST_TABLES.min(limit / LEAST_TABLE_BYTES);
-            let tables = (most / partitions).min(MOST_TABLES_EACH);
+            let most = MAX_TABLES.min(limit / MIN_TABLE_BYTES);
+            let tables = (most / partitions).min(MAX_TABLES_EACH);
             if tables < 2 || has_few_rows(repartition) {
                 return Ok(Transformed::no(node));
             }

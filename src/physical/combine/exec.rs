@@ -18,7 +18,7 @@ use crate::block::TaskId;
 use crate::physical::StageMetrics;
 use crate::physical::gather::gather;
 use crate::physical::operator::InputOrder;
-use crate::physical::operator::{Operator, Starts, Together};
+use crate::physical::operator::{InputOverlap, Operator, Starts};
 use crate::physical::tasks::RowBalance;
 use crate::physical::tasks::{Task, TaskIdentity, TaskPlan, TaskStream, execute_tasks, properties, stream_of};
 
@@ -131,8 +131,8 @@ impl Operator for CombineExec {
         Starts::WhenExecuted
     }
 
-    fn brings_together(&self) -> Together {
-        if self.is_zip() { Together::SideBySide } else { Together::AsTheyAre }
+    fn brings_together(&self) -> InputOverlap {
+        if self.is_zip() { InputOverlap::SideBySide } else { InputOverlap::AsTheyAre }
     }
 }
 

@@ -21,7 +21,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::physical::StageMetrics;
 use crate::physical::operator::claims;
-use crate::physical::operator::{InputsWork, Operator, Starts, Together};
+use crate::physical::operator::{InputOverlap, InputsWork, Operator, Starts};
 use crate::physical::tasks::{
     Task, TaskIdentity, TaskPlan, TaskStream, all_tasks, execute_tasks, is_ordered, properties,
 };
@@ -84,8 +84,8 @@ impl Operator for TurnsExec {
         Starts::WhenAsked
     }
 
-    fn brings_together(&self) -> Together {
-        Together::AfterEachOther
+    fn brings_together(&self) -> InputOverlap {
+        InputOverlap::AfterEachOther
     }
 }
 

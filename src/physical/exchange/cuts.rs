@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use datafusion::common::Result;
 
 /// What is in one piece of every run is cut into at most so many parts, each of which reads the whole piece.
-const MOST_PARTS: usize = 1 << 8;
+const MAX_PARTS: usize = 1 << 8;
 
 /// All codes in `n` ranges of equal width.
 pub(crate) fn equal_ranges(n: usize) -> Vec<RangeInclusive<u64>> {
@@ -57,7 +57,7 @@ pub(crate) fn cuts(
 /// Parts of equal width with about `target` bytes each. Of no use where the bytes are of one key.
 pub(crate) fn equal_parts(cut: &Cut, target: usize) -> Vec<Cut> {
     let (start, width) = (u128::from(*cut.range.start()), u128::from(*cut.range.end() - *cut.range.start()) + 1);
-    let parts = (cut.bytes.div_ceil(target.max(1)).min(MOST_PARTS) as u128).min(width);
+    let parts = (cut.bytes.div_ceil(target.max(1)).min(MAX_PARTS) as u128).min(width);
     let end = |part: u128| start + width * part / parts;
     let part = |part| Cut { range: end(part) as u64..=(end(part + 1) - 1) as u64, bytes: cut.bytes / parts as usize };
     (0..parts).map(part).collect()

@@ -20,9 +20,9 @@ use super::buckets::{Buckets, MapInput};
 use crate::physical::StageMetrics;
 use crate::physical::operator::InputOrder;
 use crate::physical::operator::claims;
-use crate::physical::operator::{Keeps, Operator, Starts};
+use crate::physical::operator::{Operator, Retention, Starts};
 use crate::physical::tasks::RowBalance;
-use crate::physical::tasks::{Executions, Run};
+use crate::physical::tasks::{Executions, RunState};
 use crate::physical::tasks::{
     MapSide, Task, TaskIdentity, TaskPlan, TaskStream, as_task_plan, execute_tasks, properties, stream_of,
 };
@@ -37,7 +37,7 @@ pub(crate) struct ExchangeExec {
     input_order: Option<InputOrder>,
     /// Whether the stage below belongs to the map side.
     fused: bool,
-    runs: Executions<Mutex<Run<Execution>>>,
+    runs: Executions<Mutex<RunState<ExchangeRun>>>,
     properties: Arc<PlanProperties>,
     map_stage: StageMetrics,
     stage: StageMetrics,
@@ -47,15 +47,15 @@ pub(crate) struct ExchangeExec {
 type SharedBuckets = Shared<BoxFuture<'static, Result<Arc<dyn Buckets>, Arc<DataFusionError>>>>;
 
 /// One execution. When the last of the streams drops, the map side is cancelled and its blocks go.
-struct Execution {
+struct ExchangeRun {
     buckets: SharedBuckets,
     next: AtomicUsize,
     balance: Arc<RowBalance>,
 }
 
-impl fmt::Debug for Execution {
+impl fmt::Debug for ExchangeRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Execution(next={})", self.next.load(Relaxed))
+        write!(f, "ExchangeRun(next={})", self.next.load(Relaxed))
     }
 }
 
@@ -124,7 +124,7 @@ impl ExchangeExec {
         }
     }
 
-    fn start(&self, context: &Arc<TaskContext>) -> Arc<Execution> {
+    fn start(&self, context: &Arc<TaskContext>) -> Arc<ExchangeRun> {
         self.map_stage.owner().describe(QueryPool::query_of(context), || self.map_stage_name());
         let balance = RowBalance::new(format!("ExchangeExec: {}", self.scheme), context);
         let input = MapInput {
@@ -142,7 +142,7 @@ impl ExchangeExec {
                 None => internal_err!("the map side vanished").map_err(Arc::new),
             }
         };
-        Arc::new(Execution { buckets: buckets.boxed().shared(), next: AtomicUsize::new(0), balance })
+        Arc::new(ExchangeRun { buckets: buckets.boxed().shared(), next: AtomicUsize::new(0), balance })
     }
 }
 
@@ -212,11 +212,11 @@ impl Operator for ExchangeExec {
         Starts::WhenAsked
     }
 
-    fn keeps(&self) -> Keeps {
-        Keeps::Blocks { until_input_ends: !self.streams() }
+    fn keeps(&self) -> Retention {
+        Retention::Blocks { until_input_ends: !self.streams() }
     }
 
-    fn least_bytes(&self, batch_bytes: usize) -> Option<usize> {
+    fn min_bytes(&self, batch_bytes: usize) -> Option<usize> {
         Some(self.partitions() * 2 * batch_bytes)
     }
 }

@@ -27,7 +27,7 @@ pub(crate) use collect::{StoredBlock, collect_blocks};
 pub(super) use cuts::{Cut, cuts, equal_parts, exact_parts};
 pub(crate) use cutter::BlockSize;
 pub(crate) use exec::ExchangeExec;
-pub(super) use router::{Coding, code_of_null};
+pub(super) use router::{KeyEncoding, code_of_null};
 pub(super) use runs::Runs;
 pub(super) use schemes::random_place;
 pub(crate) use schemes::{

@@ -16,7 +16,7 @@ use futures::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 
 use super::router::inside;
-use super::runs::{Group, Runs};
+use super::runs::{Piece, Runs};
 use crate::runtime::begun_on_io_thread;
 use crate::store::WorkingSet;
 
@@ -70,7 +70,7 @@ impl Ordered {
         let columns: Vec<usize> = (0..runs.schema.fields().len()).collect();
         // Pieces are put together on the way: a few large ones take less memory beside their values, and less time.
         let most = (MANY_ARRAYS / 2 / columns.len().max(1)).max(1);
-        let (mut pieces, mut group) = (Vec::new(), Group::default());
+        let (mut pieces, mut group) = (Vec::new(), Piece::default());
         let mut places: Vec<(u64, u32, u32)> = Vec::new();
         for run in &runs.runs {
             for piece in runs.pieces(run, low, high) {
@@ -123,7 +123,7 @@ impl Ordered {
 
 /// Output tasks, some of which are read together.
 #[derive(Debug)]
-pub(super) struct Together {
+pub(super) struct SharedReads {
     num_tasks: usize,
     /// How many are read at once, and about how many bytes they have.
     at_once: usize,
@@ -166,27 +166,27 @@ impl Readings {
     }
 }
 
-impl Together {
-    /// As many of `num_tasks`, which have `bytes`, as have at most `most_bytes` together, and leave something to do for
+impl SharedReads {
+    /// As many of `num_tasks`, which have `bytes`, as have at most `max_bytes` together, and leave something to do for
     /// each of `threads`.
-    pub(super) fn new(num_tasks: usize, bytes: usize, most_bytes: usize, threads: usize) -> Self {
-        let by_size = most_bytes / (bytes / num_tasks.max(1)).max(1);
+    pub(super) fn new(num_tasks: usize, bytes: usize, max_bytes: usize, threads: usize) -> Self {
+        let by_size = max_bytes / (bytes / num_tasks.max(1)).max(1);
         let at_once = by_size.min(num_tasks / (READS_PER_THREAD * threads).max(1)).max(1);
         let bytes = bytes / num_tasks.max(1) * at_once;
         Self { num_tasks, at_once, bytes, wanted: Arc::default(), readings: Mutex::default() }
     }
 
-    /// The same, but each task for itself where `bytes_of` says that some neighbours have far more than `most_bytes`.
+    /// The same, but each task for itself where `bytes_of` says that some neighbours have far more than `max_bytes`.
     pub(super) fn if_even(
         num_tasks: usize,
         bytes: usize,
-        most_bytes: usize,
+        max_bytes: usize,
         threads: usize,
         bytes_of: impl Fn(Range<usize>) -> usize,
     ) -> Self {
-        let together = Self::new(num_tasks, bytes, most_bytes, threads);
+        let together = Self::new(num_tasks, bytes, max_bytes, threads);
         let mut numbers = 0..num_tasks.div_ceil(together.at_once);
-        match numbers.all(|number| bytes_of(together.tasks(number)) <= 2 * most_bytes) {
+        match numbers.all(|number| bytes_of(together.tasks(number)) <= 2 * max_bytes) {
             true => together,
             false => Self::new(num_tasks, bytes, 0, threads),
         }
@@ -231,13 +231,13 @@ mod tests {
 
     #[test]
     fn tasks_are_read_together_up_to_a_size_and_while_all_threads_have_some() {
-        let at_once = |num_tasks, bytes, most| Together::new(num_tasks, bytes, most, 2).at_once;
+        let at_once = |num_tasks, bytes, most| SharedReads::new(num_tasks, bytes, most, 2).at_once;
         assert_eq!(at_once(1000, 1000, 10), 10);
         assert_eq!(at_once(1000, 1000, 1000), 250);
         assert_eq!(at_once(4, 4, 1000), 1);
         assert_eq!(at_once(1000, 1000, 0), 1);
         assert_eq!(at_once(0, 0, 10), 1);
-        let together = Together::new(25, 25, 10, 1);
+        let together = SharedReads::new(25, 25, 10, 1);
         assert_eq!([0, 1, 2, 3].map(|number| together.tasks(number)), [0..10, 10..20, 20..25, 25..25]);
     }
 
@@ -245,7 +245,7 @@ mod tests {
     fn tasks_of_uneven_sizes_are_read_for_themselves() {
         let of_use = |hot: usize| {
             let bytes_of = |tasks: Range<usize>| tasks.map(|task| if task < 5 { hot } else { 1 }).sum();
-            Together::if_even(100, 100, 10, 1, bytes_of).is_of_use()
+            SharedReads::if_even(100, 100, 10, 1, bytes_of).is_of_use()
         };
         assert!(of_use(3));
         assert!(!of_use(4));

@@ -18,7 +18,7 @@ const PIECE_COLUMN_BYTES: usize = 256;
 /// A run has at most 2 to this many pieces.
 pub(super) const MAX_PIECE_BITS: u32 = 10;
 /// A large run has at least 2 to this many, of a mebibyte.
-const LEAST_PIECE_BITS: u32 = 5;
+const MIN_PIECE_BITS: u32 = 5;
 /// The codes of a run with at most this many rows stay in memory: its rows are large, and its pieces belong to few of
 /// the buckets that they overlap.
 const KNOWN_KEYS: usize = 4096;
@@ -27,7 +27,7 @@ const CODE_SEED: u64 = 0x5EED;
 
 /// What a row's code is made of.
 #[derive(Debug, Clone)]
-pub(crate) enum Coding {
+pub(crate) enum KeyEncoding {
     /// A random number for each row, which the seed, its task and its place in it give.
     Random {
         /// Gives the numbers.
@@ -40,7 +40,7 @@ pub(crate) enum Coding {
     },
 }
 
-impl Coding {
+impl KeyEncoding {
     fn codes(&self, batch: &RecordBatch, task: u64, first_row: u64) -> Result<Vec<u64>> {
         let rows = batch.num_rows();
         match self {
@@ -70,7 +70,7 @@ pub(crate) fn code_of_null(key_type: &DataType) -> Result<u64> {
 
 /// What is known of a run's rows without reading them.
 #[derive(Debug)]
-pub(super) struct Pieces {
+pub(super) struct RunPieces {
     /// The leading bits that tell pieces apart.
     bits: u32,
     pub(super) rows: usize,
@@ -78,7 +78,7 @@ pub(super) struct Pieces {
     keys: Option<Vec<u64>>,
 }
 
-impl Pieces {
+impl RunPieces {
     /// The pieces in which rows with keys between `low` and `high` may be.
     pub(super) fn between(&self, low: u64, high: u64) -> impl Iterator<Item = usize> {
         let pieces = match self.rows {
@@ -98,9 +98,9 @@ impl Pieces {
 /// Gathers the batches of a run and cuts them into pieces.
 pub(super) struct Router {
     with_key: SchemaRef,
-    coding: Coding,
+    coding: KeyEncoding,
     /// A run has at most 2 to this many pieces.
-    most_bits: u32,
+    max_bits: u32,
     task: u64,
     next_row: u64,
     batches: Vec<RecordBatch>,
@@ -109,10 +109,10 @@ pub(super) struct Router {
 }
 
 impl Router {
-    pub(super) fn new(schema: &SchemaRef, coding: Coding, most_bits: u32, task: u64) -> Self {
+    pub(super) fn new(schema: &SchemaRef, coding: KeyEncoding, max_bits: u32, task: u64) -> Self {
         let key = Arc::new(Field::new("__blockyard_key", DataType::UInt64, false));
         let with_key = Arc::new(Schema::new(schema.fields().iter().cloned().chain([key]).collect::<Vec<_>>()));
-        Self { with_key, coding, most_bits, task, next_row: 0, batches: Vec::new(), rows: 0, bytes: 0 }
+        Self { with_key, coding, max_bits, task, next_row: 0, batches: Vec::new(), rows: 0, bytes: 0 }
     }
 
     pub(super) fn push(&mut self, batch: RecordBatch, bytes: usize) {
@@ -123,9 +123,9 @@ impl Router {
 
     /// Empties the router into one block, and counts its bytes in `bins`. Batches are slices of one: thousands of small
     /// buffers would take much more memory than their bytes.
-    pub(super) fn route(&mut self, bins: &mut [usize]) -> Result<(Pieces, Block)> {
+    pub(super) fn route(&mut self, bins: &mut [usize]) -> Result<(RunPieces, Block)> {
         let piece_bytes = PIECE_BYTES.max(PIECE_COLUMN_BYTES * self.with_key.flattened_fields().len());
-        let bits = (self.bytes / piece_bytes).clamp(1, self.rows.max(1)).ilog2().min(self.most_bits);
+        let bits = (self.bytes / piece_bytes).clamp(1, self.rows.max(1)).ilog2().min(self.max_bits);
         let row_bytes = (self.bytes / self.rows.max(1) + size_of::<u64>()).max(1);
         let mut starts = vec![0; (1 << bits) + 1];
         let mut piece_of_row = Vec::with_capacity(self.rows);
@@ -154,15 +154,15 @@ impl Router {
         known.iter_mut().for_each(|keys| keys.sort_unstable());
         let rows = std::mem::take(&mut self.rows);
         self.bytes = 0;
-        Ok((Pieces { bits, rows, keys: known }, Block::new(Arc::clone(&self.with_key), pieces)))
+        Ok((RunPieces { bits, rows, keys: known }, Block::new(Arc::clone(&self.with_key), pieces)))
     }
 }
 
 /// The bits that tell `num_buckets` equal ranges apart, if they do: then a bucket is one piece of a run, or several
 /// where that would be much to read back at once.
-pub(super) fn most_piece_bits(num_buckets: usize) -> u32 {
+pub(super) fn max_piece_bits(num_buckets: usize) -> u32 {
     match num_buckets.is_power_of_two() {
-        true => num_buckets.ilog2().clamp(LEAST_PIECE_BITS, MAX_PIECE_BITS),
+        true => num_buckets.ilog2().clamp(MIN_PIECE_BITS, MAX_PIECE_BITS),
         false => MAX_PIECE_BITS,
     }
 }
@@ -188,8 +188,9 @@ mod tests {
     #[test]
     fn pieces_with_known_keys_are_those_with_rows_in_the_range() {
         let keys: Vec<u64> = [1, 5, 6, 9, 15].map(|k| k << 60).to_vec();
-        let pieces = |keys| Pieces { bits: 2, rows: 5, keys };
-        let between = |pieces: &Pieces, low: u64, high: u64| pieces.between(low << 60, high << 60).collect::<Vec<_>>();
+        let pieces = |keys| RunPieces { bits: 2, rows: 5, keys };
+        let between =
+            |pieces: &RunPieces, low: u64, high: u64| pieces.between(low << 60, high << 60).collect::<Vec<_>>();
         let known = pieces(Some(keys));
         assert_eq!(between(&known, 0, 15), [0, 1, 2, 3]);
         assert_eq!(between(&known, 2, 4), [] as [usize; 0]);
@@ -197,6 +198,6 @@ mod tests {
         assert_eq!(between(&known, 7, 9), [2]);
         assert_eq!(between(&known, 10, 14), [] as [usize; 0]);
         assert_eq!(between(&pieces(None), 2, 4), [0, 1]);
-        assert_eq!(between(&Pieces { bits: 0, rows: 0, keys: None }, 0, 15), [] as [usize; 0]);
+        assert_eq!(between(&RunPieces { bits: 0, rows: 0, keys: None }, 0, 15), [] as [usize; 0]);
     }
 }

@@ -17,7 +17,7 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 
 use super::cuts::equal_range;
-use super::router::{Coding, MAX_PIECE_BITS, Pieces, Router, inside, most_piece_bits};
+use super::router::{KeyEncoding, MAX_PIECE_BITS, Router, RunPieces, inside, max_piece_bits};
 use crate::block::{TaskId, compact_views, copied, sliced_bytes};
 use crate::physical::memory::query_memory;
 use crate::physical::tasks::StageMetrics;
@@ -29,22 +29,22 @@ use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 /// A task's rows are routed in runs of about this many bytes.
 const RUN_BYTES: usize = 32 << 20;
 /// A slice of a run with so many rows is a batch of its own, where runs may stay in memory.
-const LEAST_SLICE_ROWS: usize = 1024;
+const MIN_SLICE_ROWS: usize = 1024;
 /// Runs that are less than this part of the memory may stay in it.
 const PLENTY_PART: usize = 4;
 
 /// The rows of one run, as one block whose batch i holds the keys with leading bits i, keys in the last column.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct RoutedRun {
     task: TaskId,
-    pub(super) pieces: Pieces,
+    pub(super) pieces: RunPieces,
     pub(super) handle: BlockHandle,
 }
 
 /// All runs of a map side.
 #[derive(Debug)]
 pub(crate) struct Runs {
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<RoutedRun>,
     pub(super) schema: SchemaRef,
     /// Bytes of all rows, with their codes.
     pub(super) bytes: usize,
@@ -67,7 +67,7 @@ async fn runs_of_task(
     bins: &mut [usize],
     store: &Arc<BlockStore>,
     owner: &Arc<Owner>,
-) -> Result<Vec<Run>> {
+) -> Result<Vec<RoutedRun>> {
     let (mut runs, mut taken, mut given) = (Vec::new(), 0, 0);
     loop {
         let batch = task.batches.try_next().await?;
@@ -77,7 +77,7 @@ async fn runs_of_task(
             let (pieces, block) = router.route(bins)?;
             let handle = store.put_pieces(block, NextUse::AfterInput, owner)?;
             given += handle.metadata().num_rows;
-            runs.push(Run { task: task.id.child(runs.len()), pieces, handle });
+            runs.push(RoutedRun { task: task.id.child(runs.len()), pieces, handle });
         }
         match batch {
             Some(batch) => {
@@ -98,11 +98,11 @@ impl Runs {
         input: &Arc<dyn ExecutionPlan>,
         context: &Arc<TaskContext>,
         stage: &StageMetrics,
-        coding: Coding,
+        coding: KeyEncoding,
         num_buckets: Option<usize>,
     ) -> Result<Self> {
         let store = BlockStore::of_task(context)?;
-        let most_bits = num_buckets.map_or(MAX_PIECE_BITS, most_piece_bits);
+        let max_bits = num_buckets.map_or(MAX_PIECE_BITS, max_piece_bits);
         let partitions = input.output_partitioning().partition_count();
         let run_bytes = RUN_BYTES.min(query_memory(context)? / (8 * partitions)).max(1);
         let mut drivers = Vec::new();
@@ -114,13 +114,13 @@ impl Runs {
                 while let Some(task) = tasks.try_next().await? {
                     let task = stage.measure(task);
                     let _reserved = store.working_set(stage.owner(), 2 * run_bytes)?;
-                    let router = Router::new(&schema, coding.clone(), most_bits, task.id.hash());
+                    let router = Router::new(&schema, coding.clone(), max_bits, task.id.hash());
                     runs.extend(runs_of_task(task, router, run_bytes, &mut bins, &store, stage.owner()).await?);
                 }
                 Ok((runs, bins))
             });
         }
-        let (mut runs, mut bins) = (Vec::<Run>::new(), vec![0; 1 << MAX_PIECE_BITS]);
+        let (mut runs, mut bins) = (Vec::<RoutedRun>::new(), vec![0; 1 << MAX_PIECE_BITS]);
         for (of_driver, bins_of_driver) in Drivers::start(drivers).finish().await? {
             runs.extend(of_driver);
             bins.iter_mut().zip(bins_of_driver).for_each(|(bin, more)| *bin += more);
@@ -149,7 +149,7 @@ impl Runs {
     /// without their codes; and how many were read. Blocks.
     pub(crate) fn read(&self, runs: Range<usize>, range: &RangeInclusive<u64>) -> Result<(Vec<RecordBatch>, usize)> {
         let columns: Vec<usize> = (0..self.schema.fields().len()).collect();
-        let (mut batches, mut group, mut read) = (Vec::new(), Group::default(), 0);
+        let (mut batches, mut group, mut read) = (Vec::new(), Piece::default(), 0);
         for run in &self.runs[runs] {
             if !batches.is_empty() {
                 break;
@@ -158,7 +158,7 @@ impl Runs {
             for piece in run.handle.batches(run.pieces.between(*range.start(), *range.end())) {
                 let piece = inside(piece?, *range.start(), *range.end())?.project(&columns)?;
                 // A slice keeps its run in memory, where that is no harm.
-                if self.plenty && piece.num_rows() >= LEAST_SLICE_ROWS {
+                if self.plenty && piece.num_rows() >= MIN_SLICE_ROWS {
                     if group.rows > 0 {
                         batches.push(std::mem::take(&mut group).copied()?);
                     }
@@ -222,7 +222,7 @@ impl Runs {
     }
 
     /// The pieces of a run in which codes between `low` and `high` may be, with the codes in the last column.
-    pub(super) fn pieces(&self, run: &Run, low: u64, high: u64) -> impl Iterator<Item = Result<RecordBatch>> {
+    pub(super) fn pieces(&self, run: &RoutedRun, low: u64, high: u64) -> impl Iterator<Item = Result<RecordBatch>> {
         // A slice would keep the whole run from leaving memory.
         let copies = !self.plenty && run.handle.is_in_memory();
         let pieces = run.handle.batches(run.pieces.between(low, high));
@@ -258,13 +258,13 @@ impl Runs {
 
 /// Pieces that become one.
 #[derive(Default)]
-pub(super) struct Group {
+pub(super) struct Piece {
     pub(super) pieces: Vec<RecordBatch>,
     pub(super) rows: u32,
     pub(super) bytes: usize,
 }
 
-impl Group {
+impl Piece {
     pub(super) fn push(&mut self, piece: RecordBatch) {
         self.rows += piece.num_rows() as u32;
         self.bytes += sliced_bytes(&piece);

@@ -26,7 +26,7 @@ impl Order {
     }
 
     /// The places before the first row of a key that is not less than a boundary.
-    pub(super) fn boundaries(&self, values: Option<&[ScalarValue]>) -> Result<Option<Vec<Place>>> {
+    pub(super) fn boundaries(&self, values: Option<&[ScalarValue]>) -> Result<Option<Vec<RowPlace>>> {
         let (Some(values), Some(first)) = (values, self.fields()?.into_iter().next()) else {
             return Ok(None);
         };
@@ -34,7 +34,7 @@ impl Order {
         let place = |value: &ScalarValue| {
             // Keys of several columns begin with the first.
             let key = converter.convert_columns(&[value.to_array()?])?.row(0).as_ref().into();
-            Ok(Place { key, run: 0, row: 0 })
+            Ok(RowPlace { key, run: 0, row: 0 })
         };
         values.iter().map(place).collect::<Result<_>>().map(Some)
     }
@@ -54,7 +54,7 @@ pub(crate) fn can_sort(by: &LexOrdering, schema: &SchemaRef) -> bool {
 
 /// A place between rows, in the order of the sort.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct RowPlace {
     pub(super) key: Box<[u8]>,
     pub(super) run: usize,
     pub(super) row: usize,
@@ -71,13 +71,13 @@ pub(super) struct First {
 }
 
 impl First {
-    pub(super) fn new(key: &[u8], row: usize, most_bytes: usize) -> Self {
-        let length = key.len().min(most_bytes);
+    pub(super) fn new(key: &[u8], row: usize, max_bytes: usize) -> Self {
+        let length = key.len().min(max_bytes);
         Self { key: key[..length].into(), is_whole: length == key.len(), row }
     }
 
     /// Whether the row, of run number `run`, is before a place. `None` where the rest of its key would have to tell.
-    pub(super) fn is_before(&self, run: usize, place: &Place) -> Option<bool> {
+    pub(super) fn is_before(&self, run: usize, place: &RowPlace) -> Option<bool> {
         match self.is_whole {
             true => Some(compare(&self.key, run, self.row, place).is_lt()),
             false if place.key.len() > self.key.len() && place.key.starts_with(&self.key) => None,
@@ -87,7 +87,7 @@ impl First {
     }
 }
 
-pub(super) fn compare(key: &[u8], run: usize, row: usize, place: &Place) -> Ordering {
+pub(super) fn compare(key: &[u8], run: usize, row: usize, place: &RowPlace) -> Ordering {
     key.cmp(&place.key).then(run.cmp(&place.run)).then(row.cmp(&place.row))
 }
 
@@ -95,7 +95,7 @@ pub(super) fn compare(key: &[u8], run: usize, row: usize, place: &Place) -> Orde
 pub(super) fn places(keys: &[Rows]) -> Vec<(usize, usize)> {
     let all = || keys.iter().enumerate().flat_map(|(part, rows)| (0..rows.num_rows()).map(move |row| (part, row)));
     let key = |part: usize, row: usize| keys[part].row(row);
-    let digits = Digits::of(all().map(|(part, row)| key(part, row)));
+    let digits = DifferingBytes::of(all().map(|(part, row)| key(part, row)));
     let mut entries: Vec<(u128, u32, u32)> =
         all().map(|(part, row)| (digits.of_key(key(part, row).as_ref()), part as u32, row as u32)).collect();
     let full = |entry: &(u128, u32, u32)| key(entry.1 as usize, entry.2 as usize);
@@ -108,13 +108,13 @@ pub(super) fn places(keys: &[Rows]) -> Vec<(usize, usize)> {
 }
 
 /// The bytes of some keys in which they differ, as far as they fit into a number.
-struct Digits {
+struct DifferingBytes {
     positions: Vec<usize>,
     /// Whether keys are equal when these bytes are.
     tell_all: bool,
 }
 
-impl Digits {
+impl DifferingBytes {
     fn of<'a>(keys: impl Iterator<Item = Row<'a>>) -> Self {
         let (mut any, mut every, mut longest) = (Vec::new(), Vec::new(), 0);
         for (number, key) in keys.enumerate() {
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_beginning_of_a_key_tells_where_it_is_or_that_it_does_not() {
-        let place = |key: &str, row| Place { key: key.as_bytes().into(), run: 1, row };
+        let place = |key: &str, row| RowPlace { key: key.as_bytes().into(), run: 1, row };
         let first = |key: &str, most| First::new(key.as_bytes(), 5, most);
         let cases = [
             ("abcd", 9, "abcd", 4, Some(false)),
@@ -203,7 +203,7 @@ mod tests {
         }
         assert!(places(&[]).is_empty());
         let all = [0i64, 1 << 40].map(|n| keys(vec![Arc::new(Int64Array::from(vec![n]))]));
-        let digits = Digits::of(all.iter().map(|rows| rows.row(0)));
+        let digits = DifferingBytes::of(all.iter().map(|rows| rows.row(0)));
         assert!(digits.tell_all && digits.positions.len() == 1);
     }
 }

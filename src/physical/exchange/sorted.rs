@@ -20,8 +20,8 @@ use datafusion::physical_plan::ExecutionPlanProperties;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::buckets::{Batches, MapInput};
-use super::runs::Group;
-use super::sort_keys::{First, Order, Place, compare, places};
+use super::runs::Piece;
+use super::sort_keys::{First, Order, RowPlace, compare, places};
 use crate::block::{Block, TaskId, sliced_bytes};
 use crate::config::BlockyardOptions;
 use crate::physical::memory::query_memory;
@@ -34,15 +34,15 @@ use crate::store::{BlockHandle, BlockStore, NextUse, Owner, WorkingSet};
 const RUN_BYTES: usize = 64 << 20;
 /// A run is cut into pieces of so many bytes at least, and at most so many of them.
 const PIECE_BYTES: usize = 64 << 10;
-const MOST_PIECES: usize = 512;
+const MAX_PIECES: usize = 512;
 /// Of the keys of these pieces, which stay in memory, so much is kept at least, and more where they are at most this
 /// part of the rows. Keys that begin with the same bytes are not told apart when buckets are cut.
-const LEAST_KEY_BYTES: usize = 512;
+const MIN_KEY_BYTES: usize = 512;
 const KEYS_PART: usize = 64;
 /// What sorting a run, or merging a bucket, takes: rows as they come, their keys, and rows in order.
 const COPIES: usize = 3;
 /// A bucket has at least this many bytes.
-const LEAST_BUCKET_BYTES: usize = 1 << 20;
+const MIN_BUCKET_BYTES: usize = 1 << 20;
 
 /// How rows are sorted, and where to.
 #[derive(Debug, Clone)]
@@ -70,7 +70,7 @@ impl Sorting {
         let run_bytes = RUN_BYTES.min(memory / (8 * threads)).max(1);
         let threads = context.session_config().target_partitions();
         let block_bytes = BlockyardOptions::from_task(context).block_bytes(threads);
-        let bucket_bytes = block_bytes.min(memory / (8 * threads)).max(LEAST_BUCKET_BYTES);
+        let bucket_bytes = block_bytes.min(memory / (8 * threads)).max(MIN_BUCKET_BYTES);
         let batch_rows = context.session_config().batch_size().max(1);
         Ok(Self { order: Order { by, schema }, run_bytes, bucket_bytes, batch_rows, store, owner: Arc::clone(owner) })
     }
@@ -80,10 +80,10 @@ impl Sorting {
     }
 
     /// A run of rows of a task, put into the store.
-    fn run(&self, task: TaskId, batches: Vec<RecordBatch>) -> Result<Run> {
+    fn run(&self, task: TaskId, batches: Vec<RecordBatch>) -> Result<SortedRun> {
         let (block, firsts) = sorted_run(&self.order, batches)?;
         let handle = self.store.put_pieces(block, NextUse::AfterInput, &self.owner)?;
-        Ok(Run { task, handle, firsts })
+        Ok(SortedRun { task, handle, firsts })
     }
 
     /// All rows of a task in order: at once if they are one run, and merged from runs otherwise.
@@ -105,7 +105,7 @@ impl Sorting {
             }
         }
         drop(reserved);
-        let sorted = Arc::new(Sorted::new(self, runs, 1, None)?);
+        let sorted = Arc::new(SortedRows::new(self, runs, 1, None)?);
         check_rows(|| format!("sorting the rows of task {task}"), taken, sorted.num_rows())?;
         Ok(stream::iter(0..sorted.num_tasks()).flat_map(move |bucket| Arc::clone(&sorted).rows_of(bucket)).boxed())
     }
@@ -153,7 +153,7 @@ impl Unsorted {
 
 /// Rows of one task in order, as one block of pieces.
 #[derive(Debug)]
-struct Run {
+struct SortedRun {
     task: TaskId,
     handle: BlockHandle,
     firsts: Vec<First>,
@@ -161,16 +161,20 @@ struct Run {
 
 /// All rows in runs, and where the buckets are cut.
 #[derive(Debug)]
-pub(super) struct Sorted {
-    runs: Vec<Run>,
-    cuts: Vec<Place>,
+pub(super) struct SortedRows {
+    runs: Vec<SortedRun>,
+    cuts: Vec<RowPlace>,
     /// The numbers of the buckets of each output task.
     tasks: Vec<Range<usize>>,
     sorting: Sorting,
 }
 
 /// The map side: sorts the rows of `input`'s tasks in runs.
-pub(super) async fn map_side(input: &MapInput, by: &LexOrdering, boundaries: Option<&[ScalarValue]>) -> Result<Sorted> {
+pub(super) async fn map_side(
+    input: &MapInput,
+    by: &LexOrdering,
+    boundaries: Option<&[ScalarValue]>,
+) -> Result<SortedRows> {
     let MapInput { plan: input, context, stage, .. } = input;
     let partitions = input.output_partitioning().partition_count();
     let sorting = Sorting::new(by.iter().cloned().collect(), input.schema(), context, partitions, stage.owner())?;
@@ -201,9 +205,9 @@ pub(super) async fn map_side(input: &MapInput, by: &LexOrdering, boundaries: Opt
             Ok(runs)
         });
     }
-    let mut runs: Vec<Run> = Drivers::start(drivers).finish().await?.into_iter().flatten().collect();
+    let mut runs: Vec<SortedRun> = Drivers::start(drivers).finish().await?.into_iter().flatten().collect();
     runs.sort_by(|a, b| a.task.cmp(&b.task));
-    Sorted::new(sorting, runs, context.session_config().target_partitions(), boundaries)
+    SortedRows::new(sorting, runs, context.session_config().target_partitions(), boundaries)
 }
 
 fn num_rows(batches: &[RecordBatch]) -> usize {
@@ -216,10 +220,10 @@ fn sorted_run(order: &Order, batches: Vec<RecordBatch>) -> Result<(Block, Vec<Fi
     let keys = batches.iter().map(|batch| order.keys(batch)).collect::<Result<Vec<_>>>()?;
     let places = places(&keys);
     let together = interleave_record_batch(&batches.iter().collect::<Vec<_>>(), &places)?;
-    let pieces = (bytes / PIECE_BYTES).clamp(1, MOST_PIECES);
+    let pieces = (bytes / PIECE_BYTES).clamp(1, MAX_PIECES);
     let size = together.num_rows().div_ceil(pieces).max(1);
     let starts = (0..together.num_rows()).step_by(size);
-    let key_bytes = (bytes / KEYS_PART / pieces).max(LEAST_KEY_BYTES);
+    let key_bytes = (bytes / KEYS_PART / pieces).max(MIN_KEY_BYTES);
     let first = |row: usize| {
         let (batch, at) = places[row];
         First::new(keys[batch].row(at).as_ref(), row, key_bytes)
@@ -230,7 +234,7 @@ fn sorted_run(order: &Order, batches: Vec<RecordBatch>) -> Result<(Block, Vec<Fi
 }
 
 /// Where to cut so that buckets have about `target` bytes each.
-fn cuts(runs: &[Run], target: usize) -> Vec<Place> {
+fn cuts(runs: &[SortedRun], target: usize) -> Vec<RowPlace> {
     let mut pieces = Vec::new();
     for (number, run) in runs.iter().enumerate() {
         let bytes = run.handle.metadata().size_bytes / run.firsts.len().max(1);
@@ -240,7 +244,7 @@ fn cuts(runs: &[Run], target: usize) -> Vec<Place> {
     let (mut cuts, mut bytes) = (Vec::new(), 0);
     for (key, run, row, more) in pieces {
         if bytes > 0 && bytes + more > target {
-            cuts.push(Place { key: key.clone(), run, row });
+            cuts.push(RowPlace { key: key.clone(), run, row });
             bytes = 0;
         }
         bytes += more;
@@ -249,7 +253,7 @@ fn cuts(runs: &[Run], target: usize) -> Vec<Place> {
 }
 
 /// All cuts, and the numbers of the buckets of each output task: one, or those between two boundaries.
-fn tasks(mut cuts: Vec<Place>, boundaries: Option<Vec<Place>>) -> (Vec<Place>, Vec<Range<usize>>) {
+fn tasks(mut cuts: Vec<RowPlace>, boundaries: Option<Vec<RowPlace>>) -> (Vec<RowPlace>, Vec<Range<usize>>) {
     let Some(boundaries) = boundaries else {
         let tasks = (0..=cuts.len()).map(|bucket| bucket..bucket + 1).collect();
         return (cuts, tasks);
@@ -262,12 +266,12 @@ fn tasks(mut cuts: Vec<Place>, boundaries: Option<Vec<Place>>) -> (Vec<Place>, V
     (cuts, edges.windows(2).map(|edge| edge[0]..edge[1]).collect())
 }
 
-impl Sorted {
+impl SortedRows {
     /// Runs in the order of their tasks, cut so that each of `threads` has a bucket at least, unless there is next to
     /// nothing.
-    fn new(sorting: Sorting, runs: Vec<Run>, threads: usize, boundaries: Option<&[ScalarValue]>) -> Result<Self> {
+    fn new(sorting: Sorting, runs: Vec<SortedRun>, threads: usize, boundaries: Option<&[ScalarValue]>) -> Result<Self> {
         let total: usize = runs.iter().map(|run| run.handle.metadata().size_bytes).sum();
-        let bucket_bytes = sorting.bucket_bytes.min((total / threads).max(LEAST_BUCKET_BYTES));
+        let bucket_bytes = sorting.bucket_bytes.min((total / threads).max(MIN_BUCKET_BYTES));
         let (cuts, tasks) = tasks(cuts(&runs, bucket_bytes), sorting.order.boundaries(boundaries)?);
         let sorting = Sorting { bucket_bytes, ..sorting };
         Ok(Self { runs, cuts, tasks, sorting })
@@ -309,10 +313,15 @@ impl Sorted {
     }
 
     /// The rows of a run between two places, with their keys.
-    fn part(&self, number: usize, from: Option<&Place>, to: Option<&Place>) -> Result<Option<(RecordBatch, Rows)>> {
+    fn part(
+        &self,
+        number: usize,
+        from: Option<&RowPlace>,
+        to: Option<&RowPlace>,
+    ) -> Result<Option<(RecordBatch, Rows)>> {
         let run = &self.runs[number];
         // The piece in which a place is: the last that begins before it, or may do so.
-        let piece_of = |place: &Place, unknown: bool| {
+        let piece_of = |place: &RowPlace, unknown: bool| {
             let before = |first: &First| first.is_before(number, place).unwrap_or(unknown);
             run.firsts.partition_point(before).saturating_sub(1)
         };
@@ -326,7 +335,7 @@ impl Sorted {
         if first > last {
             return Ok(None);
         }
-        let mut group = Group::default();
+        let mut group = Piece::default();
         for piece in run.handle.batches(first..=last) {
             group.push(piece?);
         }
@@ -336,7 +345,7 @@ impl Sorted {
         let rows = group.copied()?;
         let keys = self.sorting.order.keys(&rows)?;
         let begin = run.firsts[first].row;
-        let row_of = |place: &Place| {
+        let row_of = |place: &RowPlace| {
             let (mut low, mut high) = (0, keys.num_rows());
             while low < high {
                 let middle = low + (high - low) / 2;

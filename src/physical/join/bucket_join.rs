@@ -36,11 +36,11 @@ use parking_lot::Mutex;
 
 use super::merge::{can_merge, sort_merge};
 use crate::physical::StageMetrics;
-use crate::physical::exchange::{Coding, Cut, Runs, code_of_null, cuts, equal_parts, exact_parts};
+use crate::physical::exchange::{Cut, KeyEncoding, Runs, code_of_null, cuts, equal_parts, exact_parts};
 use crate::physical::memory::query_memory;
 use crate::physical::operator::claims;
-use crate::physical::operator::{InputsWork, Keeps, Operator, Starts, Together};
-use crate::physical::tasks::{Executions, Run};
+use crate::physical::operator::{InputOverlap, InputsWork, Operator, Retention, Starts};
+use crate::physical::tasks::{Executions, RunState};
 use crate::physical::tasks::{Output, RowBalance};
 use crate::physical::tasks::{properties, stream_of};
 use crate::runtime::{Drivers, on_io_thread};
@@ -54,7 +54,7 @@ const FREE_PART: usize = 3;
 /// Bytes that a hash table takes for each row.
 const TABLE_ROW_BYTES: usize = 32;
 /// Smaller buckets cost more than they save.
-const LEAST_BUILD_BYTES: usize = 1 << 20;
+const MIN_BUILD_BYTES: usize = 1 << 20;
 /// A bin with so many times the bytes of others is looked at code by code.
 const SKEWED: usize = 4;
 /// What the sides are called.
@@ -69,21 +69,21 @@ pub(crate) struct BucketJoinExec {
     /// What a bucket runs; its inputs are those of this operator.
     join: HashJoinExec,
     first: JoinSide,
-    runs: Executions<Mutex<Run<Execution>>>,
+    runs: Executions<Mutex<RunState<JoinRun>>>,
     properties: Arc<PlanProperties>,
     sides: [StageMetrics; 2],
     metrics: ExecutionPlanMetricsSet,
 }
 
 /// One execution. When the last of the streams drops, what is written goes.
-struct Execution {
+struct JoinRun {
     work: Shared<BoxFuture<'static, Result<Arc<Work>, Arc<DataFusionError>>>>,
     next: AtomicUsize,
 }
 
-impl fmt::Debug for Execution {
+impl fmt::Debug for JoinRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Execution(next={})", self.next.load(Relaxed))
+        write!(f, "JoinRun(next={})", self.next.load(Relaxed))
     }
 }
 
@@ -153,7 +153,7 @@ impl BucketJoinExec {
         })
     }
 
-    fn start(&self, context: &Arc<TaskContext>) -> Result<Arc<Execution>> {
+    fn start(&self, context: &Arc<TaskContext>) -> Result<Arc<JoinRun>> {
         for (side, name) in self.sides.iter().zip([LEFT, RIGHT]) {
             side.owner().describe(QueryPool::query_of(context), || name.to_owned());
         }
@@ -171,7 +171,7 @@ impl BucketJoinExec {
                 None => internal_err!("the sides of a join vanished").map_err(Arc::new),
             }
         };
-        Ok(Arc::new(Execution { work: work.boxed().shared(), next: AtomicUsize::new(0) }))
+        Ok(Arc::new(JoinRun { work: work.boxed().shared(), next: AtomicUsize::new(0) }))
     }
 }
 
@@ -220,7 +220,7 @@ impl Prepare {
         // Of the bytes of the rows: they are what is cut.
         let rows_part = smaller.bytes() as f64 / build_bytes(smaller).max(1) as f64;
         let target = ((self.build_memory()? / threads) as f64 * rows_part) as usize;
-        let target = target.max(LEAST_BUILD_BYTES);
+        let target = target.max(MIN_BUILD_BYTES);
         let (other_bins, counted) = (larger.bins(), Arc::clone(smaller));
         let cut =
             on_io_thread(move || cuts(counted.bins(), target, threads, |cut, target| split(&counted, cut, target)));
@@ -266,7 +266,7 @@ impl Prepare {
         let store = BlockStore::of_task(&self.context)?;
         let budget = store.budget();
         let free = budget.limit().saturating_sub(budget.used().saturating_sub(budget.blocks()));
-        Ok((query_memory(&self.context)? / BUILD_PART).min(free / FREE_PART).max(LEAST_BUILD_BYTES))
+        Ok((query_memory(&self.context)? / BUILD_PART).min(free / FREE_PART).max(MIN_BUILD_BYTES))
     }
 
     async fn runs(&self, side: JoinSide) -> Result<Arc<Runs>> {
@@ -275,7 +275,7 @@ impl Prepare {
             JoinSide::Right => (self.join.right(), &self.sides[1], right_keys),
             JoinSide::Left | JoinSide::None => (self.join.left(), &self.sides[0], left_keys),
         };
-        Ok(Arc::new(Runs::collect(input, &self.context, stage, Coding::Hash { keys }, None).await?))
+        Ok(Arc::new(Runs::collect(input, &self.context, stage, KeyEncoding::Hash { keys }, None).await?))
     }
 }
 
@@ -462,15 +462,15 @@ impl Operator for BucketJoinExec {
         Starts::WhenAsked
     }
 
-    fn keeps(&self) -> Keeps {
-        Keeps::Blocks { until_input_ends: false }
+    fn keeps(&self) -> Retention {
+        Retention::Blocks { until_input_ends: false }
     }
 
-    fn brings_together(&self) -> Together {
-        Together::SideBySide
+    fn brings_together(&self) -> InputOverlap {
+        InputOverlap::SideBySide
     }
 
-    fn least_bytes(&self, batch_bytes: usize) -> Option<usize> {
+    fn min_bytes(&self, batch_bytes: usize) -> Option<usize> {
         Some(self.properties.partitioning.partition_count() * 2 * batch_bytes)
     }
 }

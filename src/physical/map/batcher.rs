@@ -27,7 +27,7 @@ pub(super) enum Batcher {
     /// Each group of neighbouring rows with equal keys, or pieces of it.
     Groups {
         keys: Arc<[usize]>,
-        most_rows: usize,
+        max_rows: usize,
         schema: SchemaRef,
         incoming: VecDeque<RecordBatch>,
         /// The group or piece that has begun, and its rows.
@@ -49,16 +49,11 @@ impl Batcher {
         }
     }
 
-    /// Groups of rows with equal values in the columns `keys`, those of more than `most_rows` in pieces. Rows of a
+    /// Groups of rows with equal values in the columns `keys`, those of more than `max_rows` in pieces. Rows of a
     /// group are neighbours. Groups of many batches take memory from `reserved`.
-    pub(super) fn groups(
-        keys: Arc<[usize]>,
-        most_rows: usize,
-        schema: SchemaRef,
-        reserved: Option<WorkingSet>,
-    ) -> Self {
+    pub(super) fn groups(keys: Arc<[usize]>, max_rows: usize, schema: SchemaRef, reserved: Option<WorkingSet>) -> Self {
         let (incoming, open) = (VecDeque::new(), Vec::new());
-        Self::Groups { keys, most_rows, schema, incoming, open, rows: 0, bytes: 0, reserved }
+        Self::Groups { keys, max_rows, schema, incoming, open, rows: 0, bytes: 0, reserved }
     }
 
     pub(super) fn push(&mut self, batch: RecordBatch) {
@@ -85,7 +80,7 @@ impl Batcher {
                 *rows -= wanted;
                 Ok(Some(join(schema, take_rows(pending, wanted))?))
             }
-            Self::Groups { keys, most_rows, schema, incoming, open, rows, bytes, reserved } => {
+            Self::Groups { keys, max_rows, schema, incoming, open, rows, bytes, reserved } => {
                 while let Some(batch) = incoming.pop_front() {
                     if batch.num_rows() == 0 {
                         continue;
@@ -94,7 +89,7 @@ impl Batcher {
                         Some(last) => rows_as_last(keys, last, &batch)?,
                         None => first_group(keys, &batch)?,
                     };
-                    let taken = same.min(*most_rows - *rows);
+                    let taken = same.min(*max_rows - *rows);
                     if taken > 0 {
                         open.push(batch.slice(0, taken));
                         *rows += taken;
@@ -102,7 +97,7 @@ impl Batcher {
                     if taken < batch.num_rows() {
                         incoming.push_front(batch.slice(taken, batch.num_rows() - taken));
                     }
-                    if taken < batch.num_rows() || *rows == *most_rows {
+                    if taken < batch.num_rows() || *rows == *max_rows {
                         (*rows, *bytes) = (0, 0);
                         return Ok(Some(join(schema, std::mem::take(open))?));
                     }
@@ -213,8 +208,8 @@ mod tests {
     #[test]
     fn without_keys_all_rows_are_one_group() {
         let one = record_batch!(("x", Int32, [1, 2, 3, 4, 5])).unwrap();
-        for (most_rows, expected) in [(usize::MAX, &[8][..]), (3, &[3, 3, 2])] {
-            let mut batcher = Batcher::groups(Arc::new([]), most_rows, one.schema(), None);
+        for (max_rows, expected) in [(usize::MAX, &[8][..]), (3, &[3, 3, 2])] {
+            let mut batcher = Batcher::groups(Arc::new([]), max_rows, one.schema(), None);
             batcher.push(one.clone());
             batcher.push(one.slice(2, 3));
             let mut sizes: Vec<_> = std::iter::from_fn(|| batcher.next(false).unwrap()).map(|b| b.num_rows()).collect();
@@ -238,17 +233,17 @@ mod tests {
             batch(&[nan, None]),
             batch(&[None]),
         ];
-        for (most_rows, expected) in
+        for (max_rows, expected) in
             [(usize::MAX, &[2, 3, 1, 2, 2][..]), (2, &[2, 2, 1, 1, 2, 2]), (1, &[1; 10]), (3, &[2, 3, 1, 2, 2])]
         {
-            let mut batcher = Batcher::groups(Arc::new([0]), most_rows, input[0].schema(), None);
+            let mut batcher = Batcher::groups(Arc::new([0]), max_rows, input[0].schema(), None);
             let mut sizes = Vec::new();
             for batch in &input {
                 batcher.push(batch.clone());
                 sizes.extend(std::iter::from_fn(|| batcher.next(false).unwrap()).map(|b| b.num_rows()));
             }
             sizes.extend(std::iter::from_fn(|| batcher.next(true).unwrap()).map(|b| b.num_rows()));
-            assert_eq!(sizes, expected, "{most_rows}");
+            assert_eq!(sizes, expected, "{max_rows}");
         }
     }
 }

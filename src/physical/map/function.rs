@@ -70,10 +70,10 @@ impl FunctionStep {
         self
     }
 
-    /// The same for groups of neighbouring rows with equal values in the columns `keys`, those of more than `most_rows`
+    /// The same for groups of neighbouring rows with equal values in the columns `keys`, those of more than `max_rows`
     /// in pieces.
-    pub(crate) fn with_groups(mut self, keys: Vec<usize>, most_rows: usize) -> Self {
-        self.groups = Some((keys.into(), most_rows));
+    pub(crate) fn with_groups(mut self, keys: Vec<usize>, max_rows: usize) -> Self {
+        self.groups = Some((keys.into(), max_rows));
         self
     }
 
@@ -124,9 +124,9 @@ impl MapStep for FunctionStep {
         let retries = Retries::of_maps(&options);
         let schema = Arc::clone(&self.input_schema);
         let batcher = match &self.groups {
-            Some((keys, most_rows)) => {
+            Some((keys, max_rows)) => {
                 let reserved = BlockStore::of_task(&task.context)?.working_set(&task.owner, 0)?;
-                Batcher::groups(Arc::clone(keys), *most_rows, schema, Some(reserved))
+                Batcher::groups(Arc::clone(keys), *max_rows, schema, Some(reserved))
             }
             None => Batcher::new(self.batch_size, self.target_block_bytes, schema),
         };

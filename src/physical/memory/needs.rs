@@ -14,12 +14,12 @@ use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMerge
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::physical::operator::{InputsWork, Keeps, Operator, PlanExt, Starts, stages_below};
+use crate::physical::operator::{InputsWork, Operator, PlanExt, Retention, Starts, stages_below};
 
 /// Aggregate functions whose state has as many values as their input.
 const COLLECTING: [&str; 5] = ["array_agg", "string_agg", "median", "percentile_cont", "nth_value"];
 /// What a grouping aggregate has to be able to hold to get ahead.
-const LEAST_AGGREGATE_BYTES: usize = 1 << 20;
+const MIN_AGGREGATE_BYTES: usize = 1 << 20;
 
 /// What one operator cannot do without.
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ impl Needs {
         let below: Vec<Self> = children.map(|child| Self::of(child.as_ref(), batch_bytes, sort_bytes)).collect();
         let own = need(plan, batch_bytes, sort_bytes);
         let Self { mut live, mut peak } = match inputs_of(plan) {
-            InputsWork::Together => Self::together(below),
+            InputsWork::InputOverlap => Self::together(below),
             InputsWork::FirstBeforeSecond => Self::first_before_second(below, own.as_ref()),
             InputsWork::InTurn => Self::in_turn(below),
         };
@@ -53,7 +53,7 @@ impl Needs {
             peak.clone_from(&live);
         }
         // Most exchanges give their first row when all below them have ended.
-        if plan.as_operator().is_some_and(|operator| operator.keeps() == Keeps::Blocks { until_input_ends: true }) {
+        if plan.as_operator().is_some_and(|operator| operator.keeps() == Retention::Blocks { until_input_ends: true }) {
             live = own.into_iter().collect();
         }
         Self { live, peak }
@@ -99,7 +99,7 @@ fn inputs_of(plan: &dyn ExecutionPlan) -> InputsWork {
     let keeps_first = plan.is::<HashJoinExec>() || plan.is::<CrossJoinExec>() || plan.is::<NestedLoopJoinExec>();
     match plan.children().as_slice() {
         [_, second] if keeps_first && !starts_at_once(second.as_ref()) => InputsWork::FirstBeforeSecond,
-        _ => InputsWork::Together,
+        _ => InputsWork::InputOverlap,
     }
 }
 
@@ -119,7 +119,7 @@ fn starts_at_once(plan: &dyn ExecutionPlan) -> bool {
 fn need(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Option<Need> {
     let streams = plan.output_partitioning().partition_count();
     let bytes = if let Some(operator) = plan.as_operator() {
-        operator.least_bytes(batch_bytes)?
+        operator.min_bytes(batch_bytes)?
     } else if plan.is::<CrossJoinExec>() || plan.is::<NestedLoopJoinExec>() {
         known_bytes(plan.children()[0].as_ref())
     } else if plan.is::<SortExec>() && plan.fetch().is_none() {
@@ -127,7 +127,7 @@ fn need(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Opti
     } else if let Some(merge) = plan.downcast_ref::<SortPreservingMergeExec>() {
         merge.input().output_partitioning().partition_count() * 2 * batch_bytes
     } else if groups(plan) {
-        streams * LEAST_AGGREGATE_BYTES
+        streams * MIN_AGGREGATE_BYTES
     } else if plan.is::<AggregateExec>() {
         collected_bytes(plan)
     } else if plan.is::<SortMergeJoinExec>() {

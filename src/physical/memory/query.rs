@@ -18,10 +18,10 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, InputOrd
 use super::needs::{Needs, collects, groups, sort_streams, total};
 use crate::block::has_views;
 use crate::config::{BlockyardOptions, ByteSize};
-use crate::physical::operator::{Keeps, Operator, PlanExt, Together, stages_below};
+use crate::physical::operator::{InputOverlap, Operator, PlanExt, Retention, stages_below};
 use crate::runtime::on_io_thread;
 use crate::store::{
-    Admission, BlockStore, Entry, LEAST_MERGE_FACTOR, LEAST_MERGE_PART, QueryNeeds, QueryPool, SharedMemoryPool,
+    Admission, BlockStore, Entry, MIN_MERGE_FACTOR, MIN_MERGE_PART, QueryNeeds, QueryPool, SharedMemoryPool,
 };
 
 /// What DataFusion sets aside for the merge of each sort when there is plenty.
@@ -37,7 +37,7 @@ const BATCH_PART: usize = 32;
 /// 96 bytes were written 5.6 times within 64 MiB, and are written twice, in a third of the time.
 const MERGED_PART: usize = 512;
 /// Smaller batches cost more to handle than they save.
-const LEAST_BATCH_BYTES: usize = 64 << 10;
+const MIN_BATCH_BYTES: usize = 64 << 10;
 /// Bytes that a value of unknown length is taken to have.
 const TEXT_BYTES: usize = 32;
 /// Bytes that a column adds to an encoded key, and that each key has.
@@ -48,7 +48,7 @@ const COLLECTING_BATCH_BYTES: usize = 1 << 20;
 /// By how much more such a state is taken to have than a list of a file, or a text.
 const COLLECTED: usize = 64;
 /// By what the search for the least limit of a plan goes on at least.
-const LEAST_STEP: usize = 1 << 20;
+const MIN_STEP: usize = 1 << 20;
 
 /// How a plan shares out its memory.
 #[derive(Debug, Clone)]
@@ -69,14 +69,14 @@ pub(crate) struct PlanMemory {
 }
 
 impl PlanMemory {
-    /// Of `plan` within `limit` bytes, with at most `most_rows` per batch.
-    pub(crate) fn of(plan: &dyn ExecutionPlan, limit: usize, most_rows: usize) -> Self {
-        let (mut sorts_views, mut holds, mut merge_factor) = (false, false, LEAST_MERGE_FACTOR);
+    /// Of `plan` within `limit` bytes, with at most `max_rows` per batch.
+    pub(crate) fn of(plan: &dyn ExecutionPlan, limit: usize, max_rows: usize) -> Self {
+        let (mut sorts_views, mut holds, mut merge_factor) = (false, false, MIN_MERGE_FACTOR);
         let (mut building_stages, mut queues, mut streams, mut collected_bytes) = (0, 0, 1, 0);
         visit(plan, &mut |node| {
-            let keeps = node.as_operator().map_or(Keeps::Batches, Operator::keeps);
-            let builds = matches!(keeps, Keeps::Blocks { .. });
-            queues += usize::from(keeps == Keeps::Queue);
+            let keeps = node.as_operator().map_or(Retention::Batches, Operator::keeps);
+            let builds = matches!(keeps, Retention::Blocks { .. });
+            queues += usize::from(keeps == Retention::Queue);
             building_stages += usize::from(builds);
             streams = streams.max(node.output_partitioning().partition_count());
             holds |= builds || is_join(node) || sort_streams(node) > 0 || groups(node);
@@ -88,31 +88,31 @@ impl PlanMemory {
         });
         let streams = sorts_at_once(plan).max(streams).max(1);
         let row_bytes = row_bytes(plan).max(collected_bytes).max(1);
-        let most_bytes = if collected_bytes > 0 { COLLECTING_BATCH_BYTES } else { BATCH_BYTES };
+        let max_bytes = if collected_bytes > 0 { COLLECTING_BATCH_BYTES } else { BATCH_BYTES };
         let part = if holds && collected_bytes == 0 { MERGED_PART } else { BATCH_PART };
-        let batch_bytes = (limit / (part * streams)).clamp(LEAST_BATCH_BYTES, most_bytes);
-        let batch_rows = (batch_bytes / row_bytes).clamp(1, most_rows.max(1));
-        let sort_bytes = SORT_MERGE_BYTES.min(limit / (4 * streams)).min(limit / (2 * LEAST_MERGE_PART));
+        let batch_bytes = (limit / (part * streams)).clamp(MIN_BATCH_BYTES, max_bytes);
+        let batch_rows = (batch_bytes / row_bytes).clamp(1, max_rows.max(1));
+        let sort_bytes = SORT_MERGE_BYTES.min(limit / (4 * streams)).min(limit / (2 * MIN_MERGE_PART));
         let batch_bytes = batch_rows * row_bytes;
         let needs = Needs::of(plan, batch_bytes, sort_bytes);
         Self { batch_rows, batch_bytes, sort_bytes, sorts_views, merge_factor, holds, building_stages, queues, needs }
     }
 
     /// Of `plan` within the least limit in which it can run.
-    pub(crate) fn least_of(plan: &dyn ExecutionPlan, most_rows: usize) -> Self {
+    pub(crate) fn min_of(plan: &dyn ExecutionPlan, max_rows: usize) -> Self {
         let mut limit = 0;
         loop {
             // More memory makes for larger batches, up to the size that they should have when there is plenty.
-            let memory = Self::of(plan, limit, most_rows);
-            if memory.least_bytes() <= limit {
+            let memory = Self::of(plan, limit, max_rows);
+            if memory.min_bytes() <= limit {
                 return memory;
             }
-            limit = memory.least_bytes().max(limit.saturating_add(LEAST_STEP));
+            limit = memory.min_bytes().max(limit.saturating_add(MIN_STEP));
         }
     }
 
     /// The least bytes in which the plan can run as it is set up.
-    pub(crate) fn least_bytes(&self) -> usize {
+    pub(crate) fn min_bytes(&self) -> usize {
         total(&self.needs.peak)
     }
 
@@ -121,15 +121,15 @@ impl PlanMemory {
     pub(crate) fn wanted_bytes(&self, memory: usize) -> usize {
         match self.holds {
             // A stage takes a quarter for blocks that its tasks build, or sort; two of them work at once.
-            true => self.least_bytes().saturating_add(memory / 4 * self.building_stages.min(2)).max(memory / 2),
+            true => self.min_bytes().saturating_add(memory / 4 * self.building_stages.min(2)).max(memory / 2),
             // Blocks that wait in queues are few, and leave memory when there is no room.
-            false => self.least_bytes().saturating_add(memory / 16 * self.queues.min(4)),
+            false => self.min_bytes().saturating_add(memory / 16 * self.queues.min(4)),
         }
     }
 
     /// An error that says what would do, unless `limit` does.
     pub(crate) fn check(&self, limit: usize) -> Result<()> {
-        if self.least_bytes() > limit {
+        if self.min_bytes() > limit {
             return resources_err!("the memory limit is {}, but {self}", ByteSize(limit));
         }
         Ok(())
@@ -138,7 +138,7 @@ impl PlanMemory {
 
 impl fmt::Display for PlanMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the plan needs at least {}", ByteSize(self.least_bytes()))?;
+        write!(f, "the plan needs at least {}", ByteSize(self.min_bytes()))?;
         let mut needs: Vec<_> = self.needs.peak.iter().filter(|need| need.bytes > 0).collect();
         needs.sort_by_key(|need| std::cmp::Reverse(need.bytes));
         for (i, need) in needs.iter().take(4).enumerate() {
@@ -161,8 +161,8 @@ pub(crate) async fn query_context(
     let share = limit / (store.num_queries() + 1);
     let mut config = context.session_config().clone();
     let mut memory = PlanMemory::of(plan, share, config.batch_size());
-    if memory.least_bytes() > share {
-        memory = PlanMemory::least_of(plan, config.batch_size());
+    if memory.min_bytes() > share {
+        memory = PlanMemory::min_of(plan, config.batch_size());
         memory.check(limit)?;
     }
     let admission = match store.enter(query, memory.wanted_bytes(share)) {
@@ -264,11 +264,11 @@ fn is_join(plan: &dyn ExecutionPlan) -> bool {
         || plan.is::<SortMergeJoinExec>()
         || plan.is::<NestedLoopJoinExec>()
         || plan.is::<CrossJoinExec>()
-        || plan.as_operator().is_some_and(|operator| operator.brings_together() == Together::SideBySide)
+        || plan.as_operator().is_some_and(|operator| operator.brings_together() == InputOverlap::SideBySide)
 }
 
 fn gives_one_after_the_other(plan: &dyn ExecutionPlan) -> bool {
-    plan.as_operator().is_some_and(|operator| operator.brings_together() == Together::AfterEachOther)
+    plan.as_operator().is_some_and(|operator| operator.brings_together() == InputOverlap::AfterEachOther)
 }
 
 /// Bytes of a row by the types of its columns.

@@ -38,7 +38,7 @@ use crate::physical::tasks::TaskPlan;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InputsWork {
     /// All at the same time.
-    Together,
+    InputOverlap,
     /// The first input gives all of its rows before the second one is asked for any, which then runs along with
     /// the operator.
     FirstBeforeSecond,
@@ -59,7 +59,7 @@ pub(crate) enum Starts {
 
 /// What waits in memory between the inputs of an operator and its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Keeps {
+pub(crate) enum Retention {
     /// The batches that pass.
     Batches,
     /// Few blocks, which leave memory when there is no room.
@@ -73,7 +73,7 @@ pub(crate) enum Keeps {
 
 /// How the rows of several inputs come together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Together {
+pub(crate) enum InputOverlap {
     /// There is one input, or it does not matter.
     AsTheyAre,
     /// Beside each other.
@@ -186,13 +186,13 @@ pub(crate) trait Operator: Any + fmt::Debug + Send + Sync {
     }
 
     /// Bytes that it cannot do without, beside what its inputs need, with batches of `batch_bytes`.
-    fn least_bytes(&self, _batch_bytes: usize) -> Option<usize> {
+    fn min_bytes(&self, _batch_bytes: usize) -> Option<usize> {
         None
     }
 
     /// In which order its inputs work.
     fn inputs_work(&self) -> InputsWork {
-        InputsWork::Together
+        InputsWork::InputOverlap
     }
 
     /// When it starts to work.
@@ -201,13 +201,13 @@ pub(crate) trait Operator: Any + fmt::Debug + Send + Sync {
     }
 
     /// What waits in memory between its inputs and its output.
-    fn keeps(&self) -> Keeps {
-        Keeps::Batches
+    fn keeps(&self) -> Retention {
+        Retention::Batches
     }
 
     /// How the rows of its inputs come together.
-    fn brings_together(&self) -> Together {
-        Together::AsTheyAre
+    fn brings_together(&self) -> InputOverlap {
+        InputOverlap::AsTheyAre
     }
 
     /// Bytes of one of its rows, if it knows better than their types say.

@@ -15,10 +15,10 @@ use super::stage::QueueLimit;
 use crate::physical::StageMetrics;
 use crate::physical::operator::InputOrder;
 use crate::physical::operator::claims;
-use crate::physical::operator::{Keeps, Operator};
+use crate::physical::operator::{Operator, Retention};
 use crate::physical::read::ReadFiles;
 use crate::physical::rows_of_input;
-use crate::physical::tasks::{Executions, Run};
+use crate::physical::tasks::{Executions, RunState};
 use crate::physical::tasks::{
     Task, TaskIdentity, TaskPlan, TaskStream, as_task_plan, execute_tasks, is_ordered, owner_of, planned_blocks,
     properties,
@@ -30,7 +30,7 @@ use crate::runtime::OpId;
 pub(crate) struct QueueExec {
     input: Arc<dyn ExecutionPlan>,
     input_order: InputOrder,
-    runs: Executions<Mutex<Run<StageRun>>>,
+    runs: Executions<Mutex<RunState<StageRun>>>,
     properties: Arc<PlanProperties>,
     stage: StageMetrics,
     /// Whether what takes the blocks wants all of them before it gives any.
@@ -124,8 +124,8 @@ impl Operator for QueueExec {
         CardinalityEffect::Equal
     }
 
-    fn keeps(&self) -> Keeps {
-        Keeps::Queue
+    fn keeps(&self) -> Retention {
+        Retention::Queue
     }
 }
 

@@ -224,7 +224,7 @@ impl Operator for ReadExec {
         Starts::WhenAsked
     }
 
-    fn least_bytes(&self, _batch_bytes: usize) -> Option<usize> {
+    fn min_bytes(&self, _batch_bytes: usize) -> Option<usize> {
         Some(self.streams.min(self.num_tasks()) * self.task_bytes())
     }
 

@@ -21,7 +21,7 @@ use crate::physical::tasks::stream_of;
 use crate::store::BlockStore;
 
 /// A batch is left as it is when its buffers are at most this many times what its rows take,
-const MOST_WASTE: usize = 2;
+const MAX_WASTE: usize = 2;
 /// or this part of the memory.
 const SMALL_PART: usize = 256;
 
@@ -91,7 +91,7 @@ fn cut(batch: RecordBatch, rows: usize) -> impl Iterator<Item = RecordBatch> {
 
 fn compact(batch: RecordBatch, most: usize) -> Result<RecordBatch> {
     let counted = batch.get_array_memory_size();
-    if counted <= most || counted <= MOST_WASTE * sliced_bytes(&batch) {
+    if counted <= most || counted <= MAX_WASTE * sliced_bytes(&batch) {
         return Ok(batch);
     }
     copied(&batch)

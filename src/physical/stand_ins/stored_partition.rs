@@ -42,7 +42,7 @@ pub(crate) fn are_of_partition(windows: &[Arc<dyn WindowExpr>]) -> bool {
 }
 
 /// One of the windows.
-struct Window {
+struct WindowAggregate {
     arguments: Vec<Arc<dyn PhysicalExpr>>,
     accumulator: Box<dyn Accumulator>,
 }
@@ -50,7 +50,7 @@ struct Window {
 /// A partition of which more rows may come.
 pub(crate) struct StoredPartition {
     schema: SchemaRef,
-    windows: Vec<Window>,
+    windows: Vec<WindowAggregate>,
     store: Arc<BlockStore>,
     owner: Arc<Owner>,
     stored: Vec<BlockHandle>,
@@ -71,7 +71,7 @@ impl StoredPartition {
         let window = |window: &Arc<dyn WindowExpr>| match aggregate_of(window.as_ref()) {
             Some(aggregate) => {
                 let accumulator = aggregate.get_aggregate_expr().create_accumulator()?;
-                Ok(Window { arguments: window.expressions(), accumulator })
+                Ok(WindowAggregate { arguments: window.expressions(), accumulator })
             }
             None => exec_err!("window {} depends on the row", window.name()),
         };
@@ -96,7 +96,7 @@ impl StoredPartition {
         if rows == 0 {
             return Ok(());
         }
-        for Window { arguments, accumulator } in &mut self.windows {
+        for WindowAggregate { arguments, accumulator } in &mut self.windows {
             let values = arguments.iter().map(|argument| argument.evaluate(&batch)?.into_array(rows));
             accumulator.update_batch(&values.collect::<Result<Vec<_>>>()?)?;
         }

@@ -193,7 +193,7 @@ impl Operator for WindowPartitionsExec {
         CardinalityEffect::Equal
     }
 
-    fn least_bytes(&self, _batch_bytes: usize) -> Option<usize> {
+    fn min_bytes(&self, _batch_bytes: usize) -> Option<usize> {
         Some(known_bytes(self.window.input().as_ref()).saturating_mul(self.copies_of_input()))
     }
 }

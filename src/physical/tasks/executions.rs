@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 /// State per execution of an operator. A partition that is executed again, or under another task context, belongs to
 /// another execution: DataFusion runs a plan twice without asking, for example the left side of some joins.
 #[derive(Debug)]
-pub(crate) struct Executions<T>(Mutex<Vec<Running<T>>>);
+pub(crate) struct Executions<T>(Mutex<Vec<Started<T>>>);
 
 #[derive(Debug)]
-struct Running<T> {
+struct Started<T> {
     context: Weak<TaskContext>,
     partitions: HashSet<usize>,
     state: Arc<T>,
@@ -31,21 +31,21 @@ impl<T: Default> Executions<T> {
         let mut running = self.0.lock();
         running.retain(|r| r.context.strong_count() > 0);
         let same =
-            |r: &&mut Running<T>| r.context.as_ptr() == Arc::as_ptr(context) && !r.partitions.contains(&partition);
+            |r: &&mut Started<T>| r.context.as_ptr() == Arc::as_ptr(context) && !r.partitions.contains(&partition);
         if let Some(execution) = running.iter_mut().find(same) {
             execution.partitions.insert(partition);
             return Arc::clone(&execution.state);
         }
         let state = Arc::<T>::default();
         let partitions = HashSet::from([partition]);
-        running.push(Running { context: Arc::downgrade(context), partitions, state: Arc::clone(&state) });
+        running.push(Started { context: Arc::downgrade(context), partitions, state: Arc::clone(&state) });
         state
     }
 }
 
 /// Work that the streams of all partitions share. When the last of them drops, it is cancelled and what it made goes.
 #[derive(Debug, Default)]
-pub(crate) enum Run<T> {
+pub(crate) enum RunState<T> {
     #[default]
     NotStarted,
     /// Whether any of its rows have been handed out.
@@ -53,7 +53,7 @@ pub(crate) enum Run<T> {
     Ended,
 }
 
-impl<T> Run<T> {
+impl<T> RunState<T> {
     /// The work of `operator`, which the first stream starts; nothing when all of it is done.
     ///
     /// A stream may come when all others have been dropped already: DataFusion executes partitions one by one while it
@@ -96,9 +96,9 @@ mod tests {
 
     #[test]
     fn work_begins_again_as_long_as_nothing_was_handed_out() {
-        let mut run = Run::default();
+        let mut run = RunState::default();
         let mut starts = 0;
-        let mut join = |run: &mut Run<usize>| {
+        let mut join = |run: &mut RunState<usize>| {
             run.join("a queue", || {
                 starts += 1;
                 Ok(Arc::new(starts))

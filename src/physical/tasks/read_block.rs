@@ -28,11 +28,11 @@ pub(crate) fn block_rows(handle: BlockHandle, rows: Range<usize>) -> BoxStream<'
     for (index, length) in handle.batch_rows().iter().enumerate() {
         let (from, to) = (rows.start.max(start), rows.end.min(start + length));
         if from < to {
-            parts.push_back(Part { index, offset: from - start, rows: to - from });
+            parts.push_back(SlicePart { index, offset: from - start, rows: to - from });
         }
         start += length;
     }
-    let parts = Parts { handle, parts, reading: FuturesOrdered::new() };
+    let parts = SliceParts { handle, parts, reading: FuturesOrdered::new() };
     stream::try_unfold(parts, |mut parts| async move {
         let next: Result<_> = parts.next().await;
         Ok(next?.map(|batch| (batch, parts)))
@@ -41,13 +41,13 @@ pub(crate) fn block_rows(handle: BlockHandle, rows: Range<usize>) -> BoxStream<'
 }
 
 /// Rows of one batch.
-struct Part {
+struct SlicePart {
     index: usize,
     offset: usize,
     rows: usize,
 }
 
-impl Part {
+impl SlicePart {
     fn of(&self, batch: RecordBatch) -> Result<RecordBatch> {
         match batch.num_rows() {
             rows if rows < self.offset + self.rows => {
@@ -60,14 +60,14 @@ impl Part {
 }
 
 /// What is still to come of a block.
-struct Parts {
+struct SliceParts {
     handle: BlockHandle,
-    parts: VecDeque<Part>,
+    parts: VecDeque<SlicePart>,
     /// The first of them, which are read from disk.
     reading: FuturesOrdered<BoxFuture<'static, Result<RecordBatch>>>,
 }
 
-impl Parts {
+impl SliceParts {
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         while self.reading.len() < READ_AHEAD
             && let Some(part) = self.parts.pop_front()

@@ -351,7 +351,7 @@ pub(crate) fn blocks_of_task(
     target_bytes: usize,
     working_set: WorkingSet,
 ) -> BlockStream {
-    struct State {
+    struct BlockBuilder {
         task: Task,
         buffer: OutputBuffer,
         working_set: WorkingSet,
@@ -363,7 +363,7 @@ pub(crate) fn blocks_of_task(
     }
     let step = (target_bytes / RESERVED_STEPS).max(1);
     let buffer = OutputBuffer::new(schema, target_bytes);
-    let state = State { task, buffer, working_set, ended: false, emitted: 0, taken: 0, given: 0 };
+    let state = BlockBuilder { task, buffer, working_set, ended: false, emitted: 0, taken: 0, given: 0 };
     stream::try_unfold(state, move |mut state| async move {
         loop {
             let block = match state.ended {

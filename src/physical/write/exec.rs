@@ -21,7 +21,7 @@ use crate::error::ErrorContext;
 use crate::physical::gather::{gather, ungathered};
 use crate::physical::memory::block_bytes;
 use crate::physical::operator::InputOrder;
-use crate::physical::operator::{Keeps, Operator};
+use crate::physical::operator::{Operator, Retention};
 use crate::physical::tasks::RowBalance;
 use crate::physical::tasks::{FailureLog, Retries, pause};
 use crate::physical::tasks::{Task, block_stream, measured_task_stream, properties, stream_of};
@@ -31,7 +31,7 @@ use crate::store::{BlockStore, Owner, QueryPool};
 
 /// A row group is not larger than this. It is written when all of it is encoded: several in a file keep the disk busy
 /// meanwhile, and the dictionaries of their columns in the caches of the processor.
-const MOST_ROW_GROUP_BYTES: usize = 32 << 20;
+const MAX_ROW_GROUP_BYTES: usize = 32 << 20;
 
 /// Writes its input and returns the number of rows.
 #[derive(Debug)]
@@ -130,11 +130,11 @@ impl Operator for WriteExec {
         true
     }
 
-    fn keeps(&self) -> Keeps {
-        Keeps::Blocks { until_input_ends: false }
+    fn keeps(&self) -> Retention {
+        Retention::Blocks { until_input_ends: false }
     }
 
-    fn least_bytes(&self, batch_bytes: usize) -> Option<usize> {
+    fn min_bytes(&self, batch_bytes: usize) -> Option<usize> {
         Some(self.input.output_partitioning().partition_count() * 2 * batch_bytes)
     }
 }
@@ -195,7 +195,7 @@ impl Job {
     async fn write_one(&self, staging: &Arc<Staging>) -> Result<Vec<Staged>> {
         let batches = self.balance.taking(gather(&self.input, Arc::clone(&self.context), &Arc::default())?);
         let id = TaskId::root(0);
-        let buffer_bytes = MOST_ROW_GROUP_BYTES.min(block_bytes(&self.context)?);
+        let buffer_bytes = MAX_ROW_GROUP_BYTES.min(block_bytes(&self.context)?);
         let bytes = buffer_bytes + FileWriter::file_bytes(buffer_bytes);
         let _reserved = BlockStore::of_task(&self.context)?.working_set(&self.owner(), bytes)?;
         let (clock, input) = (WriteClock::new(&self.metrics), InputTime::default());
@@ -218,7 +218,7 @@ impl Job {
                 schema: self.by.as_ref().map_or_else(|| input.schema(), |by| Arc::clone(by.file_schema())),
                 by: self.by.clone(),
                 target_bytes,
-                buffer_bytes: MOST_ROW_GROUP_BYTES.min(target_bytes),
+                buffer_bytes: MAX_ROW_GROUP_BYTES.min(target_bytes),
                 reserved: store.working_set(&owner, 0)?,
                 clock: clock.clone(),
             };
@@ -232,7 +232,7 @@ impl Job {
 
     async fn write_blocks(&self, staging: &Arc<Staging>) -> Result<Vec<Staged>> {
         let target_bytes = block_bytes(&self.context)?;
-        let buffer_bytes = MOST_ROW_GROUP_BYTES.min(target_bytes);
+        let buffer_bytes = MAX_ROW_GROUP_BYTES.min(target_bytes);
         let store = BlockStore::of_task(&self.context)?;
         let owner = self.owner();
         let retries = Retries::of_io(&BlockyardOptions::from_task(&self.context));

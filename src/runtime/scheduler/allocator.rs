@@ -38,7 +38,7 @@ impl Demand {
 
 /// What an operator may use beyond what it uses now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Budget {
+pub(super) struct Allowance {
     /// For new tasks.
     pub(super) tasks: Amounts,
     /// Bytes that running tasks may give.
@@ -48,7 +48,7 @@ pub(super) struct Budget {
 }
 
 /// Divides `limits` among operators in the order of the plan.
-pub(super) fn allocate(limits: Amounts, demands: &[Demand]) -> Vec<Budget> {
+pub(super) fn allocate(limits: Amounts, demands: &[Demand]) -> Vec<Allowance> {
     let share = limits.part(RESERVED_PART * demands.len() as u64);
     // Half of the bytes are for what tasks give.
     let outputs = (share.bytes() / 2).max(1);
@@ -94,7 +94,7 @@ pub(super) fn allocate(limits: Amounts, demands: &[Demand]) -> Vec<Budget> {
         }
         let output_bytes = tasks.bytes().saturating_add(outputs.saturating_sub(demand.output_bytes));
         let total_bytes = output_bytes.saturating_add(demand.output_bytes + demand.pending_bytes);
-        Budget { tasks, output_bytes, total_bytes }
+        Allowance { tasks, output_bytes, total_bytes }
     };
     demands.iter().zip(budgets).map(give).collect()
 }

@@ -19,13 +19,13 @@ use crate::config::{BlockyardOptions, parse_resources};
 
 /// Decides which operator may start work, for all queries of a session.
 pub(crate) struct Scheduler {
-    state: Mutex<State>,
+    state: Mutex<Books>,
     started: Instant,
     /// Policies of the application, beside those that options name.
     policies: Vec<Arc<dyn BackpressurePolicy>>,
 }
 
-struct State {
+struct Books {
     core: Core,
     waiting: HashMap<Ticket, oneshot::Sender<()>>,
 }
@@ -38,7 +38,7 @@ impl Scheduler {
         threads: usize,
     ) -> Result<Self> {
         let core = Core::new(Resources::default(), Vec::new(), Ranking::default());
-        let state = State { core, waiting: HashMap::new() };
+        let state = Books { core, waiting: HashMap::new() };
         let scheduler = Self { state: Mutex::new(state), started: Instant::now(), policies };
         scheduler.configure(options, threads)?;
         Ok(scheduler)
@@ -230,9 +230,9 @@ impl OpHandle {
     }
 
     /// Says that a block was taken from the out queue. It is held until the result drops.
-    pub(crate) fn taken(self: &Arc<Self>, bytes: usize) -> Held {
+    pub(crate) fn taken(self: &Arc<Self>, bytes: usize) -> HeldBlock {
         self.scheduler.tell(|core, now| core.taken(self.id, bytes as u64, now));
-        Held { op: Arc::clone(self), bytes }
+        HeldBlock { op: Arc::clone(self), bytes }
     }
 
     /// Says what the actors of the operator do, and learns by how many to grow, or to shrink if it is negative.
@@ -373,12 +373,12 @@ impl Drop for Permit {
 
 /// A block that a consumer works on; its bytes belong to its producer until this drops.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldBlock {
     op: Arc<OpHandle>,
     bytes: usize,
 }
 
-impl Drop for Held {
+impl Drop for HeldBlock {
     fn drop(&mut self) {
         self.op.scheduler.tell(|core, now| core.freed(self.op.id, self.bytes as u64, now));
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
-use super::allocator::{Budget, Demand};
+use super::allocator::{Allowance, Demand};
 use super::pool::{Pool, PoolSpec};
 use super::resources::Resources;
 
@@ -89,7 +89,7 @@ pub(super) struct Op {
     pub(super) held_bytes: u64,
     /// Whether somebody outside waits for a block.
     pub(super) consumer_waits: bool,
-    pub(super) budget: Budget,
+    pub(super) budget: Allowance,
     pub(super) last_output: Duration,
     /// Why it waits, as of the last look.
     pub(super) wait: Option<Wait>,
@@ -103,7 +103,7 @@ pub(super) struct Op {
     /// Time in which a policy held it back, whether or not it ran something.
     pub(super) held_back: BTreeMap<&'static str, Duration>,
     /// The most tasks that ran at once.
-    pub(super) most_running: usize,
+    pub(super) max_running: usize,
     /// When it last ran something, while it runs nothing.
     pub(super) idle_since: Duration,
     pub(super) pool: Option<Pool>,
@@ -129,21 +129,21 @@ impl Op {
             queued_bytes: 0,
             held_bytes: 0,
             consumer_waits: false,
-            budget: Budget::default(),
+            budget: Allowance::default(),
             last_output: now,
             wait: None,
             since: now,
             waited: BTreeMap::new(),
             ran: Duration::ZERO,
             held_back: BTreeMap::new(),
-            most_running: 0,
+            max_running: 0,
             idle_since: now,
             task_time: Duration::ZERO,
         }
     }
 
     /// The most tasks that may run at once now.
-    pub(super) fn most_tasks(&self) -> Option<usize> {
+    pub(super) fn max_tasks(&self) -> Option<usize> {
         let actors = self.pool.as_ref().map(|pool| pool.state.ready);
         [self.spec.max_tasks, actors].into_iter().flatten().min()
     }
@@ -171,7 +171,7 @@ impl Op {
     pub(super) fn demand(&self) -> Demand {
         Demand {
             task: self.spec.needs.amounts(),
-            max_tasks: self.most_tasks(),
+            max_tasks: self.max_tasks(),
             used: self.spec.needs.amounts().times(self.running as u64),
             pending_bytes: self.task_bytes() * self.open() as u64,
             output_bytes: self.output_bytes(),
@@ -240,7 +240,7 @@ impl<'a> OpView<'a> {
 
     /// The most tasks that may run at once.
     pub fn max_tasks(&self) -> Option<usize> {
-        self.op().most_tasks()
+        self.op().max_tasks()
     }
 
     /// Blocks that wait for it.

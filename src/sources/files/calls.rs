@@ -70,7 +70,7 @@ pub(crate) struct Format {
 impl Format {
     /// The format whose options are an `O`.
     pub(crate) fn of<O: FormatOptions>() -> Self {
-        Self { as_it_is: Arc::new(O::default()), function: Arc::new(ReadFiles::<O>::new()) }
+        Self { as_it_is: Arc::new(O::default()), function: Arc::new(ReadFunction::<O>::new()) }
     }
 }
 
@@ -99,15 +99,15 @@ impl<O: FormatOptions> Arguments for ReadArguments<O> {
 
 /// `read_parquet(paths, ..)` and the like.
 #[derive(Debug)]
-pub(crate) struct ReadFiles<O>(PhantomData<O>);
+pub(crate) struct ReadFunction<O>(PhantomData<O>);
 
-impl<O> ReadFiles<O> {
+impl<O> ReadFunction<O> {
     pub(crate) const fn new() -> Self {
         Self(PhantomData)
     }
 }
 
-impl<O: FormatOptions> TableFunction for ReadFiles<O> {
+impl<O: FormatOptions> TableFunction for ReadFunction<O> {
     type Arguments = ReadArguments<O>;
 
     fn name(&self) -> &'static str {

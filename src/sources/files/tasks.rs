@@ -42,14 +42,14 @@ pub(super) struct Packed {
 }
 
 /// More tasks than this cost more to plan than they give; blocks are cut from them anyway.
-const MOST_TASKS: usize = 1 << 14;
+const MAX_TASKS: usize = 1 << 14;
 
 /// Number of read tasks for data of this size in memory, by Ray's rule: blocks of 1 MiB up to `read_op_min_num_blocks`
 /// of them, never larger than the target, at least two per CPU.
 pub(crate) fn detect_parallelism(bytes: usize, options: &BlockyardOptions) -> usize {
     let small = options.read_op_min_num_blocks.min(bytes / options.target_min_block_size.bound().max(1));
     let large = bytes / options.target_max_block_size.bound();
-    small.max(large).max(2 * options.num_cpus).clamp(1, MOST_TASKS)
+    small.max(large).max(2 * options.num_cpus).clamp(1, MAX_TASKS)
 }
 
 /// Packs units into at most `tasks` tasks of about equal bytes, in order. A task without units does not come out.

@@ -134,7 +134,7 @@ async fn row_groups(session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Re
     let cache = session.runtime_env().cache_manager.get_file_metadata_cache();
     let options = BlockyardOptions::from_config(session.config_options());
     let may_fail = options.max_errored_blocks.allows_any();
-    let most_bytes = options.memory_limit.bytes() / (HELD_PART * session.config().target_partitions());
+    let max_bytes = options.memory_limit.bytes() / (HELD_PART * session.config().target_partitions());
     let row_groups_of = |(file, part): (usize, PartitionedFile)| {
         let cache = Arc::clone(&cache);
         async move {
@@ -148,7 +148,7 @@ async fn row_groups(session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Re
                 Err(e) => return Err(e),
             };
             check_types(&files.columns, &footer).while_doing(|| format!("reading '{}'", path()))?;
-            Ok(RowGroups::of(file, meta.size, &footer, &scan.columns, most_bytes)) as Result<_>
+            Ok(RowGroups::of(file, meta.size, &footer, &scan.columns, max_bytes)) as Result<_>
         }
     };
     let mut parts = files.files.iter().cloned().enumerate();

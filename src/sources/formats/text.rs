@@ -38,7 +38,7 @@ pub(super) const ADVICE: &str =
 const SMALL_FILE_BYTES: u64 = 4 << 20;
 /// Rows that tell the columns of others, and the rows that do where those have no value of some column.
 const FIRST_ROWS: usize = 1000;
-const MOST_ROWS: usize = 1 << 16;
+const MAX_ROWS: usize = 1 << 16;
 /// The length of lines is taken from this many bytes.
 const SAMPLE_BYTES: u64 = 1 << 20;
 /// Bytes that a reader of text holds: what it fetched and has not yet decoded.
@@ -53,7 +53,7 @@ pub(super) async fn columns_by_rows<'a>(
     infer: impl Fn(usize) -> BoxFuture<'a, Result<Schema>>,
 ) -> Result<Vec<FieldRef>> {
     let is_small = telling.size <= SMALL_FILE_BYTES && !listing.compression().is_compressed();
-    let steps = if is_small { vec![usize::MAX] } else { vec![FIRST_ROWS, MOST_ROWS] };
+    let steps = if is_small { vec![usize::MAX] } else { vec![FIRST_ROWS, MAX_ROWS] };
     let mut schema = Schema::empty();
     for rows in steps {
         let path = || full_path(&listing.url, &telling.location);

@@ -11,17 +11,17 @@ use datafusion::execution::TaskContext;
 use datafusion::execution::disk_manager::{DiskManager, DiskManagerBuilder, DiskManagerMode};
 use parking_lot::{Condvar, Mutex};
 
-use crate::store::memory::{Admissions, Entry, Running};
+use crate::store::memory::{Admissions, AdmittedQuery, Entry};
 
 use super::buffers::{BufferTable, Buffers};
 use super::candidates::{Candidates, Victim};
 use super::diverted::Diverted;
 use super::handle::{BlockHandle, InMemory, NextUse, Stored};
-use super::state::{Eviction, State};
+use super::state::{BlockState, Eviction};
 use crate::block::{Block, sliced_bytes};
 use crate::config::SpillCompression;
+use crate::store::memory::MemoryUse;
 use crate::store::memory::Owners;
-use crate::store::memory::Use;
 use crate::store::spill::{OperatorFiles, SpillFiles};
 use crate::store::{BlockInfo, Budget, Owner, SpillDirectories};
 
@@ -39,7 +39,7 @@ pub struct BlockStore {
     admissions: Arc<Admissions>,
     blocks: Mutex<BTreeMap<u64, Weak<Stored>>>,
     candidates: Mutex<Candidates>,
-    news: Arc<News>,
+    news: Arc<StatusChange>,
     owners: Arc<Owners>,
     totals: Owner,
     diverted: Diverted,
@@ -47,12 +47,12 @@ pub struct BlockStore {
 
 /// What threads wait for: a write ended, there may be something to write, or the store is gone.
 #[derive(Debug, Default)]
-struct News {
+struct StatusChange {
     state: Mutex<(u64, bool)>,
     changed: Condvar,
 }
 
-impl News {
+impl StatusChange {
     /// Number of the latest news.
     fn latest(&self) -> u64 {
         self.state.lock().0
@@ -163,7 +163,7 @@ impl BlockStore {
     pub(crate) fn operators_beside(&self, query: u64) -> usize {
         let others = self.admissions.running().into_iter().filter(|other| other.query != query);
         // What tasks have is counted as theirs.
-        let open = |other: &Running| other.promised.saturating_sub(self.owners.task_bytes(other.query));
+        let open = |other: &AdmittedQuery| other.promised.saturating_sub(self.owners.task_bytes(other.query));
         others.map(|other| open(&other).max(other.operators())).sum()
     }
 
@@ -208,8 +208,8 @@ impl BlockStore {
         let batch_rows = block.batches().iter().map(|batch| batch.num_rows()).collect();
         let buffers = Arc::new(Buffers::of(block.batches()));
         let residence = match self.admit(&buffers, owner)? {
-            true => State::Dirty(InMemory { block, buffers }),
-            false => State::Spilled(Arc::new(self.write_block(&block, owner)?)),
+            true => BlockState::Dirty(InMemory { block, buffers }),
+            false => BlockState::Spilled(Arc::new(self.write_block(&block, owner)?)),
         };
         let id = self.next_id.fetch_add(1, Relaxed);
         let stored = Arc::new(Stored::new(id, next_use, metadata, schema, batch_rows, residence, owner, self));
@@ -430,7 +430,7 @@ impl WorkingSet {
     /// Changes what is reserved, over the limit where need be. Fails when the disk fails to which blocks leave.
     pub(crate) fn resize(&mut self, bytes: usize) -> Result<()> {
         if !self.try_resize(bytes)? {
-            self.store.budget.take(Use::Tasks, bytes - self.bytes);
+            self.store.budget.take(MemoryUse::Tasks, bytes - self.bytes);
             self.set(bytes);
         }
         Ok(())
@@ -443,8 +443,8 @@ impl WorkingSet {
         }
         let budget = &self.store.budget;
         let more = bytes.saturating_sub(self.bytes);
-        budget.give_back(Use::Tasks, self.bytes.saturating_sub(bytes));
-        while !budget.try_take(Use::Tasks, more) {
+        budget.give_back(MemoryUse::Tasks, self.bytes.saturating_sub(bytes));
+        while !budget.try_take(MemoryUse::Tasks, more) {
             if self.store.make_room_for(&self.owner, budget.excess(more).max(1))? == 0 && budget.excess(more) > 0 {
                 return Ok(false);
             }
@@ -464,7 +464,7 @@ impl WorkingSet {
 
 impl Drop for WorkingSet {
     fn drop(&mut self) {
-        self.store.budget.give_back(Use::Tasks, self.bytes);
+        self.store.budget.give_back(MemoryUse::Tasks, self.bytes);
         self.set(0);
     }
 }

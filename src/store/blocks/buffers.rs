@@ -7,7 +7,7 @@ use datafusion::common::hash_map::Entry;
 use parking_lot::Mutex;
 
 use crate::store::Budget;
-use crate::store::memory::Use;
+use crate::store::memory::MemoryUse;
 
 /// Bytes that a buffer takes beside its own, for each array that it belongs to.
 const BESIDE_BUFFER_BYTES: usize = 256;
@@ -80,7 +80,7 @@ fn allocated(bytes: usize) -> usize {
 
 /// A buffer that blocks hold.
 #[derive(Debug, Default)]
-struct Held {
+struct HeldBuffer {
     blocks: usize,
     /// What is counted for it. Parts of the pages of a file can begin at the same address and differ in length.
     bytes: usize,
@@ -89,7 +89,7 @@ struct Held {
 /// Which buffers are held, by address. A buffer cannot be freed, and its address not be used again, while it is counted
 /// here: the block that it is counted for holds it.
 #[derive(Debug, Default)]
-pub(crate) struct BufferTable(Mutex<HashMap<usize, Held>>);
+pub(crate) struct BufferTable(Mutex<HashMap<usize, HeldBuffer>>);
 
 impl BufferTable {
     /// Counts the buffers that are new here, all or none. Otherwise returns how many bytes that takes.
@@ -98,7 +98,7 @@ impl BufferTable {
         let counted = |address: &usize| held.get(address).map_or(0, |buffer| buffer.bytes);
         let new = buffers.distinct.iter().map(|(address, bytes)| bytes.saturating_sub(counted(address)));
         let bytes = buffers.beside + new.sum::<usize>();
-        if !budget.try_take(Use::Blocks, bytes) {
+        if !budget.try_take(MemoryUse::Blocks, bytes) {
             return Err(bytes);
         }
         for (address, bytes) in &buffers.distinct {
@@ -121,7 +121,7 @@ impl BufferTable {
                 }
             }
         }
-        budget.give_back(Use::Blocks, freed);
+        budget.give_back(MemoryUse::Blocks, freed);
         freed
     }
 }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::block_store::of;
 use super::buffers::Buffers;
-use super::state::{Eviction, State};
+use super::state::{BlockState, Eviction};
 use crate::block::{Block, BlockMetadata};
 use crate::config::ByteSize;
 use crate::store::spill::SpilledBlock;
@@ -37,7 +37,7 @@ pub(crate) struct InMemory {
 }
 
 /// Where a block is.
-pub(crate) type Residence = State<InMemory, Arc<SpilledBlock>>;
+pub(crate) type Residence = BlockState<InMemory, Arc<SpilledBlock>>;
 
 /// A block as the store holds it.
 pub(crate) struct Stored {
@@ -91,7 +91,7 @@ impl Stored {
     }
 
     pub(crate) fn is_clean(&self) -> bool {
-        matches!(*self.residence.lock(), State::Clean(..))
+        matches!(*self.residence.lock(), BlockState::Clean(..))
     }
 
     pub(crate) fn pins(&self) -> &Arc<AtomicUsize> {

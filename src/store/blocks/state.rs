@@ -3,7 +3,7 @@
 
 /// Where a block is: `B` is the block in memory, `C` its copy on disk. There is always one of the two.
 #[derive(Debug)]
-pub(crate) enum State<B, C> {
+pub(crate) enum BlockState<B, C> {
     /// In memory only.
     Dirty(B),
     /// In memory and on disk.
@@ -23,7 +23,7 @@ pub(crate) enum Eviction<B> {
     NotClean,
 }
 
-impl<B: Clone, C: Clone> State<B, C> {
+impl<B: Clone, C: Clone> BlockState<B, C> {
     /// The block, if it is in memory.
     pub(crate) fn in_memory(&self) -> Option<&B> {
         match self {
@@ -124,11 +124,11 @@ mod tests {
     }
 
     impl World {
-        fn state(&self) -> State<u8, u8> {
+        fn state(&self) -> BlockState<u8, u8> {
             match (self.block, self.copy) {
-                (Some(block), None) => State::Dirty(block),
-                (Some(block), Some(copy)) => State::Clean(block, copy),
-                (None, Some(copy)) => State::Spilled(copy),
+                (Some(block), None) => BlockState::Dirty(block),
+                (Some(block), Some(copy)) => BlockState::Clean(block, copy),
+                (None, Some(copy)) => BlockState::Spilled(copy),
                 (None, None) => panic!("the block is lost"),
             }
         }

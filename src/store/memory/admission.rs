@@ -34,14 +34,14 @@ pub(crate) struct Admissions {
 
 #[derive(Debug, Default)]
 struct Queries {
-    running: Vec<Running>,
+    running: Vec<AdmittedQuery>,
     /// Numbers in the order in which they came.
     waiting: VecDeque<u64>,
 }
 
 /// A query that runs.
 #[derive(Debug, Clone)]
-pub(crate) struct Running {
+pub(crate) struct AdmittedQuery {
     pub(crate) query: u64,
     /// Bytes that were promised to it.
     pub(crate) promised: usize,
@@ -49,7 +49,7 @@ pub(crate) struct Running {
     operators: Arc<AtomicUsize>,
 }
 
-impl Running {
+impl AdmittedQuery {
     /// Bytes that its operators have.
     pub(crate) fn operators(&self) -> usize {
         self.operators.load(Relaxed)
@@ -68,7 +68,7 @@ impl Admissions {
     }
 
     /// The queries that run.
-    pub(crate) fn running(&self) -> Vec<Running> {
+    pub(crate) fn running(&self) -> Vec<AdmittedQuery> {
         self.queries.lock().running.clone()
     }
 
@@ -80,19 +80,19 @@ impl Admissions {
             return Entry::Admitted(self.entered(&mut queries, query, bytes));
         }
         queries.waiting.push_back(query);
-        Entry::Waiting(Waiting { admissions: Arc::clone(self), query, bytes })
+        Entry::Waiting(QueuedQuery { admissions: Arc::clone(self), query, bytes })
     }
 
     fn entered(self: &Arc<Self>, queries: &mut Queries, query: u64, bytes: usize) -> Admission {
         let operators = Arc::<AtomicUsize>::default();
-        queries.running.push(Running { query, promised: bytes, operators: Arc::clone(&operators) });
+        queries.running.push(AdmittedQuery { query, promised: bytes, operators: Arc::clone(&operators) });
         Admission { admissions: Arc::clone(self), query, operators }
     }
 
     /// Whether `bytes` more bytes fit beside what is promised to those that run, and beside what they have. Blocks make
     /// room.
     fn has_room(&self, queries: &Queries, bytes: usize) -> bool {
-        let has = |running: &Running| running.operators() + self.owners.task_bytes(running.query);
+        let has = |running: &AdmittedQuery| running.operators() + self.owners.task_bytes(running.query);
         let taken: usize = queries.running.iter().map(|running| running.promised.max(has(running))).sum();
         // An eighth is for nobody: see the pool.
         queries.running.is_empty() || taken.saturating_add(bytes) <= self.budget.limit() / 8 * 7
@@ -105,18 +105,18 @@ pub(crate) enum Entry {
     /// It can run.
     Admitted(Admission),
     /// It has to wait.
-    Waiting(Waiting),
+    Waiting(QueuedQuery),
 }
 
 /// A query's place among those that wait.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct QueuedQuery {
     admissions: Arc<Admissions>,
     query: u64,
     bytes: usize,
 }
 
-impl Waiting {
+impl QueuedQuery {
     /// Waits, with the thread, until it is the query's turn, or until nobody else has a clone of `asked`.
     pub(crate) fn wait(self, asked: &Arc<()>) -> Result<Admission> {
         let admissions = &self.admissions;
@@ -136,7 +136,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for QueuedQuery {
     fn drop(&mut self) {
         self.admissions.queries.lock().waiting.retain(|query| *query != self.query);
         self.admissions.changed.notify_all();
@@ -169,7 +169,7 @@ impl Drop for Admission {
 
 #[cfg(test)]
 mod tests {
-    use super::super::budget::Use;
+    use super::super::budget::MemoryUse;
     use super::*;
 
     fn admissions(budget: &Arc<Budget>) -> Arc<Admissions> {
@@ -187,14 +187,14 @@ mod tests {
         }
     }
 
-    fn waiting(entry: Entry) -> Waiting {
+    fn waiting(entry: Entry) -> QueuedQuery {
         match entry {
             Entry::Admitted(admission) => panic!("query {} was admitted", admission.query),
             Entry::Waiting(place) => place,
         }
     }
 
-    fn wait(place: Waiting) -> Result<Admission> {
+    fn wait(place: QueuedQuery) -> Result<Admission> {
         let asking = Arc::new(());
         place.wait(&Arc::clone(&asking))
     }
@@ -224,7 +224,7 @@ mod tests {
         let budget = Arc::new(Budget::new(1000));
         let admissions = admissions(&budget);
         let outer = admitted(admissions.enter(1, 800));
-        assert!(budget.try_take(Use::Operators, 900));
+        assert!(budget.try_take(MemoryUse::Operators, 900));
         outer.operators().store(900, Relaxed);
         let inner = wait(waiting(admissions.enter(2, 800))).unwrap();
         assert_eq!(admissions.running().len(), 2);

@@ -9,7 +9,7 @@ use crate::config::ByteSize;
 
 /// What bytes are used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum MemoryUse {
     /// Buffers of stored blocks.
     Blocks,
     /// Reservations of DataFusion's operators.
@@ -84,17 +84,17 @@ impl Budget {
 
     /// Bytes of the distinct buffers of stored blocks.
     pub fn blocks(&self) -> usize {
-        self.of(Use::Blocks).load(Relaxed)
+        self.of(MemoryUse::Blocks).load(Relaxed)
     }
 
     /// Bytes that operators have reserved.
     pub fn execution(&self) -> usize {
-        self.of(Use::Operators).load(Relaxed)
+        self.of(MemoryUse::Operators).load(Relaxed)
     }
 
     /// Bytes of the working sets of running tasks.
     pub fn tasks(&self) -> usize {
-        self.of(Use::Tasks).load(Relaxed)
+        self.of(MemoryUse::Tasks).load(Relaxed)
     }
 
     /// Bytes in use.
@@ -124,15 +124,15 @@ impl Budget {
 
     /// The same for blocks.
     pub(crate) fn excess_of_blocks(&self, additional: usize) -> usize {
-        self.used().saturating_add(additional).saturating_sub(self.limit_of(Use::Blocks))
+        self.used().saturating_add(additional).saturating_sub(self.limit_of(MemoryUse::Blocks))
     }
 
     /// What all bytes in use may be after some were taken for `what`.
-    pub(crate) fn limit_of(&self, what: Use) -> usize {
+    pub(crate) fn limit_of(&self, what: MemoryUse) -> usize {
         let limit = self.limit();
         match what {
-            Use::Blocks => limit - limit.saturating_sub(SMALL_LIMIT) / BLOCKS_PART,
-            Use::Operators | Use::Tasks => limit,
+            MemoryUse::Blocks => limit - limit.saturating_sub(SMALL_LIMIT) / BLOCKS_PART,
+            MemoryUse::Operators | MemoryUse::Tasks => limit,
         }
     }
 
@@ -143,7 +143,7 @@ impl Budget {
     }
 
     /// Takes `bytes` unless that goes over the limit. Returns whether it did.
-    pub(crate) fn try_take(&self, what: Use, bytes: usize) -> bool {
+    pub(crate) fn try_take(&self, what: MemoryUse, bytes: usize) -> bool {
         let limit = self.limit_of(what);
         let within = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
         let taken = bytes == 0 || self.used.fetch_update(Relaxed, Relaxed, within).is_ok();
@@ -154,25 +154,25 @@ impl Budget {
     }
 
     /// Takes `bytes` even if that goes over the limit.
-    pub(crate) fn take(&self, what: Use, bytes: usize) {
+    pub(crate) fn take(&self, what: MemoryUse, bytes: usize) {
         self.used.fetch_add(bytes, Relaxed);
         self.note_taken(what, bytes);
     }
 
-    fn note_taken(&self, what: Use, bytes: usize) {
+    fn note_taken(&self, what: MemoryUse, bytes: usize) {
         self.of(what).fetch_add(bytes, Relaxed);
         self.peak.fetch_max(self.used(), Relaxed);
         self.moved();
     }
 
     /// Gives back what was taken.
-    pub(crate) fn give_back(&self, what: Use, bytes: usize) {
+    pub(crate) fn give_back(&self, what: MemoryUse, bytes: usize) {
         self.of(what).fetch_sub(bytes, Relaxed);
         self.used.fetch_sub(bytes, Relaxed);
         self.moved();
     }
 
-    fn of(&self, what: Use) -> &AtomicUsize {
+    fn of(&self, what: MemoryUse) -> &AtomicUsize {
         &self.by_use[what as usize]
     }
 }
@@ -206,15 +206,15 @@ mod tests {
     #[test]
     fn what_is_tried_never_goes_over_the_limit() {
         let budget = Budget::new(100);
-        assert!(budget.try_take(Use::Blocks, 60));
-        assert!(!budget.try_take(Use::Operators, 41));
-        assert!(budget.try_take(Use::Operators, 40));
+        assert!(budget.try_take(MemoryUse::Blocks, 60));
+        assert!(!budget.try_take(MemoryUse::Operators, 41));
+        assert!(budget.try_take(MemoryUse::Operators, 40));
         assert_eq!((budget.used(), budget.blocks(), budget.execution()), (100, 60, 40));
-        budget.take(Use::Tasks, 5);
-        assert!(!budget.try_take(Use::Blocks, 1));
-        assert!(budget.try_take(Use::Blocks, 0), "nothing can always be taken");
-        budget.give_back(Use::Tasks, 5);
-        budget.give_back(Use::Blocks, 60);
+        budget.take(MemoryUse::Tasks, 5);
+        assert!(!budget.try_take(MemoryUse::Blocks, 1));
+        assert!(budget.try_take(MemoryUse::Blocks, 0), "nothing can always be taken");
+        budget.give_back(MemoryUse::Tasks, 5);
+        budget.give_back(MemoryUse::Blocks, 60);
         assert_eq!((budget.used(), budget.peak()), (40, 105));
     }
 }

@@ -7,11 +7,11 @@ mod owner;
 mod pool;
 mod pressure;
 
-pub(crate) use admission::{Admission, Admissions, Entry, Running};
+pub(crate) use admission::{Admission, Admissions, AdmittedQuery, Entry};
 pub use budget::Budget;
-pub(crate) use budget::Use;
+pub(crate) use budget::MemoryUse;
 pub use owner::Owner;
 pub(crate) use owner::Owners;
 pub use pool::{Holder, SharedMemoryPool};
-pub(crate) use pool::{LEAST_MERGE_FACTOR, LEAST_MERGE_PART, QueryNeeds, QueryPool};
-pub use pressure::{Allocator, Keep};
+pub(crate) use pool::{MIN_MERGE_FACTOR, MIN_MERGE_PART, QueryNeeds, QueryPool};
+pub use pressure::{Allocator, CacheLevel};

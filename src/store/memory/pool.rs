@@ -6,7 +6,7 @@ mod shares;
 
 pub(crate) use query_pool::{QueryNeeds, QueryPool};
 pub use shares::Holder;
-pub(crate) use shares::{LEAST_MERGE_FACTOR, LEAST_MERGE_PART};
+pub(crate) use shares::{MIN_MERGE_FACTOR, MIN_MERGE_PART};
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
 use parking_lot::Mutex;
 
-use self::shares::{BUILD, Consumers, Kind, Registered, partition_of};
-use super::budget::Use;
+use self::shares::{BUILD, Consumer, Consumers, Kind, partition_of};
+use super::budget::MemoryUse;
 use crate::config::ByteSize;
 use crate::store::{BlockStore, Budget};
 
 /// What a consumer can have beyond all shares, as long as it is within the limit: too little to fail for.
-const MOST_TRIFLE: usize = 2 << 20;
+const MAX_TRIFLE: usize = 2 << 20;
 /// The same as a part of the limit.
 const TRIFLE_PART: usize = 16;
 /// The batch with which a sort begins is not refused up to this part of the limit, whatever others have.
@@ -51,7 +51,7 @@ impl SharedMemoryPool {
     }
 
     fn trifle(&self) -> usize {
-        MOST_TRIFLE.min(self.budget().limit() / TRIFLE_PART)
+        MAX_TRIFLE.min(self.budget().limit() / TRIFLE_PART)
     }
 
     /// Whether `wanted` bytes are too little to fail for, where only tasks are in their way: they give back what they
@@ -84,8 +84,8 @@ impl SharedMemoryPool {
         let kind = Kind::of(consumer);
         let folded = kind == Kind::Grouping && needs.is_some_and(|needs| partition_of(&operator) >= needs.threads);
         let holder = Holder { query, operator, can_spill, bytes: 0, peak_bytes: 0 };
-        let merge_factor = needs.map_or(LEAST_MERGE_FACTOR, |needs| needs.merge_factor);
-        let registered = Registered { kind, holder, merge_factor, folded };
+        let merge_factor = needs.map_or(MIN_MERGE_FACTOR, |needs| needs.merge_factor);
+        let registered = Consumer { kind, holder, merge_factor, folded };
         self.consumers.lock().by_id.insert(consumer.id(), registered);
     }
 
@@ -129,7 +129,7 @@ impl SharedMemoryPool {
                 if !trifle && (over_share || over_limit) {
                     return Ok(false);
                 }
-                if self.budget().excess(room) == 0 && self.budget().try_take(Use::Operators, additional) {
+                if self.budget().excess(room) == 0 && self.budget().try_take(MemoryUse::Operators, additional) {
                     consumers.add(consumer, additional);
                     return Ok(true);
                 }
@@ -140,7 +140,7 @@ impl SharedMemoryPool {
             if self.store.make_room(excess.max(1))? == 0 && self.budget().excess(room) > 0 {
                 if must {
                     // It is there, counted or not, until what it works for is done.
-                    self.budget().take(Use::Operators, additional);
+                    self.budget().take(MemoryUse::Operators, additional);
                     self.consumers.lock().add(consumer, additional);
                 }
                 return Ok(must);
@@ -196,16 +196,16 @@ impl MemoryPool for SharedMemoryPool {
 
     fn grow(&self, reservation: &MemoryReservation, additional: usize) {
         // Nobody may refuse here: make room as far as that goes, and let the peak show the rest.
-        if !self.budget().try_take(Use::Operators, additional) {
+        if !self.budget().try_take(MemoryUse::Operators, additional) {
             let _made_room = self.store.make_room(self.budget().excess(additional));
-            self.budget().take(Use::Operators, additional);
+            self.budget().take(MemoryUse::Operators, additional);
         }
         self.consumers.lock().add(reservation.consumer(), additional);
     }
 
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
         self.consumers.lock().remove(reservation.consumer(), shrink);
-        self.budget().give_back(Use::Operators, shrink);
+        self.budget().give_back(MemoryUse::Operators, shrink);
     }
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {

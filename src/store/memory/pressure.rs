@@ -23,7 +23,7 @@ const IDLE_LOOKS: usize = 1000;
 
 /// What an allocator does with memory that is free, from the least that it keeps to the most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Keep {
+pub enum CacheLevel {
     /// Nothing: all goes back to the operating system at once.
     Nothing,
     /// What is freed, for up to a second: the process is smaller than its limit. It hears when it is not.
@@ -38,7 +38,7 @@ pub enum Keep {
 /// can make reading and writing files twice as fast. But what it keeps counts as memory of the process.
 pub trait Allocator: Debug + Send + Sync {
     /// What to keep from now on. What is kept beyond that goes back. Called when it changes.
-    fn keep(&self, keep: Keep);
+    fn keep(&self, keep: CacheLevel);
 
     /// Bytes of the process that are in memory. Where that cannot be told, nothing is kept unless memory is plenty.
     fn resident(&self) -> Option<usize>;
@@ -48,23 +48,23 @@ pub trait Allocator: Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Pressure {
     allocator: Arc<dyn Allocator>,
-    told: Mutex<Told>,
+    told: Mutex<Advice>,
     news: Condvar,
     /// Whether nobody looks until something moves.
     idle: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Told {
-    keep: Keep,
+struct Advice {
+    keep: CacheLevel,
     ended: bool,
 }
 
 impl Pressure {
     /// Tells `allocator` to keep nothing, until more is known.
     pub(crate) fn new(allocator: Arc<dyn Allocator>) -> Self {
-        allocator.keep(Keep::Nothing);
-        let told = Mutex::new(Told { keep: Keep::Nothing, ended: false });
+        allocator.keep(CacheLevel::Nothing);
+        let told = Mutex::new(Advice { keep: CacheLevel::Nothing, ended: false });
         Self { allocator, told, news: Condvar::new(), idle: AtomicBool::new(false) }
     }
 
@@ -108,7 +108,7 @@ impl Pressure {
     }
 
     /// Tells the allocator what to keep, if that has changed.
-    fn look(&self, told: &mut Told, limit: usize, used: usize) {
+    fn look(&self, told: &mut Advice, limit: usize, used: usize) {
         let keep = self.keep(told.keep, limit, used);
         if keep != told.keep {
             told.keep = keep;
@@ -116,16 +116,16 @@ impl Pressure {
         }
     }
 
-    fn keep(&self, was: Keep, limit: usize, used: usize) -> Keep {
+    fn keep(&self, was: CacheLevel, limit: usize, used: usize) -> CacheLevel {
         let resident = self.allocator.resident();
         // What is lent, and what is not counted, is in the process only.
         let free = limit.saturating_sub(used.max(resident.unwrap_or(0)));
-        let plenty = free >= if was == Keep::FreedAndHuge { SHORT } else { PLENTY };
-        let most = if was == Keep::Nothing { limit.saturating_sub(ROOM) } else { limit };
+        let plenty = free >= if was == CacheLevel::FreedAndHuge { SHORT } else { PLENTY };
+        let most = if was == CacheLevel::Nothing { limit.saturating_sub(ROOM) } else { limit };
         match resident {
-            _ if plenty => Keep::FreedAndHuge,
-            Some(resident) if resident < most => Keep::Freed,
-            _ => Keep::Nothing,
+            _ if plenty => CacheLevel::FreedAndHuge,
+            Some(resident) if resident < most => CacheLevel::Freed,
+            _ => CacheLevel::Nothing,
         }
     }
 }
@@ -141,12 +141,12 @@ mod tests {
     #[derive(Debug, Default)]
     struct Hears {
         resident: AtomicUsize,
-        heard: Mutex<Vec<Keep>>,
+        heard: Mutex<Vec<CacheLevel>>,
         news: Condvar,
     }
 
     impl Allocator for Hears {
-        fn keep(&self, keep: Keep) {
+        fn keep(&self, keep: CacheLevel) {
             self.heard.lock().push(keep);
             self.news.notify_all();
         }
@@ -161,7 +161,7 @@ mod tests {
         let hears = Arc::<Hears>::default();
         let pressure = Pressure::new(Arc::<Hears>::clone(&hears));
         let limit = 2 * PLENTY;
-        let mut told = Told { keep: Keep::Nothing, ended: false };
+        let mut told = Advice { keep: CacheLevel::Nothing, ended: false };
         for (free, resident) in [
             (PLENTY, limit - PLENTY),
             (2 * PLENTY, limit - SHORT),
@@ -176,8 +176,11 @@ mod tests {
             hears.resident.store(resident, Relaxed);
             pressure.look(&mut told, limit, limit - free);
         }
-        let some = [Keep::FreedAndHuge, Keep::Freed, Keep::Nothing];
-        assert_eq!(*hears.heard.lock(), [&[Keep::Nothing][..], &some, &[Keep::Freed], &some[..1], &some[2..]].concat());
+        let some = [CacheLevel::FreedAndHuge, CacheLevel::Freed, CacheLevel::Nothing];
+        assert_eq!(
+            *hears.heard.lock(),
+            [&[CacheLevel::Nothing][..], &some, &[CacheLevel::Freed], &some[..1], &some[2..]].concat()
+        );
     }
 
     #[test]
@@ -187,11 +190,11 @@ mod tests {
         let budget = Arc::new(Budget::new(limit).with_allocator(Some(Arc::<Hears>::clone(&hears) as _)));
         let watch = std::thread::spawn(Budget::watch(&budget).unwrap());
         let mut heard = hears.heard.lock();
-        while heard.last() != Some(&Keep::Freed) {
+        while heard.last() != Some(&CacheLevel::Freed) {
             hears.news.wait(&mut heard);
         }
         hears.resident.store(limit, Relaxed);
-        while heard.last() != Some(&Keep::Nothing) {
+        while heard.last() != Some(&CacheLevel::Nothing) {
             hears.news.wait(&mut heard);
         }
         drop((heard, budget));

@@ -18,7 +18,7 @@ use crate::disk::{PAGE, Pages, open_direct};
 const WRITE_BYTES: usize = 1 << 20;
 /// A read of fewer bytes than this takes longer to reach the disk than to be copied from the page cache, which reads
 /// ahead.
-const LEAST_READ: usize = 256 << 10;
+const MIN_READ: usize = 256 << 10;
 
 #[derive(Debug)]
 pub(super) struct DirectFile {
@@ -75,7 +75,7 @@ impl DiskFile for DirectFile {
     }
 
     fn read_at(&self, offset: u64, length: usize) -> Result<Buffer> {
-        if length < LEAST_READ {
+        if length < MIN_READ {
             return read_buffered(&self.path, offset, length);
         }
         let file = open_direct(OpenOptions::new().read(true), &self.path)?;
@@ -115,7 +115,7 @@ mod tests {
             let now = written.min(bytes.len());
             assert_eq!(file.read_at(0, now).unwrap().as_slice(), &bytes[..now]);
         }
-        for (offset, length) in [(1, LEAST_READ), (4097, LEAST_READ - 1), (4096, 2_000_000), (3_000_000, 1)] {
+        for (offset, length) in [(1, MIN_READ), (4097, MIN_READ - 1), (4096, 2_000_000), (3_000_000, 1)] {
             assert_eq!(file.read_at(offset, length).unwrap().as_slice(), &bytes[offset as usize..][..length]);
         }
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();

@@ -10,12 +10,12 @@ use datafusion::arrow::buffer::Buffer;
 #[cfg(unix)]
 use super::direct::DirectFile;
 use super::disk::{Appends, BufferedFile, Disk, DiskFile};
-use crate::disk::{Pace, Way};
+use crate::disk::{WriteMode, WriteSpeeds};
 
 /// The operating system's. Of large appends it learns whether they are faster through the page cache or past it.
 #[derive(Debug, Default)]
 pub(in crate::store) struct LocalDisk {
-    pace: Arc<Pace>,
+    pace: Arc<WriteSpeeds>,
 }
 
 impl Disk for LocalDisk {
@@ -25,9 +25,9 @@ impl Disk for LocalDisk {
         }
         let timed = |way, file| Box::new(TimedFile { way, file, pace: Arc::clone(&self.pace) });
         #[cfg(unix)]
-        if self.pace.next() == Way::Direct {
+        if self.pace.next() == WriteMode::Direct {
             match DirectFile::create(path) {
-                Ok(file) => return Ok(timed(Way::Direct, Box::new(file))),
+                Ok(file) => return Ok(timed(WriteMode::Direct, Box::new(file))),
                 Err(e) if e.kind() == ErrorKind::InvalidInput => {
                     self.pace.direct_is_impossible();
                     // It may have been created before that was found out.
@@ -36,16 +36,16 @@ impl Disk for LocalDisk {
                 Err(e) => return Err(e),
             }
         }
-        Ok(timed(Way::Buffered, Box::new(BufferedFile::create(path)?)))
+        Ok(timed(WriteMode::Buffered, Box::new(BufferedFile::create(path)?)))
     }
 }
 
 /// A file of whose writes the pace is taken.
 #[derive(Debug)]
 struct TimedFile {
-    way: Way,
+    way: WriteMode,
     file: Box<dyn DiskFile>,
-    pace: Arc<Pace>,
+    pace: Arc<WriteSpeeds>,
 }
 
 impl DiskFile for TimedFile {

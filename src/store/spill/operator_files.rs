@@ -30,31 +30,31 @@ impl TempFileFactory for OperatorFiles {
 /// DataFusion's handle of one of its files. An operator may read it while it is still written. Where its disk is full,
 /// it goes on in another spill directory.
 struct OperatorFile {
-    parts: Arc<Mutex<Parts>>,
+    parts: Arc<Mutex<FileParts>>,
     /// The first of its files.
     file: Arc<TempFile>,
 }
 
 impl OperatorFile {
     fn new(file: Arc<TempFile>) -> Self {
-        let parts = Parts { files: vec![Arc::clone(&file)], parts: Vec::new(), handed_out: 0 };
+        let parts = FileParts { files: vec![Arc::clone(&file)], parts: Vec::new(), handed_out: 0 };
         Self { file, parts: Arc::new(Mutex::new(parts)) }
     }
 }
 
 /// What was written, with checksums.
 #[derive(Debug)]
-struct Parts {
+struct FileParts {
     /// Each but the last ended where its disk was full.
     files: Vec<Arc<TempFile>>,
-    parts: Vec<Part>,
+    parts: Vec<FilePart>,
     /// Up to here parts were handed out to readers, and stay as they are.
     handed_out: u64,
 }
 
 /// Bytes of the whole, and where they are.
 #[derive(Debug, Clone)]
-struct Part {
+struct FilePart {
     start: u64,
     end: u64,
     checksum: u32,
@@ -62,7 +62,7 @@ struct Part {
     offset: u64,
 }
 
-impl Parts {
+impl FileParts {
     /// Notes bytes that were appended to a file, at `offset` of it.
     fn append(&mut self, bytes: &[u8], file: &Arc<TempFile>, offset: u64) {
         let length = bytes.len() as u64;
@@ -78,13 +78,13 @@ impl Parts {
             last => {
                 let start = last.map_or(0, |part| part.end);
                 let (checksum, file) = (checksum(0, bytes), Arc::clone(file));
-                self.parts.push(Part { start, end: start + length, checksum, file, offset });
+                self.parts.push(FilePart { start, end: start + length, checksum, file, offset });
             }
         }
     }
 
     /// The part that starts at a byte, if it was written.
-    fn at(&mut self, start: u64) -> Option<Part> {
+    fn at(&mut self, start: u64) -> Option<FilePart> {
         let index = self.parts.partition_point(|part| part.start < start);
         let part = self.parts.get(index).cloned()?;
         self.handed_out = self.handed_out.max(part.end);
@@ -99,7 +99,7 @@ fn checksum(before: u32, bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-impl Part {
+impl FilePart {
     /// Its bytes. The file is opened for them alone: operators merge more files than a process may hold open.
     async fn read(&self) -> Result<Bytes> {
         let _leave = self.file.directory().0.leave_to_read().await?;
@@ -145,7 +145,7 @@ impl SpillFile for OperatorFile {
 }
 
 struct OperatorWriter {
-    parts: Arc<Mutex<Parts>>,
+    parts: Arc<Mutex<FileParts>>,
 }
 
 impl OperatorWriter {

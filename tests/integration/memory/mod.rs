@@ -18,7 +18,7 @@ const LIMIT: u64 = 64 * MIB;
 const OVERHEAD: i64 = 150 << 20;
 
 /// Scenarios that can run within the limit; the others have rows that are too wide, or operators that cannot spill.
-const LEAST_COMPLETED: usize = 32;
+const MIN_COMPLETED: usize = 32;
 
 fn harness(directory: &Path) -> Harness {
     let tool = Path::new(env!("CARGO_BIN_EXE_blockyard"));
@@ -62,6 +62,6 @@ fn a_process_keeps_to_its_limit() {
             }
         }
     }
-    assert!(completed >= LEAST_COMPLETED, "only {completed} scenarios completed:\n{table}");
+    assert!(completed >= MIN_COMPLETED, "only {completed} scenarios completed:\n{table}");
     assert_eq!(wrong, 0, "scenarios that fail, or peak more than {} MiB over the limit:\n{table}", OVERHEAD >> 20);
 }

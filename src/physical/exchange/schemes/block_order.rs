@@ -56,7 +56,7 @@ impl Scheme for BlockOrderScheme {
         let MapInput { plan, context, stage, balance } = &input;
         let blocks = blocks_in_order(ungathered(plan), context, stage.owner(), block_bytes(context)?, balance)?;
         let blocks = blocks.map_ok(|(id, handle)| StoredBlock { id, handle }).boxed();
-        Ok(Arc::new(StreamedBuckets::new(Window::new(blocks, parts, seed, size))))
+        Ok(Arc::new(StreamedBuckets::new(BlockWindow::new(blocks, parts, seed, size))))
     }
 
     fn identity<'a>(&self, _input: &'a Arc<dyn ExecutionPlan>) -> TaskIdentity<'a> {
@@ -88,7 +88,7 @@ fn block_order(mut groups: Vec<Group>, seed: u64) -> Vec<Vec<Slice>> {
 }
 
 /// The input, and the blocks that wait for their turn.
-struct Window {
+struct BlockWindow {
     blocks: BoxStream<'static, Result<StoredBlock>>,
     /// How many parts of the ids of blocks say which rows they are of: those with the same ones stay together.
     parts: usize,
@@ -101,7 +101,7 @@ struct Window {
     given: usize,
 }
 
-impl Window {
+impl BlockWindow {
     /// Takes blocks from `size` that wait; they come in the order of the dataset.
     fn new(blocks: BoxStream<'static, Result<StoredBlock>>, parts: usize, seed: u64, size: usize) -> Self {
         Self { blocks, parts, seed, size, waiting: Vec::new(), open: None, input_ended: false, given: 0 }
@@ -109,7 +109,7 @@ impl Window {
 }
 
 #[async_trait]
-impl NextBucket for Window {
+impl NextBucket for BlockWindow {
     async fn next(&mut self) -> Result<Option<(usize, Vec<Slice>)>> {
         // One more than the window has been begun when the last of the window has ended.
         while self.waiting.len() <= self.size && !self.input_ended {
@@ -149,7 +149,7 @@ mod tests {
     async fn order(seed: u64, size: usize) -> Vec<usize> {
         let input: Vec<usize> = (1..=50).collect();
         let blocks: Vec<_> = blocks(&input).into_iter().map(Ok).collect();
-        let mut window = Window::new(stream::iter(blocks).boxed(), 1, seed, size);
+        let mut window = BlockWindow::new(stream::iter(blocks).boxed(), 1, seed, size);
         let mut out = Vec::new();
         while let Some((number, slices)) = window.next().await.unwrap() {
             assert_eq!(number, out.len());

@@ -19,8 +19,8 @@ use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::physical::exchange::buckets::{Batches, Buckets, MapInput};
 use crate::physical::exchange::cuts::{cuts, equal_parts, equal_ranges};
-use crate::physical::exchange::ordered::{RowOrder, Together};
-use crate::physical::exchange::router::Coding;
+use crate::physical::exchange::ordered::{RowOrder, SharedReads};
+use crate::physical::exchange::router::KeyEncoding;
 use crate::physical::exchange::runs::Runs;
 use crate::physical::exchange::sorted::Sorting;
 use crate::physical::memory::{block_bytes, query_memory};
@@ -28,25 +28,25 @@ use crate::physical::tasks::TaskIdentity;
 
 /// A block has at most this part of the memory, where nobody says how many there are.
 const BLOCK_PART: usize = 16;
-const LEAST_BLOCK_BYTES: usize = 1 << 20;
+const MIN_BLOCK_BYTES: usize = 1 << 20;
 /// Tasks that are read together have at most this part of a thread's memory, and so many bytes.
 const TOGETHER_PART: usize = 16;
-const MOST_TOGETHER_BYTES: usize = 32 << 20;
+const MAX_TOGETHER_BYTES: usize = 32 << 20;
 
 /// The rows of a map side by their keys.
 #[derive(Debug)]
 struct Hashed {
     runs: Arc<Runs>,
-    tasks: Vec<Part>,
+    tasks: Vec<HashTask>,
     /// How the rows of a block are sorted, unless they stay as they come.
     sorting: Option<Sorting>,
     /// Tasks that are so small that several are read together.
-    together: Together,
+    together: SharedReads,
 }
 
 /// What an output task reads.
 #[derive(Debug, Clone)]
-struct Part {
+struct HashTask {
     id: TaskId,
     codes: RangeInclusive<u64>,
     runs: Range<usize>,
@@ -119,9 +119,9 @@ impl HashScheme {
         let MapInput { plan, context, stage, .. } = input;
         let (keys, num_blocks, sort) = (self.keys.clone(), self.num_blocks, self.sort);
         let options = BlockyardOptions::from_task(context);
-        let runs = Runs::collect(plan, context, stage, Coding::Hash { keys: keys.clone() }, num_blocks).await?;
+        let runs = Runs::collect(plan, context, stage, KeyEncoding::Hash { keys: keys.clone() }, num_blocks).await?;
         let threads = context.session_config().target_partitions();
-        let most = (query_memory(context)? / (BLOCK_PART * threads)).max(LEAST_BLOCK_BYTES);
+        let most = (query_memory(context)? / (BLOCK_PART * threads)).max(MIN_BLOCK_BYTES);
         let ranges = match num_blocks {
             Some(n) => equal_ranges(n),
             None => {
@@ -130,18 +130,18 @@ impl HashScheme {
                 cuts.into_iter().map(|cut| cut.range).collect()
             }
         };
-        let most_bytes = if sort { usize::MAX } else { block_bytes(context)? };
+        let max_bytes = if sort { usize::MAX } else { block_bytes(context)? };
         let tasks: Vec<_> = ranges
             .into_iter()
             .enumerate()
-            .flat_map(|(block, codes)| parts(&runs, TaskId::root(block), codes, most_bytes))
+            .flat_map(|(block, codes)| parts(&runs, TaskId::root(block), codes, max_bytes))
             .collect();
-        let together_bytes = (query_memory(context)? / (TOGETHER_PART * threads)).min(MOST_TOGETHER_BYTES);
+        let together_bytes = (query_memory(context)? / (TOGETHER_PART * threads)).min(MAX_TOGETHER_BYTES);
         // A range of codes that is several tasks has far more for itself.
         let whole = tasks.iter().all(|part| part.runs == (0..runs.len()));
         let most = if whole { together_bytes } else { 0 };
         let together =
-            Together::if_even(tasks.len(), runs.bytes(), most, threads, |neighbours| match &tasks[neighbours] {
+            SharedReads::if_even(tasks.len(), runs.bytes(), most, threads, |neighbours| match &tasks[neighbours] {
                 [first, .., last] => runs.bytes_in(&(*first.codes.start()..=*last.codes.end())),
                 _ => 0,
             });
@@ -153,19 +153,19 @@ impl HashScheme {
 }
 
 /// One task, or several where it would give several blocks: of a key that many rows have all threads write some.
-fn parts(runs: &Runs, id: TaskId, codes: RangeInclusive<u64>, most_bytes: usize) -> Vec<Part> {
+fn parts(runs: &Runs, id: TaskId, codes: RangeInclusive<u64>, max_bytes: usize) -> Vec<HashTask> {
     // The bytes are an estimate: a task that hardly gives a second block stays one.
     let bytes = runs.bytes_in(&codes);
-    let parts = if bytes / 3 <= most_bytes / 2 { 1 } else { bytes.div_ceil(most_bytes).clamp(1, runs.len().max(1)) };
+    let parts = if bytes / 3 <= max_bytes / 2 { 1 } else { bytes.div_ceil(max_bytes).clamp(1, runs.len().max(1)) };
     let start = |part: usize| part * runs.len() / parts;
-    let part = |part| Part { id: id.child(part), codes: codes.clone(), runs: start(part)..start(part + 1) };
+    let part = |part| HashTask { id: id.child(part), codes: codes.clone(), runs: start(part)..start(part + 1) };
     (0..parts).map(part).collect()
 }
 
 impl Hashed {
     /// The rows of an output task: those with equal keys in the order of the input.
     fn rows_of(self: Arc<Self>, task: usize) -> Batches {
-        let Part { id, codes, runs } = self.tasks[task].clone();
+        let HashTask { id, codes, runs } = self.tasks[task].clone();
         let sorting = self.sorting.clone();
         let rows = match self.together.is_of_use() {
             false => self.runs.stream(runs, codes),

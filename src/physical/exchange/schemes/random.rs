@@ -18,8 +18,8 @@ use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::physical::exchange::buckets::{Batches, Buckets, MapInput};
 use crate::physical::exchange::cuts::equal_range;
-use crate::physical::exchange::ordered::{Ordered, RowOrder, Together};
-use crate::physical::exchange::router::Coding;
+use crate::physical::exchange::ordered::{Ordered, RowOrder, SharedReads};
+use crate::physical::exchange::router::KeyEncoding;
 use crate::physical::exchange::runs::Runs;
 use crate::physical::memory::query_memory;
 use crate::physical::tasks::TaskIdentity;
@@ -29,8 +29,8 @@ use crate::runtime::on_io_thread;
 const TASK_ROWS: usize = 8192;
 /// What is sorted at once has at least so many bytes, and at most: rows are copied in random order, which is slow where
 /// they are far apart.
-const LEAST_SORTED_BYTES: usize = 1 << 20;
-const MOST_SORTED_BYTES: usize = 64 << 20;
+const MIN_SORTED_BYTES: usize = 1 << 20;
+const MAX_SORTED_BYTES: usize = 64 << 20;
 
 /// All rows of a map side, how many tasks read them, and in how many buckets each.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ struct Shuffled {
     /// What a bucket has, about.
     sorted_bytes: usize,
     /// Tasks that are so small that several are one bucket.
-    together: Together,
+    together: SharedReads,
 }
 
 /// A uniform random permutation of all rows.
@@ -99,7 +99,7 @@ impl Buckets for Shuffled {
 async fn shuffle(input: &MapInput, seed: u64, num_blocks: Option<usize>) -> Result<Shuffled> {
     let MapInput { plan, context, stage, .. } = input;
     let options = BlockyardOptions::from_task(context);
-    let runs = Runs::collect(plan, context, stage, Coding::Random { seed }, None).await?;
+    let runs = Runs::collect(plan, context, stage, KeyEncoding::Random { seed }, None).await?;
     let (bytes, rows) = (runs.bytes, runs.rows);
     // Output tasks follow from the data alone: their ids give the randomness above. Powers of two keep the small
     // differences that the limit makes to the bytes (offsets of more or fewer pieces) from changing their number.
@@ -108,10 +108,10 @@ async fn shuffle(input: &MapInput, seed: u64, num_blocks: Option<usize>) -> Resu
     let num_tasks = num_blocks.unwrap_or_else(|| by_size.max(by_rows)).max(1);
     // What is sorted at once follows from the limit.
     let partitions = plan.output_partitioning().partition_count();
-    let sorted_bytes = (query_memory(context)? / (8 * partitions)).clamp(LEAST_SORTED_BYTES, MOST_SORTED_BYTES);
+    let sorted_bytes = (query_memory(context)? / (8 * partitions)).clamp(MIN_SORTED_BYTES, MAX_SORTED_BYTES);
     // A power of two as well: where the number of tasks is one, no piece then belongs to two buckets.
     let buckets_per_task = (bytes / num_tasks).div_ceil(sorted_bytes).next_power_of_two();
-    let together = Together::new(num_tasks, bytes, sorted_bytes / 2, partitions);
+    let together = SharedReads::new(num_tasks, bytes, sorted_bytes / 2, partitions);
     Ok(Shuffled { runs: Arc::new(runs), num_tasks, buckets_per_task, sorted_bytes, together })
 }
 
@@ -171,7 +171,7 @@ mod tests {
                 store,
                 owner,
             };
-            let together = Together::new(num_buckets, 0, 0, 1);
+            let together = SharedReads::new(num_buckets, 0, 0, 1);
             let runs = Arc::new(runs);
             let runs = Shuffled { runs, num_tasks: num_buckets, buckets_per_task: 1, sorted_bytes: 0, together };
             let mut next = 0u128;

@@ -11,7 +11,7 @@ use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 use super::Scheme;
 use crate::block::TaskId;
 use crate::physical::exchange::buckets::{Batches, Buckets, MapInput};
-use crate::physical::exchange::sorted::{self, Sorted};
+use crate::physical::exchange::sorted::{self, SortedRows};
 use crate::physical::tasks::TaskIdentity;
 
 /// Rows sorted, in blocks of neighbours.
@@ -70,7 +70,7 @@ impl Scheme for RangeScheme {
 }
 
 #[async_trait]
-impl Buckets for Sorted {
+impl Buckets for SortedRows {
     async fn read(self: Arc<Self>, index: usize) -> Result<Option<(TaskId, Batches)>> {
         Ok((index < self.num_tasks()).then(|| (TaskId::root(index), self.rows_of(index))))
     }

@@ -25,7 +25,7 @@ struct Candidates {
 
 /// How many tasks an operator has at most is a promise, which nothing overrides.
 fn may_start(op: &Op) -> bool {
-    !op.waiting.is_empty() && op.most_tasks().is_none_or(|most| op.open() < most)
+    !op.waiting.is_empty() && op.max_tasks().is_none_or(|most| op.open() < most)
 }
 
 fn asks(op: &Op) -> bool {
@@ -35,7 +35,7 @@ fn asks(op: &Op) -> bool {
 /// What an operator waits for of which nobody asks for anything that it could get.
 fn idle_wait(op: &Op) -> Wait {
     let waits_for_actors = op.pool.as_ref().is_some_and(|pool| pool.state.in_flight > op.open());
-    if waits_for_actors && op.most_tasks().is_some_and(|most| op.open() >= most) {
+    if waits_for_actors && op.max_tasks().is_some_and(|most| op.open() >= most) {
         Wait::Actors
     } else if op.open() > op.running + op.awaiting_input {
         // Tasks that neither run nor ask nor wait for their input wait until their blocks are taken.
@@ -127,7 +127,7 @@ impl Core {
         }?;
         op.started += usize::from(start);
         op.running += 1;
-        op.most_running = op.most_running.max(op.running);
+        op.max_running = op.max_running.max(op.running);
         let (query, needs) = (op.query, op.spec.needs.clone());
         self.used = self.used.plus(&needs);
         let grants = self.next_number();

@@ -21,7 +21,7 @@ pub(crate) struct OpStatus {
     /// Time in which policies held it back, whether or not it ran something meanwhile.
     pub(crate) held_back: BTreeMap<&'static str, Duration>,
     /// The most tasks that ran at once.
-    pub(crate) most_running: usize,
+    pub(crate) max_running: usize,
     /// For how long it has run nothing.
     pub(crate) idle: Duration,
     pub(crate) name: String,
@@ -89,7 +89,7 @@ impl Core {
                 query: op.query,
                 consumer: op.spec.consumer,
                 held_back,
-                most_running: op.most_running,
+                max_running: op.max_running,
                 idle: if op.running > 0 { Duration::ZERO } else { now.saturating_sub(op.idle_since) },
                 name: op.spec.name.clone(),
                 needs: op.spec.needs.clone(),

@@ -54,8 +54,8 @@ struct Stage {
     drops_one_in: u64,
     /// Of how many tasks one fails and begins again.
     fails_one_in: u64,
-    most_bytes: u64,
-    most_micros: u64,
+    max_bytes: u64,
+    max_micros: u64,
     feeds_all_to_all: bool,
     pool: Option<PoolSpec>,
     /// Time until an actor is ready.
@@ -73,8 +73,8 @@ impl Default for Stage {
             fan_out: 1,
             drops_one_in: u64::MAX,
             fails_one_in: u64::MAX,
-            most_bytes: 100,
-            most_micros: 100,
+            max_bytes: 100,
+            max_micros: 100,
             feeds_all_to_all: false,
             pool: None,
             build_micros: 0,
@@ -145,9 +145,9 @@ struct SimOp {
     asks: Option<Ticket>,
     queue: OutQueue<TaskId, SimBlock>,
     tasks: BTreeMap<TaskId, SimTask>,
-    most_open: usize,
+    max_open: usize,
     actors: PoolState,
-    most_actors: usize,
+    max_actors: usize,
     /// Whether it is going to look whether to shrink, and how often it has done so since its last task began.
     looks: bool,
     looked: usize,
@@ -238,9 +238,9 @@ impl World {
                 asks: None,
                 queue: OutQueue::new(plan.ordered),
                 tasks: BTreeMap::new(),
-                most_open: 0,
+                max_open: 0,
                 actors: PoolState::default(),
-                most_actors: 0,
+                max_actors: 0,
                 looks: false,
                 looked: 0,
             });
@@ -442,7 +442,7 @@ impl World {
         of.actors = state;
         if change > 0 {
             of.actors.pending += change as usize;
-            of.most_actors = of.most_actors.max(of.actors.size());
+            of.max_actors = of.max_actors.max(of.actors.size());
             let most = spec.max.unwrap_or(usize::MAX).max(spec.min);
             assert!(of.actors.size() <= most, "{} actors of at most {most}", of.actors.size());
             (0..change).for_each(|_| self.at(build_micros, Event::Built { query, op }));
@@ -515,7 +515,7 @@ impl World {
         let task = task.clone();
         match had {
             Some(Pause::HasInput(_)) => {
-                let micros = self.random.between(0, self.queries[query].ops[op].stage.most_micros);
+                let micros = self.random.between(0, self.queries[query].ops[op].stage.max_micros);
                 self.at(micros, Event::Step { query, op, task });
             }
             _ => self.give(query, op, &task, true),
@@ -553,7 +553,7 @@ impl World {
         };
         let blocks = (0..count).map(|part| {
             let (start, end) = (rows * part / count, rows * (part + 1) / count);
-            let bytes = self.random.between(1, stage.most_bytes);
+            let bytes = self.random.between(1, stage.max_bytes);
             SimBlock { first_row: first_row + start, rows: end - start, bytes }
         });
         let mut blocks: VecDeque<_> = blocks.collect();
@@ -569,7 +569,7 @@ impl World {
         let of = &mut self.queries[query].ops[op];
         of.queue.begin(task.clone());
         of.tasks.insert(task.clone(), SimTask { input, blocks, given: 0, fails, paused: None, is_urgent: false });
-        of.most_open = of.most_open.max(of.tasks.len());
+        of.max_open = of.max_open.max(of.tasks.len());
         of.looked = 0;
         if stage.pool.is_some() {
             assert!(of.tasks.len() <= of.actors.ready, "{} tasks of {} actors", of.tasks.len(), of.actors.ready);
@@ -577,7 +577,7 @@ impl World {
         if let Some(most) = stage.max_tasks {
             assert!(of.tasks.len() <= most, "{} tasks of at most {most}", of.tasks.len());
         }
-        let micros = self.random.between(0, stage.most_micros);
+        let micros = self.random.between(0, stage.max_micros);
         self.at(micros, Event::Step { query, op, task });
     }
 
@@ -587,12 +587,12 @@ impl World {
         }
         let now = self.time();
         let of = &mut self.queries[query].ops[op];
-        let most_micros = of.stage.most_micros;
+        let max_micros = of.stage.max_micros;
         let state = of.tasks.get_mut(task).unwrap();
         if state.fails {
             // It begins again, and makes once more what it has given, which nobody takes twice.
             state.fails = false;
-            let after = self.random.between(0, most_micros) * (1 + state.given as u64);
+            let after = self.random.between(0, max_micros) * (1 + state.given as u64);
             return self.at(after, Event::Step { query, op, task: task.clone() });
         }
         if self.awaits_input(query, op, task) {
@@ -633,7 +633,7 @@ impl World {
         state.given += 1;
         of.queue.push(task, block);
         self.core.produced(of.id, block.bytes, now);
-        let micros = self.random.between(0, of.stage.most_micros);
+        let micros = self.random.between(0, of.stage.max_micros);
         self.at(micros, Event::Step { query, op, task: task.clone() });
     }
 

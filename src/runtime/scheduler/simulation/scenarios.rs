@@ -16,14 +16,14 @@ use crate::config::BlockyardOptions;
 fn random_plan(random: &mut Random, total: &Resources) -> Plan {
     let mut stages: Vec<Stage> = Vec::new();
     let sources = random.between(1, 2) as usize;
-    let most_bytes = random.between(1, 400);
+    let max_bytes = random.between(1, 400);
     for _ in 0..sources {
         stages.push(Stage {
             tasks: random.between(0, 8) as usize,
             fan_out: random.between(1, 3),
             needs: cpus([0, 250, 500, 1000][random.below(4) as usize]),
-            most_bytes: random.between(1, most_bytes),
-            most_micros: random.between(0, 100),
+            max_bytes: random.between(1, max_bytes),
+            max_micros: random.between(0, 100),
             ..Stage::default()
         });
     }
@@ -67,8 +67,8 @@ fn random_plan(random: &mut Random, total: &Resources) -> Plan {
             fan_out: if random.one_in(8) { 20 } else { random.between(1, 2) },
             drops_one_in: if random.one_in(4) { 2 } else { u64::MAX },
             fails_one_in: if random.one_in(4) { 3 } else { u64::MAX },
-            most_bytes: random.between(1, most_bytes),
-            most_micros: if random.one_in(5) { 5000 } else { random.between(0, 100) },
+            max_bytes: random.between(1, max_bytes),
+            max_micros: if random.one_in(5) { 5000 } else { random.between(0, 100) },
             pool: random.one_in(3).then(|| {
                 let min = random.below(3) as usize;
                 let max = random.one_in(2).then(|| min.max(1) + random.below(5) as usize);
@@ -211,7 +211,7 @@ fn source(tasks: usize) -> Stage {
 fn tasks_that_ask_for_more_memory_than_there_is_run_one_by_one() {
     let needs = Resources { memory: 1 << 40, ..cpus(1000) };
     let world = run(1, machine(4000, 1000), vec![chain(vec![source(200), Stage { needs, ..Stage::default() }])]);
-    assert_eq!(world.queries[0].ops[1].most_open, 1);
+    assert_eq!(world.queries[0].ops[1].max_open, 1);
 }
 
 /// A pool follows the backlog within seconds, and is not larger than the slowest stage can use.
@@ -219,12 +219,12 @@ fn tasks_that_ask_for_more_memory_than_there_is_run_one_by_one() {
 fn a_pool_grows_with_the_backlog() {
     let pool = |min, max| Some(PoolSpec { min, max: Some(max), max_tasks_in_flight: 2 });
     let few = Resources { milli_cpus: 100, ..Resources::default() };
-    let slow = Stage { pool: pool(1, 8), needs: few.clone(), most_micros: 1_000_000, ..Stage::default() };
-    let fast = Stage { pool: pool(0, 8), needs: few, most_micros: 100, ..Stage::default() };
+    let slow = Stage { pool: pool(1, 8), needs: few.clone(), max_micros: 1_000_000, ..Stage::default() };
+    let fast = Stage { pool: pool(0, 8), needs: few, max_micros: 100, ..Stage::default() };
     let world = run(1, machine(4000, 100_000), vec![chain(vec![source(200), slow, fast])]);
     let ops = &world.queries[0].ops;
-    assert_eq!((ops[1].most_open, ops[1].most_actors), (8, 8));
-    assert!(ops[2].most_actors < 8, "{} actors", ops[2].most_actors);
+    assert_eq!((ops[1].max_open, ops[1].max_actors), (8, 8));
+    assert!(ops[2].max_actors < 8, "{} actors", ops[2].max_actors);
     // A task takes a second on average, one half before it gives its block and one after.
     assert!(world.queries[0].ended_at < 200 * 1_000_000 / 8 * 11 / 10, "{} us", world.queries[0].ended_at);
 }
@@ -232,8 +232,8 @@ fn a_pool_grows_with_the_backlog() {
 /// Stages that wait for their input leave their processors to it, whatever is reserved for them.
 #[test]
 fn processors_are_not_kept_for_stages_that_have_nothing_to_do() {
-    let read = Stage { needs: cpus(500), most_micros: 10_000, ..source(200) };
-    let quick = Stage { most_micros: 10, ..Stage::default() };
+    let read = Stage { needs: cpus(500), max_micros: 10_000, ..source(200) };
+    let quick = Stage { max_micros: 10, ..Stage::default() };
     let stages = std::iter::once(read).chain(vec![quick; 5]).collect();
     let world = run(1, machine(2000, 100_000), vec![chain(stages)]);
     // A task takes ten milliseconds on average, one half before it gives its block and one after; four run at once.
@@ -244,7 +244,7 @@ fn processors_are_not_kept_for_stages_that_have_nothing_to_do() {
 /// Ray #64601: the store is full, CPUs are idle, and nothing moves.
 #[test]
 fn a_store_of_less_than_one_block_is_no_reason_to_stop() {
-    let many = Stage { fan_out: 10, most_bytes: 1000, ..source(20) };
+    let many = Stage { fan_out: 10, max_bytes: 1000, ..source(20) };
     run(1, machine(4000, 1), vec![chain(vec![many, Stage::default(), Stage { fan_out: 10, ..Stage::default() }])]);
 }
 
@@ -252,7 +252,7 @@ fn a_store_of_less_than_one_block_is_no_reason_to_stop() {
 #[test]
 fn a_gpu_stage_gets_its_turn() {
     let needs = Resources { milli_gpus: 1000, milli_cpus: 4000, ..Resources::default() };
-    let gpu = Stage { needs, most_micros: 1000, ..Stage::default() };
+    let gpu = Stage { needs, max_micros: 1000, ..Stage::default() };
     let total = Resources { milli_gpus: 1000, ..machine(4000, 500) };
     run(1, total, vec![chain(vec![Stage { fan_out: 10, ..source(50) }, Stage::default(), gpu])]);
 }

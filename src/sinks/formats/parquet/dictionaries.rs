@@ -32,7 +32,7 @@ pub(super) fn of_rows(
     if options.global.dictionary_enabled == Some(false) || rows == 0 {
         return Ok(options);
     }
-    let most_bytes = options.global.dictionary_page_size_limit.min(DICTIONARY_BYTES);
+    let max_bytes = options.global.dictionary_page_size_limit.min(DICTIONARY_BYTES);
     let group_rows = file_rows.min(options.global.max_row_group_size);
     let places = places(batches, rows);
     for (index, field) in batches[0].schema().fields().iter().enumerate() {
@@ -45,7 +45,7 @@ pub(super) fn of_rows(
         let sample = interleave(&columns, &places)?;
         let different = different_values(&sample)?;
         let value_bytes = sample.get_array_memory_size() / sample.len().max(1);
-        if different > group_rows / 2 || different.saturating_mul(value_bytes) > most_bytes {
+        if different > group_rows / 2 || different.saturating_mul(value_bytes) > max_bytes {
             options.column_specific_options.entry(field.name().clone()).or_default().dictionary_enabled = Some(false);
         }
     }

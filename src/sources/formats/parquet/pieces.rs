@@ -42,22 +42,22 @@ pub(super) struct RowGroupPieces {
 
 impl RowGroupPieces {
     /// The pieces of row group number `group`, of which columns `wanted` are read, so that each holds about
-    /// `most_bytes`. `None` where it is less as a whole, or where the file does not say where its pages are. Besides,
+    /// `max_bytes`. `None` where it is less as a whole, or where the file does not say where its pages are. Besides,
     /// the bytes that a piece holds.
     pub(super) fn new<'a>(
         footer: &ParquetMetaData,
         group: usize,
         wanted: impl Iterator<Item = &'a ColumnChunkMetaData> + Clone,
         held_bytes: usize,
-        most_bytes: usize,
+        max_bytes: usize,
     ) -> Option<(Self, usize)> {
-        if held_bytes <= most_bytes || wanted.clone().any(|column| column.offset_index_offset().is_none()) {
+        if held_bytes <= max_bytes || wanted.clone().any(|column| column.offset_index_offset().is_none()) {
             return None;
         }
         let compressed = |column: &ColumnChunkMetaData| column.compressed_size().max(0) as usize;
         let rows = footer.row_group(group).num_rows().max(0) as usize;
         let pages = wanted.clone().map(compressed).max()?.div_ceil(PAGE_BYTES);
-        let number = held_bytes.div_ceil(most_bytes.max(1)).min(pages).min(rows);
+        let number = held_bytes.div_ceil(max_bytes.max(1)).min(pages).min(rows);
         // The page in which a piece begins belongs to the one before it, too. What a page takes when it is decoded is
         // as ever.
         let scratch = held_bytes.saturating_sub(wanted.clone().map(compressed).sum());

@@ -49,8 +49,8 @@ impl RowGroups {
     }
 
     /// The row groups of file number `file`, which has `size` bytes, for a scan of these columns, of which a task
-    /// should not hold more than `most_bytes` at once.
-    pub(super) fn of(file: usize, size: u64, footer: &ParquetMetaData, columns: &[&str], most_bytes: usize) -> Self {
+    /// should not hold more than `max_bytes` at once.
+    pub(super) fn of(file: usize, size: u64, footer: &ParquetMetaData, columns: &[&str], max_bytes: usize) -> Self {
         let mut found = Self { rows: footer.file_metadata().num_rows() as usize, ..Default::default() };
         let (mut begin, mut first_row) = (0, 0);
         for (index, group) in footer.row_groups().iter().enumerate() {
@@ -59,7 +59,7 @@ impl RowGroups {
             let wanted = || group.columns().iter().filter(|column| is_among(column, columns));
             // The reader fetches all chunks of a row group before it decodes the first page.
             let whole_bytes = wanted().map(held_bytes).sum();
-            let (pieces, held_bytes) = match RowGroupPieces::new(footer, index, wanted(), whole_bytes, most_bytes) {
+            let (pieces, held_bytes) = match RowGroupPieces::new(footer, index, wanted(), whole_bytes, max_bytes) {
                 Some((pieces, of_piece)) => (Some(Arc::new(pieces) as Arc<dyn Pieces>), of_piece),
                 None => (None, whole_bytes),
             };

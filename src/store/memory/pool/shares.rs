@@ -10,11 +10,11 @@ use datafusion::execution::memory_pool::MemoryConsumer;
 /// A consumer that can spill always gets this much, when the budget has it: one batch must fit or nothing can start.
 pub(super) const SPILLABLE_FLOOR: usize = 1 << 20;
 /// A merge may always have this part of the memory of operators. No more is set aside for it before a sort begins.
-pub(crate) const LEAST_MERGE_PART: usize = 16;
+pub(crate) const MIN_MERGE_PART: usize = 16;
 /// How often the groups of an aggregate are there again while its table doubles, or is sorted to be spilled.
 pub(super) const COPIES_OF_GROUPS: usize = 2;
 /// What a merge takes for each byte of the rows when its keys are as large as they.
-pub(crate) const LEAST_MERGE_FACTOR: usize = 2;
+pub(crate) const MIN_MERGE_FACTOR: usize = 2;
 /// What repartitions may have together, as a part of the memory of operators: they hold batches for partitions that are
 /// busy. Beyond that they spill.
 const QUEUE_PART: usize = 4;
@@ -28,11 +28,11 @@ pub(super) const BUILD: &str = "HashJoinInput";
 /// The consumers of all queries.
 #[derive(Debug, Default)]
 pub(super) struct Consumers {
-    pub(super) by_id: HashMap<usize, Registered>,
+    pub(super) by_id: HashMap<usize, Consumer>,
 }
 
 #[derive(Debug)]
-pub(super) struct Registered {
+pub(super) struct Consumer {
     pub(super) kind: Kind,
     pub(super) holder: Holder,
     /// Bytes that a merge takes for each byte of the rows: those of the batch and of its keys.
@@ -150,7 +150,7 @@ impl Consumers {
             partial: 0,
             sorter: 0,
             sorter_peak: 0,
-            merge_factor: asking.map_or(LEAST_MERGE_FACTOR, |asking| asking.merge_factor),
+            merge_factor: asking.map_or(MIN_MERGE_FACTOR, |asking| asking.merge_factor),
         };
         let merged = match (holds.kind, asking) {
             (Kind::Merge, Some(asking)) => {
@@ -158,7 +158,7 @@ impl Consumers {
             }
             _ => None,
         };
-        for Registered { kind, holder, folded, .. } in
+        for Consumer { kind, holder, folded, .. } in
             self.by_id.values().filter(|other| other.holder.query == holds.query)
         {
             holds.bytes += holder.bytes;
@@ -192,14 +192,14 @@ impl Consumers {
     }
 
     pub(super) fn add(&mut self, consumer: &MemoryConsumer, bytes: usize) {
-        if let Some(Registered { holder, .. }) = self.by_id.get_mut(&consumer.id()) {
+        if let Some(Consumer { holder, .. }) = self.by_id.get_mut(&consumer.id()) {
             holder.bytes += bytes;
             holder.peak_bytes = holder.peak_bytes.max(holder.bytes);
         }
     }
 
     pub(super) fn remove(&mut self, consumer: &MemoryConsumer, bytes: usize) {
-        if let Some(Registered { holder, .. }) = self.by_id.get_mut(&consumer.id()) {
+        if let Some(Consumer { holder, .. }) = self.by_id.get_mut(&consumer.id()) {
             holder.bytes -= bytes;
         }
     }
@@ -260,6 +260,6 @@ impl Holds {
     /// cannot do with less.
     pub(super) fn fair_merge(&self, most: usize) -> usize {
         let share = most / self.sharing.max(self.merging).max(1) / 4 * 3;
-        share.max(most / LEAST_MERGE_PART).max(SPILLABLE_FLOOR)
+        share.max(most / MIN_MERGE_PART).max(SPILLABLE_FLOOR)
     }
 }
