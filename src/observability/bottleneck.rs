@@ -5,7 +5,7 @@ use std::time::Duration;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::functions::Workers;
-use crate::physical::{MapSide, PlanExt, TaskPlan, as_task_plan, stages_below, write_time};
+use crate::physical::{MapSide, PlanExt, StageMetrics, TaskPlan, as_task_plan, stages_below, write_time};
 use crate::runtime::Wait;
 use crate::store::Owner;
 
@@ -150,7 +150,7 @@ fn add(plan: &dyn ExecutionPlan, work: &mut Work) {
     }
     if let Some(MapSide { name, stage, .. }) = as_task_plan(plan).and_then(TaskPlan::map_side) {
         work.add_owner(stage.owner());
-        push(name, stage.tasks().iter().map(|t| (t.wall, t.cpu)), None, plan, work);
+        push(name, times_of(stage), None, plan, work);
     }
     match as_task_plan(plan) {
         Some(stage) => add_stage(plan, stage, work),
@@ -159,7 +159,7 @@ fn add(plan: &dyn ExecutionPlan, work: &mut Work) {
             let cpu = metrics.as_ref().and_then(|metrics| metrics.elapsed_compute()).unwrap_or(0) as u64;
             let cpu = Duration::from_nanos(cpu);
             let wall = metrics.as_ref().and_then(write_time).unwrap_or(cpu);
-            push(plan.name().trim_end_matches("Exec").to_owned(), [(wall, cpu)].into_iter(), None, plan, work);
+            push(plan.name().trim_end_matches("Exec").to_owned(), (wall, cpu), None, plan, work);
         }
     }
 }
@@ -174,7 +174,6 @@ fn add_stage(plan: &dyn ExecutionPlan, stage: &dyn TaskPlan, work: &mut Work) {
     if !stage.works() {
         return;
     }
-    let tasks = stage.stage().tasks();
     let schedule = stage.stage().schedule();
     if let Some(schedule) = &schedule
         && schedule.consumer.is_none()
@@ -190,17 +189,22 @@ fn add_stage(plan: &dyn ExecutionPlan, stage: &dyn TaskPlan, work: &mut Work) {
         };
         (most.max(1), schedule.ran)
     });
-    push(stage.stage_name(), tasks.iter().map(|t| (t.wall, t.cpu)), concurrency, plan, work);
+    push(stage.stage_name(), times_of(stage.stage()), concurrency, plan, work);
+}
+
+/// For how long the tasks of a stage ran, and were on a CPU.
+fn times_of(stage: &StageMetrics) -> (Duration, Duration) {
+    let ended = stage.ended();
+    (ended.sum().wall, ended.sum().cpu)
 }
 
 fn push(
     name: String,
-    times: impl Iterator<Item = (Duration, Duration)>,
+    (wall, cpu): (Duration, Duration),
     concurrency: Option<(usize, Duration)>,
     plan: &dyn ExecutionPlan,
     work: &mut Work,
 ) {
-    let (wall, cpu) = times.fold((Duration::ZERO, Duration::ZERO), |sum, time| (sum.0 + time.0, sum.1 + time.1));
     let is_function = name.contains("Map") && as_task_plan(plan).is_some_and(|stage| stage.compute().is_some());
     work.operators.push(Operator { name, wall, cpu, concurrency, is_read: is_read(plan), is_function });
 }

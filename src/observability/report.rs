@@ -18,7 +18,7 @@ use datafusion::physical_plan::metrics::MetricValue;
 use super::Execution;
 use super::bottleneck::bottleneck;
 use crate::config::ByteSize;
-use crate::physical::{FailureLog, MapSide, StageMetrics, TaskRecord, as_task_plan, stages_below};
+use crate::physical::{FailureLog, MapSide, Spread, StageMetrics, TaskHistory, TaskRecord, as_task_plan, stages_below};
 use crate::store::Owner;
 
 /// The report of an execution, up to now.
@@ -68,7 +68,7 @@ pub(super) fn stages(execution: &Execution) -> Vec<(String, StageMetrics)> {
 
 /// Tasks of all stages that ended.
 pub(super) fn finished_tasks(execution: &Execution) -> usize {
-    stages(execution).iter().map(|(_, stage)| stage.tasks().len()).sum()
+    stages(execution).iter().map(|(_, stage)| stage.num_ended()).sum()
 }
 
 /// One line on how an execution stands.
@@ -82,8 +82,8 @@ pub(super) fn status(execution: &Execution) -> String {
     let memory = format!("memory {} of {}", ByteSize(execution.used_bytes()), ByteSize(execution.limit_bytes()));
     match last {
         Some((name, tasks)) => {
-            let rows: usize = tasks.iter().map(|t| t.output.num_rows).sum();
-            format!("{name}: {} tasks done, {rows} rows; {memory}", tasks.len())
+            let rows = tasks.sum().output.num_rows;
+            format!("{name}: {} tasks done, {rows} rows; {memory}", tasks.count())
         }
         None => memory,
     }
@@ -91,7 +91,7 @@ pub(super) fn status(execution: &Execution) -> String {
 
 /// A stage of ours, or an operator of DataFusion between stages.
 enum Entry<'a> {
-    Stage { name: String, tasks: Vec<TaskRecord>, owner: &'a Owner, metrics: StageMetrics },
+    Stage { name: String, tasks: TaskHistory, owner: &'a Owner, metrics: StageMetrics },
     Operator { name: String, rows: Option<usize>, time: Duration, spilled: usize },
 }
 
@@ -111,7 +111,7 @@ fn collect<'a>(plan: &'a dyn ExecutionPlan, entries: &mut Vec<Entry<'a>>) {
 fn add_map_side<'a>(map_side: MapSide<'a>, entries: &mut Vec<Entry<'a>>) {
     let mut stage: &StageMetrics = map_side.stage;
     if let Some(input) = as_task_plan(map_side.input.as_ref()).filter(|_| map_side.is_fused)
-        && stage.tasks().is_empty()
+        && stage.num_ended() == 0
     {
         stage = input.stage();
         if matches!(entries.last(), Some(Entry::Stage { .. })) {
@@ -122,8 +122,8 @@ fn add_map_side<'a>(map_side: MapSide<'a>, entries: &mut Vec<Entry<'a>>) {
 }
 
 fn add_stage<'a>(name: String, stage: &'a StageMetrics, owner: &'a Owner, entries: &mut Vec<Entry<'a>>) {
-    let tasks = stage.tasks();
-    if !tasks.is_empty() || owner.put_blocks() > 0 || !stage.running().is_empty() {
+    let tasks = stage.ended();
+    if tasks.count() > 0 || owner.put_blocks() > 0 || !stage.running().is_empty() {
         entries.push(Entry::Stage { name, tasks, owner, metrics: stage.clone() });
     }
 }
@@ -165,23 +165,25 @@ impl Entry<'_> {
                 writeln!(text)
             }
             Self::Stage { name, tasks, owner, metrics } => {
-                let wall: Duration = tasks.iter().map(|t| t.wall).sum();
                 // Blocks are formed only where a stage ends; else every task counts as one.
-                let blocks = tasks.len().max(owner.put_blocks());
-                writeln!(text, "Stage {number} {name}: {blocks}/{blocks} blocks executed in {}", seconds(wall))?;
-                writeln!(text, "* Tasks: {}", tasks.len())?;
-                if !tasks.is_empty() {
-                    let walls: Vec<f64> = tasks.iter().map(|t| t.wall.as_secs_f64()).collect();
-                    let cpus: Vec<f64> = tasks.iter().map(|t| t.cpu.as_secs_f64()).collect();
-                    let rows: Vec<f64> = tasks.iter().map(|t| t.output.num_rows as f64).collect();
-                    let bytes: Vec<f64> = tasks.iter().map(|t| t.output.size_bytes as f64).collect();
+                let blocks = tasks.count().max(owner.put_blocks());
+                writeln!(
+                    text,
+                    "Stage {number} {name}: {blocks}/{blocks} blocks executed in {}",
+                    seconds(tasks.sum().wall)
+                )?;
+                writeln!(text, "* Tasks: {}", tasks.count())?;
+                if tasks.count() > 0 {
+                    let (walls, cpus) = (tasks.spread(|t| t.wall.as_secs_f64()), tasks.spread(|t| t.cpu.as_secs_f64()));
+                    let rows = tasks.spread(|t| t.output.num_rows as f64);
+                    let bytes = tasks.spread(|t| t.output.size_bytes as f64);
                     let time = |s: f64| seconds(Duration::from_secs_f64(s));
                     let size = |b: f64| ByteSize(b as usize).to_string();
-                    let unit = if blocks == tasks.len() { "block" } else { "task" };
-                    writeln!(text, "* Wall time: {}", spread(&walls, time))?;
-                    writeln!(text, "* CPU time: {}", spread(&cpus, time))?;
-                    writeln!(text, "* Output num rows per {unit}: {}", spread(&rows, |n| format!("{n:.0}")))?;
-                    writeln!(text, "* Output size per {unit}: {}", spread(&bytes, size))?;
+                    let unit = if blocks == tasks.count() { "block" } else { "task" };
+                    writeln!(text, "* Wall time: {}", shown(walls, time))?;
+                    writeln!(text, "* CPU time: {}", shown(cpus, time))?;
+                    writeln!(text, "* Output num rows per {unit}: {}", shown(rows, |n| format!("{n:.0}")))?;
+                    writeln!(text, "* Output size per {unit}: {}", shown(bytes, size))?;
                 }
                 write_times(tasks, owner, text)?;
                 write_schedule(metrics, text)?;
@@ -204,15 +206,15 @@ impl Entry<'_> {
 }
 
 /// What the time of the tasks went to, as far as that is a tenth of a millisecond.
-fn write_times(tasks: &[TaskRecord], owner: &Owner, text: &mut String) -> std::fmt::Result {
-    let sum = |of: fn(&TaskRecord) -> Duration| tasks.iter().map(of).sum::<Duration>();
-    let (wall, waited, memory) = (sum(|t| t.wall), sum(|t| t.waited), owner.memory_wait());
+fn write_times(tasks: &TaskHistory, owner: &Owner, text: &mut String) -> std::fmt::Result {
+    let TaskRecord { wall, waited, unasked, .. } = *tasks.sum();
+    let memory = owner.memory_wait();
     let classes = [
         ("waiting for input or IO", waited),
         ("waiting for memory", memory),
         ("spilling", owner.spill_time()),
         ("restoring", owner.restore_time()),
-        ("not asked for more", sum(|t| t.unasked)),
+        ("not asked for more", unasked),
     ];
     write!(text, "* Time: running {}", seconds(wall.saturating_sub(waited)))?;
     let classes = classes.iter().filter(|(_, time)| time.as_micros() >= 100);
@@ -267,11 +269,8 @@ fn write_failures(failures: &FailureLog, text: &mut String) -> std::fmt::Result 
     }
 }
 
-fn spread(values: &[f64], show: impl Fn(f64) -> String) -> String {
-    let total: f64 = values.iter().sum();
-    let min = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let max = values.iter().copied().fold(0.0, f64::max);
-    let mean = total / values.len() as f64;
+fn shown(spread: Spread, show: impl Fn(f64) -> String) -> String {
+    let Spread { min, max, mean, total } = spread;
     format!("{} min, {} max, {} mean, {} total", show(min), show(max), show(mean), show(total))
 }
 

@@ -10,7 +10,7 @@ use crate::block::TaskId;
 use crate::observability::report::stages;
 use crate::physical::TaskRecord;
 
-/// Tasks of the queries that run now, ended ones too.
+/// Tasks of the queries that run now, and the last that ended.
 pub(super) struct Tasks;
 
 pub(super) struct Row {
@@ -31,7 +31,7 @@ impl Row {
 
 impl Table for Tasks {
     const NAME: &'static str = "tasks";
-    const ABOUT: &'static str = "Tasks of the queries that run now, ended ones too.";
+    const ABOUT: &'static str = "Tasks of the queries that run now, and the last 1,000 of each stage that ended.";
     type Row = Row;
 
     fn rows(sources: &Sources, _context: &TaskContext) -> Vec<Row> {
@@ -43,7 +43,7 @@ impl Table for Tasks {
                     let (task, record) = (Some(task), TaskRecord::default());
                     rows.push(Row { query, operator: name(), task, wall: since.elapsed(), record });
                 }
-                for record in stage.tasks() {
+                for record in stage.ended().last().copied() {
                     rows.push(Row { query, operator: name(), task: None, wall: record.wall, record });
                 }
             }

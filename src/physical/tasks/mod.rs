@@ -4,6 +4,7 @@ mod conservation;
 mod cpu_meter;
 mod executions;
 mod failures;
+mod history;
 mod read_block;
 mod stage;
 mod steady;
@@ -14,8 +15,9 @@ pub(crate) use conservation::faults;
 pub(crate) use conservation::{Output, RowBalance, check_rows};
 pub(crate) use executions::{Executions, RunState};
 pub(crate) use failures::{FailureLog, Retries, StageRows, StepRows, is_of_data, pause};
+pub(crate) use history::{Spread, TaskHistory, TaskRecord};
 pub(crate) use read_block::{block_batches, block_rows};
-pub(crate) use stage::{StageMetrics, TaskRecord};
+pub(crate) use stage::StageMetrics;
 pub(crate) use steady::{has_steady_tasks, is_one_task, steady_parts};
 pub(crate) use task::{
     BlockStream, MapSide, Preparation, Task, TaskIdentity, TaskInput, TaskPlan, TaskStream, all_tasks, as_task_plan,

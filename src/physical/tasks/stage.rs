@@ -17,25 +17,11 @@ use parking_lot::Mutex;
 
 use super::cpu_meter::CpuMeter;
 use super::failures::FailureLog;
+use super::history::{TaskHistory, TaskRecord};
 use super::task::Task;
 use crate::block::{BlockMetadata, TaskId};
 use crate::runtime::OpStatus;
 use crate::store::Owner;
-
-/// One finished task.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct TaskRecord {
-    /// Time in the task, with its waits for input and IO but not for its consumer.
-    pub(crate) wall: Duration,
-    /// The part of it in which it waited: for its input, for IO, or for a function that is asynchronous.
-    pub(crate) waited: Duration,
-    /// Time in which nobody asked it for more.
-    pub(crate) unasked: Duration,
-    /// CPU time of the thread while in the task.
-    pub(crate) cpu: Duration,
-    /// Rows and bytes that it emitted.
-    pub(crate) output: BlockMetadata,
-}
 
 /// Metrics of one stage. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -43,7 +29,7 @@ pub(crate) struct StageMetrics {
     set: ExecutionPlanMetricsSet,
     /// Rows and time of all tasks together: there may be a million of them.
     counts: Arc<OnceLock<(Count, Time)>>,
-    tasks: Arc<Mutex<Vec<TaskRecord>>>,
+    tasks: Arc<Mutex<TaskHistory>>,
     owner: Arc<Owner>,
     failures: Arc<FailureLog>,
     schedule: Arc<Mutex<Option<OpStatus>>>,
@@ -76,9 +62,14 @@ impl StageMetrics {
         self.counts.get().map_or(0, |(rows, _)| rows.value())
     }
 
-    /// Records of the tasks that ended.
-    pub(crate) fn tasks(&self) -> Vec<TaskRecord> {
+    /// The tasks that ended.
+    pub(crate) fn ended(&self) -> TaskHistory {
         self.tasks.lock().clone()
+    }
+
+    /// How many tasks ended.
+    pub(crate) fn num_ended(&self) -> usize {
+        self.tasks.lock().count()
     }
 
     /// Who the stage is to the store, with what it moved in and out.
@@ -115,7 +106,7 @@ impl StageMetrics {
             let value = MetricValue::Count { name: name.into(), count };
             set.push(Arc::new(Metric::new_with_labels(value, None, Vec::<Label>::new())));
         };
-        add("tasks", self.tasks.lock().len());
+        add("tasks", self.num_ended());
         if let Some(schedule) = self.schedule() {
             add("ran_ms", schedule.ran.as_millis() as usize);
             let waited: Duration = schedule.waited.values().sum();
