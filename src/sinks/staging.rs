@@ -2,20 +2,23 @@
 //!
 //! A reader never sees part of a file, and sees none of the files before all of them are written. Renaming many files
 //! is not atomic: a process that is killed in that moment leaves some of them, and those that an overwrite replaces in
-//! a
-//! `.blockyard-*-old` directory, which nobody removes. What a killed process had staged stays in a `.blockyard-*`
-//! directory: the next write to the same place removes it, or the next session with the same spill directory. Readers
-//! ignore both.
+//! a `.blockyard-*-old` directory, which nobody removes. Writes to one local directory are committed one after the
+//! other. What a killed process had staged stays in a `.blockyard-*` directory: the next write to the same place
+//! removes it, or the next session with the same spill directory. Readers ignore both.
 
 use std::collections::HashMap;
+use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
 use datafusion::datasource::listing::ListingTableUrl;
 use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use tokio::time::sleep;
 
 use super::SaveMode;
 use crate::block::TaskId;
@@ -25,6 +28,8 @@ use crate::disk::{LockedDirectory, WriteSpeeds, was_left_or_begun_long_ago};
 const PREFIX: &str = ".blockyard-";
 /// How those of old files end.
 const SET_ASIDE: &str = "-old";
+/// How often it is looked whether another write has been committed.
+const LOOK: Duration = Duration::from_millis(5);
 /// Files that an error names.
 const NAMED: usize = 3;
 
@@ -149,12 +154,18 @@ impl Staging {
     /// Makes the staged files visible, numbered in the order of their ids in each directory.
     pub(crate) async fn commit(&self, mut files: Vec<Staged>) -> Result<()> {
         files.sort_by(|a, b| a.id.cmp(&b.id));
-        let old: Vec<&Path> = match self.target.mode {
-            _ if self.target.single_file => Vec::new(),
-            SaveMode::Overwrite => self.existing.iter().filter(|path| self.is_ours(path)).collect(),
-            SaveMode::OverwriteAll => self.existing.iter().collect(),
-            _ => Vec::new(),
+        // Of those who overwrite a place at once, the last one stays.
+        let _alone = self.alone().await?;
+        let replaces = [SaveMode::Overwrite, SaveMode::OverwriteAll].contains(&self.target.mode);
+        let existing = match replaces && !self.target.single_file {
+            true => visible_files(self.store.as_ref(), &self.directory).await?,
+            false => Vec::new(),
         };
+        if self.target.mode == SaveMode::Overwrite {
+            check_no_strangers(&self.target, &existing)?;
+        }
+        let is_old = |path: &&Path| self.target.mode == SaveMode::OverwriteAll || self.is_ours(path);
+        let old: Vec<&Path> = existing.iter().filter(is_old).collect();
         let mut moved = Vec::new();
         let mut published = Vec::new();
         if let Err(e) = self.replace(&old, files, &mut moved, &mut published).await {
@@ -170,6 +181,24 @@ impl Staging {
             self.store.delete(path).await?;
         }
         Ok(())
+    }
+
+    /// Waits until nobody else commits to the same directory, as far as it is a local one. Dropping it lets others go
+    /// on.
+    async fn alone(&self) -> Result<Option<File>> {
+        if self.local.is_none() || !cfg!(unix) {
+            return Ok(None);
+        }
+        let directory = File::open(format!("/{}", self.directory))?;
+        loop {
+            match directory.try_lock() {
+                Ok(()) => return Ok(Some(directory)),
+                Err(TryLockError::WouldBlock) => sleep(LOOK).await,
+                // Some file systems have no locks.
+                Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => return Ok(None),
+                Err(TryLockError::Error(e)) => return Err(e.into()),
+            }
+        }
     }
 
     /// Sets old files aside and puts the new ones in place, noting each step so that it can be undone.

@@ -1,6 +1,8 @@
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
+use blockyard::functions::from_async;
 use blockyard::prelude::*;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::physical_plan::collect;
@@ -172,4 +174,43 @@ async fn a_write_removes_what_a_dead_one_left_and_nothing_else() {
     write(&context, 3, &below(&directory, "f.parquet")).await;
     assert_eq!(entries(directory.path()), &expected[1..]);
     assert_eq!(files(directory.path()), ["f.parquet"]);
+}
+
+/// Both have looked at the place before either of them writes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_overwrites_at_once_one_stays_as_a_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    context().range_in_blocks(70, 7).unwrap().write_parquet(path).await.unwrap();
+    for round in 0..10 {
+        let both = Arc::new(tokio::sync::Barrier::new(2));
+        let write = async |blocks: usize, sign: i64| {
+            let meet = Arc::clone(&both);
+            let wait = from_async("wait", move |batch| {
+                let meet = Arc::clone(&meet);
+                async move {
+                    meet.wait().await;
+                    Ok(batch)
+                }
+            });
+            let context = context();
+            let met = context.range_in_blocks(1, 1)?.map_batches_with(
+                wait,
+                MapOptions { schema: Some(context.range(1)?.schema()), ..Default::default() },
+            )?;
+            let rows = met.union(&context.range_in_blocks(10 * blocks as u64, blocks)?)?;
+            let rows = rows.with_column("id", col("id") * lit(sign))?;
+            let overwrite = WriteOptions { mode: Some(SaveMode::Overwrite), ..Default::default() };
+            rows.write_parquet_with(path, overwrite).await
+        };
+        let (few, many) = tokio::join!(write(3, 1), write(9, -1));
+        assert_eq!((few.unwrap(), many.unwrap()), (31, 91), "round {round}");
+        let mut ids = ints(&context().read_parquet(path).await.unwrap().take_all().await.unwrap(), "id");
+        ids.sort_unstable();
+        let sum: i64 = ids.iter().sum();
+        assert!([(31, 435), (91, -4005)].contains(&(ids.len(), sum)), "round {round}: {} rows, {sum}", ids.len());
+    }
+    assert!(
+        std::fs::read_dir(path).unwrap().all(|entry| !entry.unwrap().file_name().to_string_lossy().starts_with('.'))
+    );
 }
