@@ -2,7 +2,7 @@
 //! whatever ships plans to other processes can be another.
 //!
 //! A node or a source carries its call beside its code: an options struct, made by [`arguments!`](crate::arguments),
-//! and a [`TableFunction`](crate::call::TableFunction) that plans it and finds it again in a plan. The Dataset API
+//! and a [`TableFunction`] that plans it and finds it again in a plan. The Dataset API
 //! takes the same struct, so SQL and Rust cannot part.
 //!
 //! ```text

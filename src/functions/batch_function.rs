@@ -286,7 +286,8 @@ impl BatchFunction for Declared {
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> datafusion::error::Result<()> {
-/// use blockyard::{from_async, prelude::*};
+/// use blockyard::functions::from_async;
+/// use blockyard::prelude::*;
 ///
 /// let context = DataContext::new()?;
 /// let ask = from_async("ask", |batch| async move {

@@ -18,7 +18,7 @@ use datafusion::physical_plan::metrics::MetricValue;
 use super::Execution;
 use super::bottleneck::bottleneck;
 use crate::config::ByteSize;
-use crate::physical::{FailureLog, MapSide, Spread, StageMetrics, TaskHistory, TaskRecord, as_task_plan, stages_below};
+use crate::physical::{FailureLog, MapSide, Spread, StageMetrics, TaskRecord, TaskSummary, as_task_plan, stages_below};
 use crate::store::Owner;
 
 /// The report of an execution, up to now.
@@ -68,7 +68,7 @@ pub(super) fn stages(execution: &Execution) -> Vec<(String, StageMetrics)> {
 
 /// Tasks of all stages that ended.
 pub(super) fn finished_tasks(execution: &Execution) -> usize {
-    stages(execution).iter().map(|(_, stage)| stage.num_ended()).sum()
+    stages(execution).iter().map(|(_, stage)| stage.ended().count()).sum()
 }
 
 /// One line on how an execution stands.
@@ -76,7 +76,7 @@ pub(super) fn status(execution: &Execution) -> String {
     let mut stages = Vec::new();
     collect(execution.plan().as_ref(), &mut stages);
     let last = stages.iter().rev().find_map(|entry| match entry {
-        Entry::Stage { name, tasks, .. } => Some((name, tasks)),
+        Entry::Stage { name, metrics, .. } => Some((name, metrics.ended())),
         Entry::Operator { .. } => None,
     });
     let memory = format!("memory {} of {}", ByteSize(execution.used_bytes()), ByteSize(execution.limit_bytes()));
@@ -91,7 +91,7 @@ pub(super) fn status(execution: &Execution) -> String {
 
 /// A stage of ours, or an operator of DataFusion between stages.
 enum Entry<'a> {
-    Stage { name: String, tasks: TaskHistory, owner: &'a Owner, metrics: StageMetrics },
+    Stage { name: String, owner: &'a Owner, metrics: StageMetrics },
     Operator { name: String, rows: Option<usize>, time: Duration, spilled: usize },
 }
 
@@ -111,7 +111,7 @@ fn collect<'a>(plan: &'a dyn ExecutionPlan, entries: &mut Vec<Entry<'a>>) {
 fn add_map_side<'a>(map_side: MapSide<'a>, entries: &mut Vec<Entry<'a>>) {
     let mut stage: &StageMetrics = map_side.stage;
     if let Some(input) = as_task_plan(map_side.input.as_ref()).filter(|_| map_side.is_fused)
-        && stage.num_ended() == 0
+        && stage.ended().count() == 0
     {
         stage = input.stage();
         if matches!(entries.last(), Some(Entry::Stage { .. })) {
@@ -122,9 +122,8 @@ fn add_map_side<'a>(map_side: MapSide<'a>, entries: &mut Vec<Entry<'a>>) {
 }
 
 fn add_stage<'a>(name: String, stage: &'a StageMetrics, owner: &'a Owner, entries: &mut Vec<Entry<'a>>) {
-    let tasks = stage.ended();
-    if tasks.count() > 0 || owner.put_blocks() > 0 || !stage.running().is_empty() {
-        entries.push(Entry::Stage { name, tasks, owner, metrics: stage.clone() });
+    if stage.ended().count() > 0 || owner.put_blocks() > 0 || !stage.running().is_empty() {
+        entries.push(Entry::Stage { name, owner, metrics: stage.clone() });
     }
 }
 
@@ -164,7 +163,8 @@ impl Entry<'_> {
                 }
                 writeln!(text)
             }
-            Self::Stage { name, tasks, owner, metrics } => {
+            Self::Stage { name, owner, metrics } => {
+                let tasks = metrics.ended();
                 // Blocks are formed only where a stage ends; else every task counts as one.
                 let blocks = tasks.count().max(owner.put_blocks());
                 writeln!(
@@ -185,7 +185,7 @@ impl Entry<'_> {
                     writeln!(text, "* Output num rows per {unit}: {}", shown(rows, |n| format!("{n:.0}")))?;
                     writeln!(text, "* Output size per {unit}: {}", shown(bytes, size))?;
                 }
-                write_times(tasks, owner, text)?;
+                write_times(&tasks, owner, text)?;
                 write_schedule(metrics, text)?;
                 write_failures(&metrics.failures(), text)?;
                 if owner.spilled_bytes() + owner.restored_bytes() > 0 {
@@ -206,7 +206,7 @@ impl Entry<'_> {
 }
 
 /// What the time of the tasks went to, as far as that is a tenth of a millisecond.
-fn write_times(tasks: &TaskHistory, owner: &Owner, text: &mut String) -> std::fmt::Result {
+fn write_times(tasks: &TaskSummary, owner: &Owner, text: &mut String) -> std::fmt::Result {
     let TaskRecord { wall, waited, unasked, .. } = *tasks.sum();
     let memory = owner.memory_wait();
     let classes = [

@@ -39,7 +39,7 @@ pub(crate) use queue::{QueueExec, QueueLimit};
 pub(crate) use read::{FilesOfTask, FirstRow, ReadExec, ReadMemory, file_scan};
 pub(crate) use stand_ins::{CompactExec, FoldExec, WindowPartitionsExec};
 pub(crate) use tasks::{
-    FailureLog, MapSide, Spread, StageMetrics, TaskHistory, TaskPlan, TaskRecord, as_task_plan, block_batches,
+    FailureLog, MapSide, Spread, StageMetrics, TaskPlan, TaskRecord, TaskSummary, as_task_plan, block_batches,
     has_steady_tasks, is_one_task, is_ordered, planned_blocks, steady_parts, stores_rows, stream_of, uses_ours,
 };
 pub(crate) use write::{BlockTarget, StoreExec, WriteExec, write_time};

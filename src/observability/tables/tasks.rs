@@ -43,7 +43,7 @@ impl Table for Tasks {
                     let (task, record) = (Some(task), TaskRecord::default());
                     rows.push(Row { query, operator: name(), task, wall: since.elapsed(), record });
                 }
-                for record in stage.ended().last().copied() {
+                for record in stage.last_ended() {
                     rows.push(Row { query, operator: name(), task: None, wall: record.wall, record });
                 }
             }

@@ -39,16 +39,34 @@ impl TaskRecord {
     }
 }
 
-/// All tasks of a stage that ended.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct TaskHistory {
+/// All tasks of a stage that ended, together.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct TaskSummary {
     count: usize,
     sum: TaskRecord,
     min: TaskRecord,
     max: TaskRecord,
     /// Squares of the seconds in each, summed.
     squares: f64,
-    last: VecDeque<TaskRecord>,
+}
+
+/// All tasks of a stage that ended, and the last of them one by one.
+#[derive(Debug, Default)]
+pub(super) struct TaskHistory {
+    pub(super) all: TaskSummary,
+    /// In the order in which they ended.
+    pub(super) last: VecDeque<TaskRecord>,
+}
+
+impl TaskHistory {
+    /// A task has ended.
+    pub(super) fn push(&mut self, task: TaskRecord) {
+        self.all.add(task);
+        if self.last.len() == LAST {
+            self.last.pop_front();
+        }
+        self.last.push_back(task);
+    }
 }
 
 /// Some number of each task, over all tasks.
@@ -60,19 +78,14 @@ pub(crate) struct Spread {
     pub(crate) total: f64,
 }
 
-impl TaskHistory {
-    /// A task has ended.
-    pub(super) fn push(&mut self, task: TaskRecord) {
+impl TaskSummary {
+    fn add(&mut self, task: TaskRecord) {
         let first = self.count == 0;
         self.min = if first { task } else { self.min.with(task, Duration::min, usize::min) };
         self.max = self.max.with(task, Duration::max, usize::max);
         self.sum = self.sum.with(task, Duration::saturating_add, usize::saturating_add);
         self.squares += task.wall.as_secs_f64().powi(2);
         self.count += 1;
-        if self.last.len() == LAST {
-            self.last.pop_front();
-        }
-        self.last.push_back(task);
     }
 
     /// How many there were.
@@ -97,11 +110,6 @@ impl TaskHistory {
         let mean = self.sum.wall.as_secs_f64() / count;
         (mean, (self.squares / count - mean * mean).max(0.0).sqrt())
     }
-
-    /// The last thousand, in the order in which they ended.
-    pub(crate) fn last(&self) -> impl Iterator<Item = &TaskRecord> {
-        self.last.iter()
-    }
 }
 
 #[cfg(test)]
@@ -117,11 +125,11 @@ mod tests {
             ..TaskRecord::default()
         };
         (1..=3000).for_each(|n| history.push(task(n)));
-        assert_eq!((history.count(), history.last().count()), (3000, LAST));
-        assert_eq!(history.last().next().map(|task| task.output.num_rows), Some(2001));
-        let rows = history.spread(|task| task.output.num_rows as f64);
+        assert_eq!((history.all.count(), history.last.len()), (3000, LAST));
+        assert_eq!(history.last.front().map(|task| task.output.num_rows), Some(2001));
+        let rows = history.all.spread(|task| task.output.num_rows as f64);
         assert_eq!(rows, Spread { min: 1.0, max: 3000.0, mean: 1500.5, total: 4_501_500.0 });
-        let (mean, deviation) = history.wall_seconds();
+        let (mean, deviation) = history.all.wall_seconds();
         // Of the numbers up to n: the root of (n² - 1) / 12.
         assert!((mean - 1500.5).abs() < 1e-6 && (deviation - 866.025).abs() < 0.01, "{mean} {deviation}");
     }

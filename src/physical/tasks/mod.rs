@@ -15,7 +15,7 @@ pub(crate) use conservation::faults;
 pub(crate) use conservation::{Output, RowBalance, check_rows};
 pub(crate) use executions::{Executions, RunState};
 pub(crate) use failures::{FailureLog, Retries, StageRows, StepRows, is_of_data, pause};
-pub(crate) use history::{Spread, TaskHistory, TaskRecord};
+pub(crate) use history::{Spread, TaskRecord, TaskSummary};
 pub(crate) use read_block::{block_batches, block_rows};
 pub(crate) use stage::StageMetrics;
 pub(crate) use steady::{has_steady_tasks, is_one_task, steady_parts};

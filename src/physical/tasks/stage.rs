@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use super::cpu_meter::CpuMeter;
 use super::failures::FailureLog;
-use super::history::{TaskHistory, TaskRecord};
+use super::history::{TaskHistory, TaskRecord, TaskSummary};
 use super::task::Task;
 use crate::block::{BlockMetadata, TaskId};
 use crate::runtime::OpStatus;
@@ -63,13 +63,13 @@ impl StageMetrics {
     }
 
     /// The tasks that ended.
-    pub(crate) fn ended(&self) -> TaskHistory {
-        self.tasks.lock().clone()
+    pub(crate) fn ended(&self) -> TaskSummary {
+        self.tasks.lock().all
     }
 
-    /// How many tasks ended.
-    pub(crate) fn num_ended(&self) -> usize {
-        self.tasks.lock().count()
+    /// The last thousand of them, in the order in which they ended.
+    pub(crate) fn last_ended(&self) -> Vec<TaskRecord> {
+        self.tasks.lock().last.iter().copied().collect()
     }
 
     /// Who the stage is to the store, with what it moved in and out.
@@ -106,7 +106,7 @@ impl StageMetrics {
             let value = MetricValue::Count { name: name.into(), count };
             set.push(Arc::new(Metric::new_with_labels(value, None, Vec::<Label>::new())));
         };
-        add("tasks", self.num_ended());
+        add("tasks", self.ended().count());
         if let Some(schedule) = self.schedule() {
             add("ran_ms", schedule.ran.as_millis() as usize);
             let waited: Duration = schedule.waited.values().sum();
