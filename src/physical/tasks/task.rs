@@ -420,7 +420,8 @@ pub(crate) fn stream_of(
     Box::pin(RecordBatchStreamAdapter::new(schema, batches))
 }
 
-/// Properties of an operator of ours: `partitions` streams, of whose rows something is `known` (see `operator/claims.rs`).
+/// Properties of an operator of ours: `partitions` streams, of whose rows something is `known` (see
+/// `operator/claims.rs`).
 pub(crate) fn properties(
     known: EquivalenceProperties,
     partitions: usize,
