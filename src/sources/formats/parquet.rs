@@ -24,6 +24,7 @@ use crate::error::ErrorContext;
 use crate::sinks::PARQUET_EXTENSIONS;
 use crate::sources::files::{CONCURRENT_HEADS, Listing, full_path, read_options, twice, without_views_unless_asked};
 
+mod found_pages;
 mod pieces;
 mod row_groups;
 
@@ -148,7 +149,12 @@ async fn row_groups(session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Re
                 Err(e) => return Err(e),
             };
             check_types(&files.columns, &footer).while_doing(|| format!("reading '{}'", path()))?;
-            Ok(RowGroups::of(file, meta.size, &footer, &scan.columns, max_bytes)) as Result<_>
+            let store = files.store.as_ref();
+            let found = RowGroups::of(file, meta, &footer, &scan.columns, max_bytes, store).await;
+            match found.while_doing(|| format!("reading the headers of pages of '{}'", path())) {
+                Err(_) if may_fail => Ok(RowGroups::unknown(file, meta.size)),
+                found => found,
+            }
         }
     };
     let mut parts = files.files.iter().cloned().enumerate();

@@ -24,6 +24,7 @@ use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
+use super::found_pages::FoundPages;
 use crate::physical::{FirstRow, file_scan};
 use crate::sources::files::Pieces;
 
@@ -31,43 +32,51 @@ use crate::sources::files::Pieces;
 pub(super) const PAGE_BYTES: usize = 1 << 20;
 
 /// A row group that is read in pieces of about equally many rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct RowGroupPieces {
     /// Number of the row group, and how many the file has.
     group: usize,
     groups: usize,
     rows: usize,
     number: usize,
+    /// Where the pages are, if the file does not say it.
+    found: Option<Arc<FoundPages>>,
 }
 
 impl RowGroupPieces {
     /// The pieces of row group number `group`, of which columns `wanted` are read, so that each holds about
-    /// `max_bytes`. `None` where it is less as a whole, or where the file does not say where its pages are. Besides,
-    /// the bytes that a piece holds.
+    /// `max_bytes`. `None` where it is less as a whole, or where nobody knows where its pages are: neither the file nor
+    /// `found`. Besides, the bytes that a piece holds.
     pub(super) fn new<'a>(
         footer: &ParquetMetaData,
         group: usize,
-        wanted: impl Iterator<Item = &'a ColumnChunkMetaData> + Clone,
+        wanted: impl Iterator<Item = (usize, &'a ColumnChunkMetaData)> + Clone,
+        found: Option<Arc<FoundPages>>,
         held_bytes: usize,
         max_bytes: usize,
     ) -> Option<(Self, usize)> {
-        if held_bytes <= max_bytes || wanted.clone().any(|column| column.offset_index_offset().is_none()) {
+        let are_known = found.is_some() || wanted.clone().all(|(_, column)| column.offset_index_offset().is_some());
+        if held_bytes <= max_bytes || !are_known {
             return None;
         }
-        let compressed = |column: &ColumnChunkMetaData| column.compressed_size().max(0) as usize;
+        let wanted = wanted.map(|(number, column)| {
+            let page = found.as_ref().map_or(PAGE_BYTES, |found| found.max_page_bytes(number));
+            (compressed(column), page)
+        });
         let rows = footer.row_group(group).num_rows().max(0) as usize;
-        let pages = wanted.clone().map(compressed).max()?.div_ceil(PAGE_BYTES);
+        let largest = wanted.clone().map(|(bytes, _)| bytes).max()?;
+        let pages = found.as_ref().map_or(largest.div_ceil(PAGE_BYTES), |found| found.max_pages());
         let number = held_bytes.div_ceil(max_bytes.max(1)).min(pages).min(rows);
         // The page in which a piece begins belongs to the one before it, too. What a page takes when it is decoded is
         // as ever.
-        let scratch = held_bytes.saturating_sub(wanted.clone().map(compressed).sum());
-        let of_piece = |column| compressed(column).min(compressed(column) / number.max(1) + PAGE_BYTES);
+        let scratch = held_bytes.saturating_sub(wanted.clone().map(|(bytes, _)| bytes).sum());
+        let of_piece = |(bytes, page): (usize, usize)| bytes.min(bytes / number.max(1) + page);
         let of_piece = scratch + wanted.map(of_piece).sum::<usize>();
         (number > 1 && of_piece < held_bytes)
-            .then_some((Self { group, groups: footer.num_row_groups(), rows, number }, of_piece))
+            .then(|| (Self { group, groups: footer.num_row_groups(), rows, number, found }, of_piece))
     }
 
-    fn access(self, rows: Range<usize>) -> ParquetAccessPlan {
+    fn access(&self, rows: Range<usize>) -> ParquetAccessPlan {
         let selectors =
             [RowSelector::skip(rows.start), RowSelector::select(rows.len()), RowSelector::skip(self.rows - rows.end)];
         let some: Vec<_> = selectors.into_iter().filter(|selector| selector.row_count > 0).collect();
@@ -86,11 +95,23 @@ impl Pieces for RowGroupPieces {
                 Some(row) => file.clone().with_extension(FirstRow(row + rows.start)),
                 None => file.clone(),
             };
-            file.with_extension(self.access(rows))
+            let file = file.with_extension(self.access(rows));
+            match &self.found {
+                Some(found) => file.with_extension(PagesOfFile(Arc::clone(found))),
+                None => file,
+            }
         };
         (0..self.number).map(part).collect()
     }
 }
+
+fn compressed(column: &ColumnChunkMetaData) -> usize {
+    column.compressed_size().max(0) as usize
+}
+
+/// The pages of a piece, as an extension of its file.
+#[derive(Debug, Clone)]
+struct PagesOfFile(Arc<FoundPages>);
 
 /// Whether a file is one of several pieces of a row group.
 fn is_piece(file: &PartitionedFile) -> bool {
@@ -123,22 +144,26 @@ impl ParquetFileReaderFactory for PageReaders {
         metadata_size_hint: Option<usize>,
         metrics: &ExecutionPlanMetricsSet,
     ) -> Result<Box<dyn AsyncFileReader + Send>> {
-        let is_piece = is_piece(&file);
+        let (is_piece, found) = (is_piece(&file), file.extension::<PagesOfFile>().cloned());
         let reader = self.0.create_reader(partition_index, file, metadata_size_hint, metrics)?;
-        Ok(if is_piece { Box::new(PageReader(reader)) } else { reader })
+        Ok(if is_piece { Box::new(PageReader { reader, found }) } else { reader })
     }
 }
 
 /// A reader that knows where the pages are, whether or not it is asked for that.
-struct PageReader(Box<dyn AsyncFileReader + Send>);
+struct PageReader {
+    reader: Box<dyn AsyncFileReader + Send>,
+    /// What the file does not say.
+    found: Option<PagesOfFile>,
+}
 
 impl AsyncFileReader for PageReader {
     fn get_bytes(&mut self, range: Range<u64>) -> BoxFuture<'_, ParquetResult<Bytes>> {
-        self.0.get_bytes(range)
+        self.reader.get_bytes(range)
     }
 
     fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, ParquetResult<Vec<Bytes>>> {
-        self.0.get_byte_ranges(ranges)
+        self.reader.get_byte_ranges(ranges)
     }
 
     fn get_metadata<'a>(
@@ -146,6 +171,13 @@ impl AsyncFileReader for PageReader {
         options: Option<&'a ArrowReaderOptions>,
     ) -> BoxFuture<'a, ParquetResult<Arc<ParquetMetaData>>> {
         let options = options.cloned().unwrap_or_default().with_page_index_policy(PageIndexPolicy::Optional);
-        async move { self.0.get_metadata(Some(&options)).await }.boxed()
+        async move {
+            let metadata = self.reader.get_metadata(Some(&options)).await?;
+            Ok(match &self.found {
+                Some(PagesOfFile(found)) => Arc::new(found.added_to(&metadata)),
+                None => metadata,
+            })
+        }
+        .boxed()
     }
 }

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use datafusion::common::Result;
 use datafusion::parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
+use object_store::{ObjectMeta, ObjectStore};
 
+use super::found_pages::FoundPages;
 use super::pieces::{PAGE_BYTES, RowGroupPieces};
 use crate::sources::files::{Pieces, Unit};
 
@@ -50,16 +53,31 @@ impl RowGroups {
 
     /// The row groups of file number `file`, which has `size` bytes, for a scan of these columns, of which a task
     /// should not hold more than `max_bytes` at once.
-    pub(super) fn of(file: usize, size: u64, footer: &ParquetMetaData, columns: &[&str], max_bytes: usize) -> Self {
+    pub(super) async fn of(
+        file: usize,
+        meta: &ObjectMeta,
+        footer: &ParquetMetaData,
+        columns: &[&str],
+        max_bytes: usize,
+        store: &dyn ObjectStore,
+    ) -> Result<Self> {
+        let size = meta.size;
         let mut found = Self { rows: footer.file_metadata().num_rows() as usize, ..Default::default() };
         let (mut begin, mut first_row) = (0, 0);
         for (index, group) in footer.row_groups().iter().enumerate() {
             // A reader takes the row groups whose first byte is in its range.
             let next = footer.row_groups().get(index + 1).map_or(size, first_byte);
             let wanted = || group.columns().iter().filter(|column| is_among(column, columns));
+            let numbered = group.columns().iter().enumerate().filter(|(_, column)| is_among(column, columns));
             // The reader fetches all chunks of a row group before it decodes the first page.
             let whole_bytes = wanted().map(held_bytes).sum();
-            let (pieces, held_bytes) = match RowGroupPieces::new(footer, index, wanted(), whole_bytes, max_bytes) {
+            let says_pages = wanted().all(|column| column.offset_index_offset().is_some());
+            let pages = match whole_bytes > max_bytes && !says_pages {
+                true => FoundPages::find(store, &meta.location, footer, index, |c| is_among(c, columns)).await?,
+                false => None,
+            };
+            let pieces = RowGroupPieces::new(footer, index, numbered, pages.map(Arc::new), whole_bytes, max_bytes);
+            let (pieces, held_bytes) = match pieces {
                 Some((pieces, of_piece)) => (Some(Arc::new(pieces) as Arc<dyn Pieces>), of_piece),
                 None => (None, whole_bytes),
             };
@@ -87,7 +105,7 @@ impl RowGroups {
                 pieces: None,
             });
         }
-        found
+        Ok(found)
     }
 }
 
