@@ -13,10 +13,12 @@ use datafusion::physical_plan::joins::{HashJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::union::UnionExec;
 
-use crate::physical::{BucketJoinExec, PlanExt};
+use crate::physical::{BucketJoinExec, PLENTY, PlanExt, row_bytes};
 
 /// Of how many rows a condition is expected to keep one: DataFusion's guess.
 const KEPT_ONE_IN: usize = 5;
+/// Rows that are known to have at most this part of the limit are few.
+const SMALL_PART: usize = 8;
 
 /// A number of rows that a plan gives at the most, whatever its filters and groups. What a join gives is not known.
 pub(super) fn max_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
@@ -28,6 +30,15 @@ pub(super) fn max_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
         _ => None,
     };
     most.into_iter().chain(plan.fetch()).min()
+}
+
+/// Whether rows may be more than a part of the limit. Of those whose number is unknown, that is so where memory is
+/// scarce.
+pub(super) fn may_be_large(input: &Arc<dyn ExecutionPlan>, limit: usize) -> bool {
+    match max_rows(input) {
+        Some(rows) => rows.saturating_mul(row_bytes(input.as_ref())) > limit / SMALL_PART,
+        None => limit <= PLENTY,
+    }
 }
 
 /// A guess of the rows that a plan gives: conditions keep a fifth, a join gives as many rows as its larger side has.

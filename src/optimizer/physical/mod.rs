@@ -13,6 +13,7 @@ mod read_by_file;
 mod restore_orders;
 mod schedule_stages;
 mod sort_groups;
+mod sort_medians;
 mod spill_joins;
 mod split_aggregates;
 mod steady_rows;
@@ -40,6 +41,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(keep), Anchor::replace("EnsureRequirements"), &["fuse_maps"]);
     let groups = sort_groups::SortGroups;
     registry.add_physical(Arc::new(groups), Anchor::before("SanityCheckPlan"), &["collect_once"]);
+    let medians = sort_medians::SortMedians;
+    registry.add_physical(Arc::new(medians), Anchor::before("SanityCheckPlan"), &["collect_once"]);
     let sorts = exchange_sorts::ExchangeSorts;
     registry.add_physical(Arc::new(sorts), Anchor::before("SanityCheckPlan"), &["fuse_maps"]);
     // After DataFusion has pushed filters and projections into scans.

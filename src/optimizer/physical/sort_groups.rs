@@ -24,12 +24,9 @@ use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, InputOrderMode};
 
-use super::cardinality::max_rows;
+use super::cardinality::may_be_large;
 use crate::config::BlockyardOptions;
-use crate::physical::{PLENTY, collects, row_bytes};
-
-/// Values that are known to have at most this part of the limit stay where they are.
-const SMALL_PART: usize = 8;
+use crate::physical::collects;
 
 #[derive(Debug)]
 pub(super) struct SortGroups;
@@ -68,7 +65,7 @@ fn over_sorted(node: &dyn ExecutionPlan, limit: usize) -> Result<Option<Aggregat
         Some(sort) => (sort.input(), sort.expr().to_vec()),
         None => (aggregate.input(), Vec::new()),
     };
-    if !is_large(input, limit) {
+    if !may_be_large(input, limit) {
         return Ok(None);
     }
     let key = |(key, _): &(_, String)| PhysicalSortExpr::new(Arc::clone(key), SortOptions::default());
@@ -85,13 +82,4 @@ fn over_sorted(node: &dyn ExecutionPlan, limit: usize) -> Result<Option<Aggregat
     )?;
     let streams = *sorted.input_order_mode() == InputOrderMode::Sorted;
     Ok((streams && sorted.schema() == aggregate.schema()).then_some(sorted))
-}
-
-/// Whether rows may be more than a part of the limit. Of those whose number is unknown, that is so where memory is
-/// scarce.
-fn is_large(input: &Arc<dyn ExecutionPlan>, limit: usize) -> bool {
-    match max_rows(input) {
-        Some(rows) => rows.saturating_mul(row_bytes(input.as_ref())) > limit / SMALL_PART,
-        None => limit <= PLENTY,
-    }
 }
