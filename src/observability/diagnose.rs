@@ -12,7 +12,7 @@ use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::{StreamExt, stream};
 
 use super::bottleneck::bottleneck;
-use crate::physical::{Operator, stream_of};
+use crate::physical::{IntoPlan, Operator, stream_of};
 
 /// Runs an `AnalyzeExec`, and then says what took the time of the plan below it.
 #[derive(Debug)]

@@ -12,6 +12,7 @@
 //!
 //! Where only the first rows are wanted, each partition begins one task, and others only as long as rows lack.
 
+use crate::physical::operator::IntoPlan;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -35,11 +36,12 @@ use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::physical::memory::block_bytes;
 use crate::physical::operator::claims;
+use crate::physical::operator::{TaskIdentity, TaskPlan};
 use crate::physical::tasks::RowBalance;
 use crate::physical::tasks::block_batches;
 use crate::physical::tasks::{
-    Task, TaskIdentity, TaskPlan, TaskStream, as_task_plan, block_stream_while, execute_tasks, is_ordered, owner_of,
-    planned_blocks, properties, stream_of,
+    Task, TaskStream, as_task_plan, block_stream_while, execute_tasks, is_ordered, owner_of, planned_blocks,
+    properties, stream_of,
 };
 use crate::runtime::Drivers;
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};

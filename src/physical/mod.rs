@@ -34,13 +34,13 @@ pub(crate) use gather::{GatherExec, gather, ungathered};
 pub(crate) use join::BucketJoinExec;
 pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, ProjectStep, SampleStep};
 pub(crate) use memory::{PLENTY, PlanMemory, collects, query_context, row_bytes, schema_bytes};
-pub(crate) use operator::{Operator, PlanExt, stages_below};
+pub(crate) use operator::{IntoPlan, MapSide, Operator, PlanExt, TaskPlan, stages_below};
 pub(crate) use queue::{QueueExec, QueueLimit};
 pub(crate) use read::{FilesOfTask, FirstRow, ReadExec, ReadMemory, file_scan};
 pub(crate) use stand_ins::{CompactExec, FoldExec, MiddleRowsExec, WindowPartitionsExec};
 pub(crate) use tasks::{
-    FailureLog, MapSide, Spread, StageMetrics, TaskPlan, TaskRecord, TaskSummary, as_task_plan, block_batches,
-    has_steady_tasks, is_one_task, is_ordered, planned_blocks, steady_parts, stores_rows, stream_of, uses_ours,
+    FailureLog, Spread, StageMetrics, TaskRecord, TaskSummary, as_task_plan, block_batches, has_steady_tasks,
+    is_one_task, is_ordered, planned_blocks, steady_parts, stores_rows, stream_of, uses_ours,
 };
 pub(crate) use write::{BlockTarget, StoreExec, WriteExec, write_time};
 

@@ -9,7 +9,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::NodePlanner;
 use crate::logical::{MixNode, MixOptions, MixStoppingCondition, ZipNode};
-use crate::physical::{Combination, CombineExec, Operator};
+use crate::physical::{Combination, CombineExec, IntoPlan};
 
 #[derive(Debug)]
 pub(super) struct PlanCombinations;

@@ -11,7 +11,7 @@ use super::NodePlanner;
 use crate::config::BlockyardOptions;
 use crate::functions::BatchSize;
 use crate::logical::{MapNode, MapOperator};
-use crate::physical::{FunctionStep, MapExec, MapStep, Operator, SampleStep};
+use crate::physical::{FunctionStep, IntoPlan, MapExec, MapStep, SampleStep};
 
 #[derive(Debug)]
 pub(super) struct PlanMap;

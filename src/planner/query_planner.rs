@@ -18,7 +18,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 use super::{NodePlanner, node_planners};
 use crate::logical::is_ours;
 use crate::observability::DiagnoseExec;
-use crate::physical::Operator;
+use crate::physical::IntoPlan;
 use crate::sources::pin_tables;
 
 /// Plans queries which use our nodes, and leaves the others to the planner that the application had.

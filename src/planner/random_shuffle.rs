@@ -9,7 +9,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::NodePlanner;
 use crate::logical::RandomShuffleNode;
-use crate::physical::{ExchangeExec, Operator, RandomScheme};
+use crate::physical::{ExchangeExec, IntoPlan, RandomScheme};
 
 #[derive(Debug)]
 pub(super) struct PlanRandomShuffle;

@@ -9,7 +9,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::NodePlanner;
 use crate::logical::RandomizeBlocksNode;
-use crate::physical::{BlockOrderScheme, ExchangeExec, Operator};
+use crate::physical::{BlockOrderScheme, ExchangeExec, IntoPlan};
 
 #[derive(Debug)]
 pub(super) struct PlanRandomizeBlocks;

@@ -13,7 +13,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use super::NodePlanner;
 use crate::logical::{RepartitionNode, Repartitioning};
 use crate::physical::{
-    BlockSize, ExchangeExec, HashScheme, Operator, RangeScheme, SizeScheme, SliceScheme, SpreadScheme, can_sort,
+    BlockSize, ExchangeExec, HashScheme, IntoPlan, RangeScheme, SizeScheme, SliceScheme, SpreadScheme, can_sort,
 };
 
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use datafusion::physical_expr::expressions::col;
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::physical::{ExchangeExec, Operator, RangeScheme, WriteExec, can_sort};
+use crate::physical::{ExchangeExec, IntoPlan, RangeScheme, WriteExec, can_sort};
 use crate::sinks::{FileWriter, PartitionColumns, SaveMode, Target, WriteFormat};
 
 /// The write of `input` in `format`. `mode` is what the user says of files that are there.

@@ -17,7 +17,7 @@ use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use super::files::detect_parallelism;
 use crate::call::Planning;
 use crate::config::{BlockyardOptions, check_num_blocks};
-use crate::physical::{Operator, ReadExec};
+use crate::physical::{IntoPlan, Operator, ReadExec};
 
 /// A source of rows in independent read tasks.
 pub trait Datasource: Any + Debug + Send + Sync {

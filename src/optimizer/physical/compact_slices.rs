@@ -24,7 +24,7 @@ use datafusion::physical_plan::windows::WindowAggExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{CompactExec, FoldExec, MapExec, Operator, PLENTY, PlanExt};
+use crate::physical::{CompactExec, FoldExec, IntoPlan, MapExec, PLENTY, PlanExt};
 
 #[derive(Debug)]
 pub(super) struct CompactSlices;

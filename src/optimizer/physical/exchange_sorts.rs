@@ -28,7 +28,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{ExchangeExec, GatherExec, Operator, RangeScheme, can_sort, row_bytes, uses_ours};
+use crate::physical::{ExchangeExec, GatherExec, IntoPlan, Operator, RangeScheme, can_sort, row_bytes, uses_ours};
 
 /// What is known to have fewer bytes is sorted at once.
 const SMALL: usize = 64 << 20;

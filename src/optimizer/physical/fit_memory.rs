@@ -21,7 +21,7 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{MapExec, Operator, PlanExt, PlanMemory, ReadExec, TurnsExec, uses_ours};
+use crate::physical::{IntoPlan, MapExec, PlanExt, PlanMemory, ReadExec, TurnsExec, uses_ours};
 
 #[derive(Debug)]
 pub(super) struct FitMemory;

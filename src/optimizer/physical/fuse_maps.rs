@@ -30,7 +30,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use crate::config::BlockyardOptions;
 use crate::functions::Compute;
 use crate::physical::{
-    ExchangeExec, FilterStep, GatherExec, LimitStep, MapExec, MapStep, Operator, PlanExt, ProjectStep, QueueExec,
+    ExchangeExec, FilterStep, GatherExec, IntoPlan, LimitStep, MapExec, MapStep, PlanExt, ProjectStep, QueueExec,
     ReadExec, TaskPlan, as_task_plan,
 };
 

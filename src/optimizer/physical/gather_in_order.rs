@@ -22,7 +22,7 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{GatherExec, Operator, PlanExt, as_task_plan, is_ordered, uses_ours};
+use crate::physical::{GatherExec, IntoPlan, PlanExt, as_task_plan, is_ordered, uses_ours};
 
 #[derive(Debug)]
 pub(super) struct GatherInOrder;

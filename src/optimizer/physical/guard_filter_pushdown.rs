@@ -22,7 +22,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::physical::{FilterBarrierExec, Operator as _, PlanExt, unambiguous};
+use crate::physical::{FilterBarrierExec, IntoPlan, PlanExt, unambiguous};
 
 #[derive(Debug)]
 pub(super) struct GuardFilterPushdown(FilterPushdown);

@@ -44,7 +44,7 @@ use super::fuse_maps::steps_of;
 use crate::config::BlockyardOptions;
 use crate::functions::Compute;
 use crate::physical::{
-    BucketJoinExec, MapExec, Operator as _, OrderBarrierExec, PlanExt, ReadExec, as_task_plan, stores_rows, uses_ours,
+    BucketJoinExec, IntoPlan, MapExec, OrderBarrierExec, PlanExt, ReadExec, as_task_plan, stores_rows, uses_ours,
 };
 
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{MapExec, Operator, PlanExt, QueueExec, ReadExec};
+use crate::physical::{IntoPlan, MapExec, PlanExt, QueueExec, ReadExec};
 
 #[derive(Debug)]
 pub(super) struct ReadByFile;

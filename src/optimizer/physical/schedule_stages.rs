@@ -18,7 +18,7 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::functions::Compute;
-use crate::physical::{ExchangeExec, GatherExec, MapExec, Operator, PlanExt, QueueExec, QueueLimit};
+use crate::physical::{ExchangeExec, GatherExec, IntoPlan, MapExec, Operator, PlanExt, QueueExec, QueueLimit};
 
 #[derive(Debug)]
 pub(super) struct ScheduleStages;

@@ -27,7 +27,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_
 
 use super::cardinality::may_be_large;
 use crate::config::BlockyardOptions;
-use crate::physical::{MiddleRowsExec, Operator, PlanExt, can_sort};
+use crate::physical::{IntoPlan, MiddleRowsExec, PlanExt, can_sort};
 
 #[derive(Debug)]
 pub(super) struct SortMedians;

@@ -28,7 +28,7 @@ use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 
 use super::cardinality::{expected_rows, max_rows};
 use crate::config::BlockyardOptions;
-use crate::physical::{BucketJoinExec, Operator, schema_bytes, uses_ours};
+use crate::physical::{BucketJoinExec, IntoPlan, schema_bytes, uses_ours};
 
 /// Bytes that a hash table takes for each row, beside the row.
 const HASH_ENTRY_BYTES: usize = 24;

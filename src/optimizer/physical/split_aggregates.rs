@@ -22,7 +22,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, InputOrderMode, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{FoldExec, Operator};
+use crate::physical::{FoldExec, IntoPlan};
 
 /// Tables for each partition, at most,
 const MAX_TABLES_EACH: usize = 8;

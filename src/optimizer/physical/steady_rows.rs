@@ -30,7 +30,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary};
 
 use crate::physical::{
-    BlockOrderScheme, BlockSize, ExchangeExec, MapExec, Operator, PlanExt, QueueExec, RandomScheme, ReadExec,
+    BlockOrderScheme, BlockSize, ExchangeExec, IntoPlan, MapExec, PlanExt, QueueExec, RandomScheme, ReadExec,
     SizeScheme, SpreadScheme, has_steady_tasks, is_one_task, is_ordered, steady_parts, ungathered,
 };
 

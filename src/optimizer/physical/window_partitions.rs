@@ -16,7 +16,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::windows::WindowAggExec;
 
-use crate::physical::{Operator, WindowPartitionsExec};
+use crate::physical::{IntoPlan, WindowPartitionsExec};
 
 #[derive(Debug)]
 pub(super) struct WindowPartitions;

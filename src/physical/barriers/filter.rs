@@ -3,6 +3,7 @@
 //! It stands in a plan only while filters are pushed (see `optimizer/physical/guard_filter_pushdown.rs`), and is never
 //! run.
 
+use crate::physical::operator::IntoPlan;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 

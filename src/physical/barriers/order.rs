@@ -3,6 +3,7 @@
 //! These stand in a plan only while sorts and repartitions are added (see `optimizer/physical/keep_orders.rs`), and are
 //! never run.
 
+use crate::physical::operator::IntoPlan;
 use std::sync::Arc;
 
 use datafusion::common::Result;

@@ -1,5 +1,6 @@
 //! [`CombineExec`].
 
+use crate::physical::operator::IntoPlan;
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,8 +20,9 @@ use crate::physical::StageMetrics;
 use crate::physical::gather::gather;
 use crate::physical::operator::InputOrder;
 use crate::physical::operator::{InputOverlap, Operator, Starts};
+use crate::physical::operator::{TaskIdentity, TaskPlan};
 use crate::physical::tasks::RowBalance;
-use crate::physical::tasks::{Task, TaskIdentity, TaskPlan, TaskStream, execute_tasks, properties, stream_of};
+use crate::physical::tasks::{Task, TaskStream, execute_tasks, properties, stream_of};
 
 /// How rows of several inputs come together.
 #[derive(Debug, Clone)]

@@ -9,6 +9,7 @@
 //!
 //! Tasks have the ids that they have in the union, so that rows come in the same order, and belong to the same blocks.
 
+use crate::physical::operator::IntoPlan;
 use std::sync::Arc;
 
 use datafusion::common::{DataFusionError, Result, Statistics};
@@ -22,9 +23,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use crate::physical::StageMetrics;
 use crate::physical::operator::claims;
 use crate::physical::operator::{InputOverlap, InputsWork, Operator, Starts};
-use crate::physical::tasks::{
-    Task, TaskIdentity, TaskPlan, TaskStream, all_tasks, execute_tasks, is_ordered, properties,
-};
+use crate::physical::operator::{TaskIdentity, TaskPlan};
+use crate::physical::tasks::{Task, TaskStream, all_tasks, execute_tasks, is_ordered, properties};
 
 /// The rows of a union in one stream.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! [`ExchangeExec`].
 
+use crate::physical::operator::IntoPlan;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
@@ -20,12 +21,11 @@ use super::buckets::{Buckets, MapInput};
 use crate::physical::StageMetrics;
 use crate::physical::operator::InputOrder;
 use crate::physical::operator::claims;
+use crate::physical::operator::{MapSide, TaskIdentity, TaskPlan};
 use crate::physical::operator::{Operator, Retention, Starts};
 use crate::physical::tasks::RowBalance;
 use crate::physical::tasks::{Executions, RunState};
-use crate::physical::tasks::{
-    MapSide, Task, TaskIdentity, TaskPlan, TaskStream, as_task_plan, execute_tasks, properties, stream_of,
-};
+use crate::physical::tasks::{Task, TaskStream, as_task_plan, execute_tasks, properties, stream_of};
 use crate::runtime::Drivers;
 use crate::store::QueryPool;
 

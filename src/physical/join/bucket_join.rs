@@ -13,6 +13,7 @@
 //! `NOT IN` writes the rows of its subquery first, which tell whether a null is among them: then nothing is not in
 //! them. Otherwise it is an anti join of the rows whose own key is not null, unless the subquery has no rows at all.
 
+use crate::physical::operator::IntoPlan;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;

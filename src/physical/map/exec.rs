@@ -1,5 +1,6 @@
 //! [`MapExec`]: the one operator of the map family.
 
+use crate::physical::operator::IntoPlan;
 use std::sync::Arc;
 
 use datafusion::common::Result;
@@ -17,12 +18,13 @@ use crate::physical::StageMetrics;
 use crate::physical::operator::InputOrder;
 use crate::physical::operator::Operator;
 use crate::physical::operator::claims;
+use crate::physical::operator::{Preparation, TaskIdentity, TaskPlan};
 use crate::physical::read::ReadFiles;
 use crate::physical::tasks::Executions;
 use crate::physical::tasks::StageRows;
 use crate::physical::tasks::{
-    Preparation, Task, TaskIdentity, TaskPlan, TaskStream, as_task_plan, execute_tasks, is_ordered, owner_of,
-    planned_blocks, properties, task_stream, unmeasured_tasks,
+    Task, TaskStream, as_task_plan, execute_tasks, is_ordered, owner_of, planned_blocks, properties, task_stream,
+    unmeasured_tasks,
 };
 use crate::runtime::OpId;
 

@@ -19,15 +19,21 @@ use datafusion::physical_plan::{
     ReplaceChildrenOptions,
 };
 
-use super::Operator;
+use super::contract::Operator;
 
 /// An operator of ours as a plan of DataFusion.
 #[derive(Debug)]
-pub(crate) struct OperatorExec(Box<dyn Operator>);
+struct OperatorExec(Box<dyn Operator>);
 
-impl OperatorExec {
-    pub(super) fn new(operator: impl Operator) -> Self {
-        Self(Box::new(operator))
+/// How operators become plans.
+pub(crate) trait IntoPlan {
+    /// The operator as a plan of DataFusion.
+    fn into_plan(self) -> Arc<dyn ExecutionPlan>;
+}
+
+impl<T: Operator> IntoPlan for T {
+    fn into_plan(self) -> Arc<dyn ExecutionPlan> {
+        Arc::new(OperatorExec(Box::new(self)))
     }
 }
 

@@ -14,7 +14,8 @@ use tokio::time::sleep;
 use super::stage::{Appetite, Stage};
 use crate::config::BlockyardOptions;
 use crate::functions::{Compute, Workers, drop_states};
-use crate::physical::tasks::{Task, TaskPlan, TaskStream, as_task_plan};
+use crate::physical::operator::TaskPlan;
+use crate::physical::tasks::{Task, TaskStream, as_task_plan};
 use crate::runtime::{ActorLife, Actors, Drivers, Permit, PoolState, on_own_thread};
 
 /// How often a pool in which nothing happens looks whether it should shrink.

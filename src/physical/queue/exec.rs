@@ -1,5 +1,6 @@
 //! The out queue behind a stage that the scheduler runs: its blocks wait in the store, two of each task at the most.
 
+use crate::physical::operator::IntoPlan;
 use std::sync::Arc;
 
 use datafusion::common::{Result, Statistics};
@@ -16,12 +17,12 @@ use crate::physical::StageMetrics;
 use crate::physical::operator::InputOrder;
 use crate::physical::operator::claims;
 use crate::physical::operator::{Operator, Retention};
+use crate::physical::operator::{TaskIdentity, TaskPlan};
 use crate::physical::read::ReadFiles;
 use crate::physical::rows_of_input;
 use crate::physical::tasks::{Executions, RunState};
 use crate::physical::tasks::{
-    Task, TaskIdentity, TaskPlan, TaskStream, as_task_plan, execute_tasks, is_ordered, owner_of, planned_blocks,
-    properties,
+    Task, TaskStream, as_task_plan, execute_tasks, is_ordered, owner_of, planned_blocks, properties,
 };
 use crate::runtime::OpId;
 

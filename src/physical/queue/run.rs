@@ -19,7 +19,8 @@ use super::dispatch::{Dispatcher, TaskWorkers};
 use super::spec::spec_of;
 use super::stage::{QueueLimit, Stage};
 use crate::config::BlockyardOptions;
-use crate::physical::tasks::{RowBalance, StageMetrics, Task, TaskPlan, all_tasks, as_task_plan, is_ordered};
+use crate::physical::operator::TaskPlan;
+use crate::physical::tasks::{RowBalance, StageMetrics, Task, all_tasks, as_task_plan, is_ordered};
 use crate::runtime::{Drivers, OpId, Scheduler};
 use crate::store::{Owner, QueryPool};
 

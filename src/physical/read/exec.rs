@@ -2,6 +2,7 @@
 //!
 //! The input is a scan with one partition per read task, pinned so that DataFusion neither re-splits nor steals.
 
+use crate::physical::operator::IntoPlan;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -27,11 +28,10 @@ use crate::physical::exchange::random_place;
 use crate::physical::memory::schema_bytes;
 use crate::physical::operator::claims;
 use crate::physical::operator::{Operator, Starts};
+use crate::physical::operator::{TaskIdentity, TaskPlan};
 use crate::physical::tasks::Executions;
 use crate::physical::tasks::{FailureLog, Retries, pause};
-use crate::physical::tasks::{
-    Task, TaskIdentity, TaskPlan, TaskStream, execute_tasks, owner_of, properties, stream_of,
-};
+use crate::physical::tasks::{Task, TaskStream, execute_tasks, owner_of, properties, stream_of};
 use crate::runtime::UnderWay;
 use crate::store::{BlockStore, WorkingSet};
 

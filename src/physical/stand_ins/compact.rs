@@ -5,6 +5,7 @@
 //! slices of one large batch, and a batch that was read back from a spill file has all its columns in one buffer: each
 //! is counted many times over, and the operator above fails for want of memory that nobody uses.
 
+use crate::physical::operator::IntoPlan;
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;

@@ -13,6 +13,7 @@
 //! A row is in partition `hash % 8`, so it is in `hash % 8 % 2`, which is `hash % 2`: what is folded is partitioned as
 //! if there never had been more partitions.
 
+use crate::physical::operator::IntoPlan;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};

@@ -1,6 +1,7 @@
 //! The rows in the middle of an order, of which a median is made: out of core, where an aggregate would keep all
 //! values.
 
+use crate::physical::operator::IntoPlan;
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;

@@ -11,6 +11,7 @@
 //! Whole partitions are evaluated together as soon as there are some mebibytes of them. A large partition goes to the
 //! store if the windows say the same of all of its rows.
 
+use crate::physical::operator::IntoPlan;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch};

@@ -8,6 +8,7 @@ mod history;
 mod read_block;
 mod stage;
 mod steady;
+mod streams;
 mod task;
 
 #[cfg(test)]
@@ -19,8 +20,9 @@ pub(crate) use history::{Spread, TaskRecord, TaskSummary};
 pub(crate) use read_block::{block_batches, block_rows};
 pub(crate) use stage::StageMetrics;
 pub(crate) use steady::{has_steady_tasks, is_one_task, steady_parts};
-pub(crate) use task::{
-    BlockStream, MapSide, Preparation, Task, TaskIdentity, TaskInput, TaskPlan, TaskStream, all_tasks, as_task_plan,
-    block_stream, block_stream_while, blocks_of_task, execute_tasks, is_ordered, measured_task_stream, owner_of,
-    planned_blocks, properties, stores_rows, stream_of, task_of_block, task_stream, unmeasured_tasks, uses_ours,
+pub(crate) use streams::{
+    all_tasks, as_task_plan, block_stream, block_stream_while, blocks_of_task, execute_tasks, is_ordered,
+    measured_task_stream, owner_of, planned_blocks, properties, stores_rows, task_of_block, task_stream,
+    unmeasured_tasks, uses_ours,
 };
+pub(crate) use task::{BlockStream, Task, TaskInput, TaskStream, stream_of};

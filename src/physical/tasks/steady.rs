@@ -6,7 +6,8 @@ use std::sync::Arc;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use super::task::{TaskIdentity, as_task_plan, is_ordered};
+use super::streams::{as_task_plan, is_ordered};
+use crate::physical::operator::TaskIdentity;
 
 fn identity_of(plan: &Arc<dyn ExecutionPlan>) -> TaskIdentity<'_> {
     match as_task_plan(plan.as_ref()) {

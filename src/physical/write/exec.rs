@@ -1,5 +1,6 @@
 //! Ray's `Write`: one file per block, committed when all of them are complete.
 
+use crate::physical::operator::IntoPlan;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{RecordBatch, UInt64Array};

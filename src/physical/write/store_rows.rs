@@ -1,5 +1,6 @@
 //! Rows of a statement on their way into a table of the store: all of them become visible at once, or none.
 
+use crate::physical::operator::IntoPlan;
 use std::fmt;
 use std::sync::Arc;
 

@@ -27,7 +27,7 @@ use super::listing::{ListedFile, Listing, full_path, list_files};
 use super::tasks::{Packed, detect_parallelism, pack};
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::error::{ErrorContext, unknown_name};
-use crate::physical::{Operator, ReadExec, ReadMemory};
+use crate::physical::{IntoPlan, ReadExec, ReadMemory};
 use crate::sources::formats::{Files, ReadFormat, ReadOptions, Scan};
 
 /// Files as a table.

@@ -20,7 +20,7 @@ use futures::TryStreamExt;
 use super::stored::{Contents, StoredTable};
 use super::unique::check_unique;
 use crate::block::Block;
-use crate::physical::{BlockTarget, Operator, StoreExec, block_batches};
+use crate::physical::{BlockTarget, IntoPlan, StoreExec, block_batches};
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 
 /// Blocks up to this many bytes are joined when rows come a few at a time.

@@ -17,7 +17,8 @@ use crate::physical::exchange::buckets::{Buckets, MapInput, NextBucket, SliceBuc
 use crate::physical::exchange::slices::{Group, Slice, groups};
 use crate::physical::gather::{blocks_in_order, ungathered};
 use crate::physical::memory::block_bytes;
-use crate::physical::tasks::{TaskIdentity, planned_blocks};
+use crate::physical::operator::TaskIdentity;
+use crate::physical::tasks::planned_blocks;
 use crate::store::BlockHandle;
 
 /// Blocks in random order.

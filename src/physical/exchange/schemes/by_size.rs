@@ -14,7 +14,7 @@ use crate::physical::exchange::buckets::{Buckets, MapInput, StreamedBuckets};
 use crate::physical::exchange::cutter::{BlockSize, Cutter};
 use crate::physical::gather::{PIECE_BYTES, blocks_in_order};
 use crate::physical::memory::block_bytes;
-use crate::physical::tasks::TaskIdentity;
+use crate::physical::operator::TaskIdentity;
 use crate::physical::tasks::steady_parts;
 
 /// Blocks of a size.

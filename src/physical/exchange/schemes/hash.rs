@@ -24,7 +24,7 @@ use crate::physical::exchange::router::KeyEncoding;
 use crate::physical::exchange::runs::Runs;
 use crate::physical::exchange::sorted::Sorting;
 use crate::physical::memory::{block_bytes, query_memory};
-use crate::physical::tasks::TaskIdentity;
+use crate::physical::operator::TaskIdentity;
 
 /// A block has at most this part of the memory, where nobody says how many there are.
 const BLOCK_PART: usize = 16;

@@ -26,7 +26,7 @@ use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 
 use super::buckets::{Buckets, MapInput};
-use crate::physical::tasks::TaskIdentity;
+use crate::physical::operator::TaskIdentity;
 
 /// How an exchange distributes rows. It is shown in plans as its `Display` says.
 #[async_trait]

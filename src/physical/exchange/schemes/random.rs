@@ -22,7 +22,7 @@ use crate::physical::exchange::ordered::{Ordered, RowOrder, SharedReads};
 use crate::physical::exchange::router::KeyEncoding;
 use crate::physical::exchange::runs::Runs;
 use crate::physical::memory::query_memory;
-use crate::physical::tasks::TaskIdentity;
+use crate::physical::operator::TaskIdentity;
 use crate::runtime::on_io_thread;
 
 /// Rows that an output task should have at least, so that small inputs have few.

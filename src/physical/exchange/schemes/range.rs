@@ -12,7 +12,7 @@ use super::Scheme;
 use crate::block::TaskId;
 use crate::physical::exchange::buckets::{Batches, Buckets, MapInput};
 use crate::physical::exchange::sorted::{self, SortedRows};
-use crate::physical::tasks::TaskIdentity;
+use crate::physical::operator::TaskIdentity;
 
 /// Rows sorted, in blocks of neighbours.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use crate::physical::exchange::StoredBlock;
 use crate::physical::exchange::buckets::{Buckets, MapInput, SliceBuckets};
 use crate::physical::exchange::cutter::BlockSize;
 use crate::physical::exchange::slices::Slice;
-use crate::physical::tasks::TaskIdentity;
+use crate::physical::operator::TaskIdentity;
 
 /// So many blocks, of equal numbers of rows.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use super::Scheme;
 use crate::physical::exchange::buckets::{Buckets, MapInput, SliceBuckets};
 use crate::physical::exchange::slices::{Group, Slice, groups};
-use crate::physical::tasks::TaskIdentity;
+use crate::physical::operator::TaskIdentity;
 
 /// So many blocks, each with rows of all blocks.
 #[derive(Debug)]
