@@ -6,6 +6,7 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::future::join;
 use futures::{FutureExt, TryStreamExt, stream};
 use tokio::sync::mpsc;
 
@@ -26,15 +27,22 @@ pub(crate) fn in_background(mut batches: SendableRecordBatchStream) -> SendableR
     let schema = batches.schema();
     let (send, receive) = mpsc::channel(PARCELS_AHEAD);
     let driver = async move {
-        loop {
-            let (parcel, ended) = next_parcel(&mut batches).await;
-            if (!parcel.is_empty() && send.send(parcel).await.is_err()) || matches!(ended, Some(Ok(()))) {
+        let mut next = batches.try_next().await;
+        while let Some(first) = next? {
+            let (parcel, then) = parcel(first, &mut batches);
+            let sent = send.send(parcel);
+            let (sent, following) = match then {
+                // Meanwhile it goes on: who has begun to make a batch may hold what others wait for.
+                Then::Asked => join(sent, batches.try_next()).await,
+                Then::NotAsked => (sent.await, batches.try_next().await),
+                Then::Said(said) => (sent.await, said),
+            };
+            if sent.is_err() {
                 return Ok(());
             }
-            if let Some(Err(e)) = ended {
-                return Err(e);
-            }
+            next = following;
         }
+        Ok(())
     };
     let parcels = stream::try_unfold((receive, Drivers::start([driver])), |(mut receive, mut drivers)| async move {
         if let Some(parcel) = receive.recv().await {
@@ -49,26 +57,67 @@ pub(crate) fn in_background(mut batches: SendableRecordBatchStream) -> SendableR
     Box::pin(RecordBatchStreamAdapter::new(schema, parcels.try_flatten()))
 }
 
-/// The next batch with those that need no waiting, and how the stream has ended, if it has.
-async fn next_parcel(batches: &mut SendableRecordBatchStream) -> (Vec<RecordBatch>, Option<Result<()>>) {
-    let mut parcel = Vec::new();
-    let mut next = batches.try_next().await;
-    let (began, mut bytes) = (Instant::now(), 0);
-    loop {
-        match next {
-            Ok(Some(batch)) => {
+/// What a stream was asked for last.
+enum Then {
+    /// Nothing: the parcel is full.
+    NotAsked,
+    /// The next batch, of which there is no word yet.
+    Asked,
+    /// The next batch, and this came.
+    Said(Result<Option<RecordBatch>>),
+}
+
+/// A batch with those behind it that need no waiting.
+fn parcel(first: RecordBatch, batches: &mut SendableRecordBatchStream) -> (Vec<RecordBatch>, Then) {
+    let (began, mut bytes, mut parcel) = (Instant::now(), sliced_bytes(&first), vec![first]);
+    while bytes < PARCEL_BYTES && began.elapsed() < PARCEL_TIME {
+        match batches.try_next().now_or_never() {
+            Some(Ok(Some(batch))) => {
                 bytes += sliced_bytes(&batch);
                 parcel.push(batch);
             }
-            Ok(None) => return (parcel, Some(Ok(()))),
-            Err(e) => return (parcel, Some(Err(e))),
+            Some(end) => return (parcel, Then::Said(end)),
+            None => return (parcel, Then::Asked),
         }
-        if bytes >= PARCEL_BYTES || began.elapsed() >= PARCEL_TIME {
-            return (parcel, None);
-        }
-        match batches.try_next().now_or_never() {
-            Some(found) => next = found,
-            None => return (parcel, None),
-        }
+    }
+    (parcel, Then::NotAsked)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use datafusion::arrow::array::Int64Array;
+    use datafusion::arrow::datatypes::SchemaRef;
+    use futures::StreamExt;
+    use tokio::sync::Mutex;
+
+    use super::*;
+
+    fn batch() -> RecordBatch {
+        RecordBatch::try_from_iter([("n", Arc::new(Int64Array::from_iter_values(0..4)) as _)]).unwrap()
+    }
+
+    /// Batches of a source that several streams take turns with, each of which takes a moment.
+    fn turns(schema: SchemaRef, source: Arc<Mutex<usize>>) -> SendableRecordBatchStream {
+        let next = |source: Arc<Mutex<usize>>| async move {
+            let mut left = source.lock().await;
+            tokio::task::yield_now().await;
+            let batch = (*left > 0).then(batch);
+            *left = left.saturating_sub(1);
+            drop(left);
+            Ok(batch.map(|batch| (batch, source)))
+        };
+        Box::pin(RecordBatchStreamAdapter::new(schema, stream::try_unfold(source, next)))
+    }
+
+    /// A stream that waits for its consumer holds up no other one.
+    #[tokio::test]
+    async fn a_stream_without_a_consumer_takes_no_turn_and_keeps_it() {
+        let (schema, source) = (batch().schema(), Arc::new(Mutex::new(1000)));
+        let _nobody_reads = in_background(turns(Arc::clone(&schema), Arc::clone(&source)));
+        let read = in_background(turns(schema, source));
+        let batches = tokio::time::timeout(Duration::from_secs(30), read.count()).await;
+        assert!(batches.is_ok_and(|batches| batches > 900), "the other stream stalls");
     }
 }
