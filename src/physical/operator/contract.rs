@@ -226,7 +226,7 @@ pub(crate) trait Operator: Any + fmt::Debug + Send + Sync {
 
 /// An operator that yields tasks.
 pub(crate) trait TaskPlan: Operator {
-    /// The tasks that partition `partition` pulls. Their time is not yet measured: see [`measured_tasks`].
+    /// The tasks that partition `partition` pulls. Their time is not yet measured.
     fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream>;
 
     /// All tasks, in order, for one that starts them: the operator `consumer`, if the scheduler knows it.
