@@ -272,8 +272,11 @@ impl DataContext {
     ///
     /// # Errors
     ///
-    /// Where there is a format with this extension.
+    /// Where there is a format with this extension, or it has none.
     pub fn register_write_format(&self, format: impl WriteFormat) -> Result<()> {
+        if format.extensions().is_empty() {
+            return plan_err!("the format {} says no extension of its files", format.name());
+        }
         let factory = written_format(Arc::new(format));
         let extension = factory.get_ext();
         if self.session.state().get_file_format_factory(&extension).is_some() {

@@ -31,16 +31,22 @@ pub(crate) fn in_background(mut batches: SendableRecordBatchStream) -> SendableR
         while let Some(first) = next? {
             let (parcel, then) = parcel(first, &mut batches);
             let sent = send.send(parcel);
-            let (sent, following) = match then {
+            let (sent, said) = match then {
                 // Meanwhile it goes on: who has begun to make a batch may hold what others wait for.
-                Then::Asked => join(sent, batches.try_next()).await,
-                Then::NotAsked => (sent.await, batches.try_next().await),
-                Then::Said(said) => (sent.await, said),
+                Then::Asked => {
+                    let (sent, said) = join(sent, batches.try_next()).await;
+                    (sent, Some(said))
+                }
+                Then::NotAsked => (sent.await, None),
+                Then::Said(said) => (sent.await, Some(said)),
             };
             if sent.is_err() {
                 return Ok(());
             }
-            next = following;
+            next = match said {
+                Some(said) => said,
+                None => batches.try_next().await,
+            };
         }
         Ok(())
     };

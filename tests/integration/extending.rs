@@ -68,6 +68,7 @@ enum Bad {
     Loses,
     Fails,
     Panics,
+    HasNoName,
 }
 
 impl WriteFormat for Bad {
@@ -76,7 +77,10 @@ impl WriteFormat for Bad {
     }
 
     fn extensions(&self) -> &'static [&'static str] {
-        &["bad"]
+        match self {
+            Self::HasNoName => &[],
+            _ => &["bad"],
+        }
     }
 
     fn encoder(&self, _: &SchemaRef, _: Box<dyn Write + Send>, _: usize) -> Result<Box<dyn EncodeRows>> {
@@ -94,7 +98,7 @@ impl EncodeRows for BadRows {
     fn write(&mut self, rows: &RecordBatch) -> Result<()> {
         self.rows += rows.num_rows();
         match self.how {
-            Bad::Loses => Ok(()),
+            Bad::Loses | Bad::HasNoName => Ok(()),
             Bad::Fails => exec_err!("no ink"),
             Bad::Panics => panic!("no paper"),
         }
@@ -124,6 +128,8 @@ async fn formats_are_told_apart_by_their_extension() {
     context.register_write_format(Bad::Loses).unwrap();
     let again = context.register_write_format(Bad::Fails).unwrap_err().to_string();
     assert!(again.contains("there is a format 'bad' already"), "{again}");
+    let nameless = context.register_write_format(Bad::HasNoName).unwrap_err().to_string();
+    assert!(nameless.contains("the format Bad says no extension"), "{nameless}");
     let to = tempfile::tempdir().unwrap();
     let path = to.path().to_str().unwrap();
     let option = format!("COPY (VALUES (1)) TO '{path}/' STORED AS BAD OPTIONS (colour 'red')");
