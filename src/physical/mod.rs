@@ -33,7 +33,7 @@ pub(crate) use exchange::{
 pub(crate) use gather::{GatherExec, gather, ungathered};
 pub(crate) use join::BucketJoinExec;
 pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, ProjectStep, SampleStep};
-pub(crate) use memory::{PLENTY, PlanMemory, collects, query_context, row_bytes, schema_bytes};
+pub(crate) use memory::{PLENTY, PlanMemory, builders_at_once, collects, query_context, row_bytes, schema_bytes};
 pub(crate) use operator::{IntoPlan, MapSide, Operator, PlanExt, TaskPlan, stages_below};
 pub(crate) use queue::{QueueExec, QueueLimit};
 pub(crate) use read::{FilesOfTask, FirstRow, ReadExec, ReadMemory, file_scan};

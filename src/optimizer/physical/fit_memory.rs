@@ -1,5 +1,6 @@
 //! Plans that would be refused, because they work on more at once than the limit has room for, work on less at once:
-//! the inputs of a union come one after the other, and fewer streams of a read have a row group open.
+//! the inputs of a union come one after the other, and fewer streams of a read have a row group open. Inputs come one
+//! after the other, too, where so many of them sort or shuffle that little of the memory would be left for each.
 //!
 //! Correct because streams of a read pull their tasks from one queue, and because the tasks of a union are the same in
 //! whatever order they run. It comes after all rules that add operators, whose needs it counts.
@@ -21,7 +22,12 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{IntoPlan, MapExec, PlanExt, PlanMemory, ReadExec, TurnsExec, uses_ours};
+use crate::physical::{IntoPlan, MapExec, PlanExt, PlanMemory, ReadExec, TurnsExec, builders_at_once, uses_ours};
+
+/// A stage that builds blocks, or sorts them, should have so many bytes.
+const BUILDER_BYTES: usize = 64 << 20;
+/// So many of them may always work at once: less would not be faster, and rows of their tasks are few.
+const MIN_BUILDERS: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct FitMemory;
@@ -45,14 +51,15 @@ impl PhysicalOptimizerRule for FitMemory {
 
 /// The plan as it is, or the first of these that can run within `limit` bytes, with at most `max_rows` per batch: the
 /// inputs of its unions one after the other, and its reads with half of their streams, a quarter of them, one. Where
-/// none can, the last.
+/// none can, the last. Not as it is where many of its stages build blocks at once.
 fn fitted(plan: Arc<dyn ExecutionPlan>, limit: usize, max_rows: usize) -> Result<Arc<dyn ExecutionPlan>> {
     let fits = |plan: &Arc<dyn ExecutionPlan>| {
         // Smaller batches than the limit asks for may be what lets it run.
         PlanMemory::of(plan.as_ref(), limit, max_rows).min_bytes() <= limit
             || PlanMemory::min_of(plan.as_ref(), max_rows).min_bytes() <= limit
     };
-    if fits(&plan) {
+    let are_many = |builders: usize| builders > MIN_BUILDERS.max(limit / BUILDER_BYTES);
+    if fits(&plan) && !are_many(builders_at_once(plan.as_ref())) {
         return Ok(plan);
     }
     let mut plan = unions_in_turn(plan)?;

@@ -19,7 +19,7 @@ use futures::{StreamExt, TryStreamExt};
 use super::cuts::equal_range;
 use super::router::{KeyEncoding, MAX_PIECE_BITS, Router, RunPieces, inside, max_piece_bits};
 use crate::block::{TaskId, compact_views, copied, sliced_bytes};
-use crate::physical::memory::query_memory;
+use crate::physical::memory::stage_memory;
 use crate::physical::tasks::StageMetrics;
 use crate::physical::tasks::check_rows;
 use crate::physical::tasks::{Task, task_stream};
@@ -104,7 +104,7 @@ impl Runs {
         let store = BlockStore::of_task(context)?;
         let max_bits = num_buckets.map_or(MAX_PIECE_BITS, max_piece_bits);
         let partitions = input.output_partitioning().partition_count();
-        let run_bytes = RUN_BYTES.min(query_memory(context)? / (8 * partitions)).max(1);
+        let run_bytes = RUN_BYTES.min(stage_memory(context)? / (8 * partitions)).max(1);
         let mut drivers = Vec::new();
         for partition in 0..partitions {
             let mut tasks = task_stream(input, partition, Arc::clone(context))?;
@@ -129,7 +129,7 @@ impl Runs {
         let bytes = runs.iter().map(|r| r.handle.metadata().size_bytes).sum();
         Ok(Self {
             bytes,
-            plenty: bytes <= query_memory(context)? / PLENTY_PART,
+            plenty: bytes <= stage_memory(context)? / PLENTY_PART,
             rows: runs.iter().map(|r| r.pieces.rows).sum(),
             runs,
             bins,

@@ -24,7 +24,7 @@ use super::runs::Piece;
 use super::sort_keys::{First, Order, RowPlace, compare, places};
 use crate::block::{Block, TaskId, sliced_bytes};
 use crate::config::BlockyardOptions;
-use crate::physical::memory::query_memory;
+use crate::physical::memory::stage_memory;
 use crate::physical::tasks::check_rows;
 use crate::physical::tasks::task_stream;
 use crate::runtime::{Drivers, on_io_thread};
@@ -66,7 +66,7 @@ impl Sorting {
         threads: usize,
         owner: &Arc<Owner>,
     ) -> Result<Self> {
-        let (store, memory) = (BlockStore::of_task(context)?, query_memory(context)?);
+        let (store, memory) = (BlockStore::of_task(context)?, stage_memory(context)?);
         let run_bytes = RUN_BYTES.min(memory / (8 * threads)).max(1);
         let threads = context.session_config().target_partitions();
         let block_bytes = BlockyardOptions::from_task(context).block_bytes(threads);

@@ -38,7 +38,7 @@ use parking_lot::Mutex;
 use super::merge::{can_merge, sort_merge};
 use crate::physical::StageMetrics;
 use crate::physical::exchange::{Cut, KeyEncoding, Runs, code_of_null, cuts, equal_parts, exact_parts};
-use crate::physical::memory::query_memory;
+use crate::physical::memory::stage_memory;
 use crate::physical::operator::claims;
 use crate::physical::operator::{InputOverlap, InputsWork, Operator, Retention, Starts};
 use crate::physical::tasks::{Executions, RunState};
@@ -267,7 +267,7 @@ impl Prepare {
         let store = BlockStore::of_task(&self.context)?;
         let budget = store.budget();
         let free = budget.limit().saturating_sub(budget.used().saturating_sub(budget.blocks()));
-        Ok((query_memory(&self.context)? / BUILD_PART).min(free / FREE_PART).max(MIN_BUILD_BYTES))
+        Ok((stage_memory(&self.context)? / BUILD_PART).min(free / FREE_PART).max(MIN_BUILD_BYTES))
     }
 
     async fn runs(&self, side: JoinSide) -> Result<Arc<Runs>> {

@@ -3,5 +3,5 @@
 mod needs;
 mod query;
 
-pub(crate) use needs::{collects, known_bytes};
-pub(crate) use query::{PLENTY, PlanMemory, block_bytes, query_context, query_memory, row_bytes, schema_bytes};
+pub(crate) use needs::{builders_at_once, collects, known_bytes};
+pub(crate) use query::{PLENTY, PlanMemory, block_bytes, query_context, row_bytes, schema_bytes, stage_memory};

@@ -40,9 +40,14 @@ pub(crate) struct Needs {
 impl Needs {
     /// Of `plan`, with batches of `batch_bytes` and sorts that set `sort_bytes` aside for their merges.
     pub(crate) fn of(plan: &dyn ExecutionPlan, batch_bytes: usize, sort_bytes: usize) -> Self {
+        Self::at_once(plan, &|plan| need(plan, batch_bytes, sort_bytes))
+    }
+
+    /// The same, where `need` says what each operator cannot do without.
+    fn at_once(plan: &dyn ExecutionPlan, need: &impl Fn(&dyn ExecutionPlan) -> Option<Need>) -> Self {
         let children = stages_below(plan).into_iter();
-        let below: Vec<Self> = children.map(|child| Self::of(child.as_ref(), batch_bytes, sort_bytes)).collect();
-        let own = need(plan, batch_bytes, sort_bytes);
+        let below: Vec<Self> = children.map(|child| Self::at_once(child.as_ref(), need)).collect();
+        let own = need(plan);
         let Self { mut live, mut peak } = match inputs_of(plan) {
             InputsWork::InputOverlap => Self::together(below),
             InputsWork::FirstBeforeSecond => Self::first_before_second(below, own.as_ref()),
@@ -81,6 +86,17 @@ impl Needs {
             peak: larger(all.peak, next.peak),
         })
     }
+}
+
+/// How many stages of a plan build blocks, or sort them, at the same time, at most.
+pub(crate) fn builders_at_once(plan: &dyn ExecutionPlan) -> usize {
+    let builder = |plan: &dyn ExecutionPlan| builds(plan).then(|| Need { operator: plan.name().to_owned(), bytes: 1 });
+    total(&Needs::at_once(plan, &builder).peak)
+}
+
+/// Whether the tasks of an operator build blocks, or sort them.
+pub(crate) fn builds(plan: &dyn ExecutionPlan) -> bool {
+    matches!(plan.as_operator().map(Operator::keeps), Some(Retention::Blocks { .. }))
 }
 
 /// The bytes of all.

@@ -15,7 +15,7 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, InputOrderMode};
 
-use super::needs::{Needs, collects, groups, sort_streams, total};
+use super::needs::{Needs, builders_at_once, builds, collects, groups, sort_streams, total};
 use crate::block::has_views;
 use crate::config::{BlockyardOptions, ByteSize};
 use crate::physical::operator::{InputOverlap, Operator, PlanExt, Retention, stages_below};
@@ -47,6 +47,9 @@ const ROW_KEY_BYTES: usize = 8;
 const COLLECTING_BATCH_BYTES: usize = 1 << 20;
 /// By how much more such a state is taken to have than a list of a file, or a text.
 const COLLECTED: usize = 64;
+/// So many stages that build blocks at once have what a stage alone would have: the parts of the memory that their
+/// tasks take leave room for another.
+const BUILDERS: usize = 2;
 /// By what the search for the least limit of a plan goes on at least.
 const MIN_STEP: usize = 1 << 20;
 
@@ -75,11 +78,10 @@ impl PlanMemory {
         let (mut building_stages, mut queues, mut streams, mut collected_bytes) = (0, 0, 1, 0);
         visit(plan, &mut |node| {
             let keeps = node.as_operator().map_or(Retention::Batches, Operator::keeps);
-            let builds = matches!(keeps, Retention::Blocks { .. });
             queues += usize::from(keeps == Retention::Queue);
-            building_stages += usize::from(builds);
+            building_stages += usize::from(builds(node));
             streams = streams.max(node.output_partitioning().partition_count());
-            holds |= builds || is_join(node) || sort_streams(node) > 0 || groups(node);
+            holds |= builds(node) || is_join(node) || sort_streams(node) > 0 || groups(node);
             merge_factor = merge_factor.max(key_factor(node));
             if keeps_values(node) && groups(node) && !gives_groups_in_turn(node) && limit <= PLENTY {
                 collected_bytes = collected_bytes.max(schema_bytes(&node.schema()) * COLLECTED);
@@ -180,20 +182,25 @@ pub(crate) async fn query_context(
         // A sort cuts what it has sorted at once into batches, and counts the texts of all for each of them.
         execution.sort_in_place_threshold_bytes = execution.sort_in_place_threshold_bytes.min(2 * memory.batch_bytes);
     }
-    let mut runtime = context.runtime_env().as_ref().clone();
+    let (mut runtime, builders) = (context.runtime_env().as_ref().clone(), builders_at_once(plan));
     if let Some(pool) = config.get_extension::<SharedMemoryPool>() {
-        let needs =
-            QueryNeeds { memory: share, merge_factor: memory.merge_factor, threads: config.target_partitions() };
+        let needs = QueryNeeds {
+            memory: share,
+            merge_factor: memory.merge_factor,
+            threads: config.target_partitions(),
+            builders,
+        };
         let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(query, needs, pool, Arc::clone(admission.operators())));
         runtime.memory_pool = pool;
     }
     Ok((Arc::new(context.with_session_config(config).with_runtime(Arc::new(runtime))), admission))
 }
 
-/// The bytes that the query of a task was planned for.
-pub(crate) fn query_memory(context: &TaskContext) -> Result<usize> {
-    match QueryPool::memory_of(context) {
-        Some(bytes) => Ok(bytes),
+/// The bytes that a stage of the query of a task may count on: what the query was planned for, and less of it where
+/// more than two stages build blocks at once.
+pub(crate) fn stage_memory(context: &TaskContext) -> Result<usize> {
+    match QueryPool::needs_of(context) {
+        Some(needs) => Ok(needs.memory / needs.builders.div_ceil(BUILDERS).max(1)),
         None => Ok(BlockStore::of_task(context)?.budget().limit()),
     }
 }
@@ -201,7 +208,7 @@ pub(crate) fn query_memory(context: &TaskContext) -> Result<usize> {
 /// The most bytes of a block that a task builds.
 pub(crate) fn block_bytes(context: &TaskContext) -> Result<usize> {
     let threads = context.session_config().target_partitions();
-    Ok(BlockyardOptions::from_task(context).block_bytes_within(query_memory(context)?, threads))
+    Ok(BlockyardOptions::from_task(context).block_bytes_within(stage_memory(context)?, threads))
 }
 
 fn visit<'a>(plan: &'a dyn ExecutionPlan, see: &mut impl FnMut(&'a dyn ExecutionPlan)) {

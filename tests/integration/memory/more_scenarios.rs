@@ -10,6 +10,9 @@ pub(super) fn of_several_reads(rows: &Input) -> Vec<Scenario> {
         (0..10).map(|i| format!("SELECT id + {i} AS id, v, s FROM {read} WHERE g % 10 = {i}")).collect();
     let sorted: Vec<_> =
         (0..40).map(|i| format!("SELECT * FROM (SELECT * FROM {read} WHERE g % 40 = {i} ORDER BY v, id)")).collect();
+    let shuffled: Vec<_> = (0..24)
+        .map(|i| format!("SELECT id, v, s FROM random_shuffle((SELECT * FROM {read} WHERE g % 24 = {i}), seed => {i})"))
+        .collect();
     let of = |name, statement: &str| scenario(name, &[rows], statement);
     vec![
         of("union_of_ten", &format!("SELECT {all} FROM ({})", branches.join(" UNION ALL "))),
@@ -18,6 +21,13 @@ pub(super) fn of_several_reads(rows: &Input) -> Vec<Scenario> {
             &format!(
                 "SELECT sum(place * v) AS ordered, {all} FROM (SELECT v, s, row_number() OVER () AS place FROM ({}))",
                 sorted.join(" UNION ALL ")
+            ),
+        ),
+        of(
+            "many_shuffles",
+            &format!(
+                "SELECT sum(place * (id % 100)) AS ordered, {all} FROM (SELECT *, row_number() OVER () AS place FROM ({}))",
+                shuffled.join(" UNION ALL ")
             ),
         ),
         of("zip", &format!("SELECT {all}, sum(v_1) AS w, max(s_1) AS t FROM zip({read}, {read})")),

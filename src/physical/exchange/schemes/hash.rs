@@ -23,7 +23,7 @@ use crate::physical::exchange::ordered::{RowOrder, SharedReads};
 use crate::physical::exchange::router::KeyEncoding;
 use crate::physical::exchange::runs::Runs;
 use crate::physical::exchange::sorted::Sorting;
-use crate::physical::memory::{block_bytes, query_memory};
+use crate::physical::memory::{block_bytes, stage_memory};
 use crate::physical::operator::TaskIdentity;
 
 /// A block has at most this part of the memory, where nobody says how many there are.
@@ -121,7 +121,7 @@ impl HashScheme {
         let options = BlockyardOptions::from_task(context);
         let runs = Runs::collect(plan, context, stage, KeyEncoding::Hash { keys: keys.clone() }, num_blocks).await?;
         let threads = context.session_config().target_partitions();
-        let most = (query_memory(context)? / (BLOCK_PART * threads)).max(MIN_BLOCK_BYTES);
+        let most = (stage_memory(context)? / (BLOCK_PART * threads)).max(MIN_BLOCK_BYTES);
         let ranges = match num_blocks {
             Some(n) => equal_ranges(n),
             None => {
@@ -136,7 +136,7 @@ impl HashScheme {
             .enumerate()
             .flat_map(|(block, codes)| parts(&runs, TaskId::root(block), codes, max_bytes))
             .collect();
-        let together_bytes = (query_memory(context)? / (TOGETHER_PART * threads)).min(MAX_TOGETHER_BYTES);
+        let together_bytes = (stage_memory(context)? / (TOGETHER_PART * threads)).min(MAX_TOGETHER_BYTES);
         // A range of codes that is several tasks has far more for itself.
         let whole = tasks.iter().all(|part| part.runs == (0..runs.len()));
         let most = if whole { together_bytes } else { 0 };

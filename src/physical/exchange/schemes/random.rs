@@ -21,7 +21,7 @@ use crate::physical::exchange::cuts::equal_range;
 use crate::physical::exchange::ordered::{Ordered, RowOrder, SharedReads};
 use crate::physical::exchange::router::KeyEncoding;
 use crate::physical::exchange::runs::Runs;
-use crate::physical::memory::query_memory;
+use crate::physical::memory::stage_memory;
 use crate::physical::operator::TaskIdentity;
 use crate::runtime::on_io_thread;
 
@@ -108,7 +108,7 @@ async fn shuffle(input: &MapInput, seed: u64, num_blocks: Option<usize>) -> Resu
     let num_tasks = num_blocks.unwrap_or_else(|| by_size.max(by_rows)).max(1);
     // What is sorted at once follows from the limit.
     let partitions = plan.output_partitioning().partition_count();
-    let sorted_bytes = (query_memory(context)? / (8 * partitions)).clamp(MIN_SORTED_BYTES, MAX_SORTED_BYTES);
+    let sorted_bytes = (stage_memory(context)? / (8 * partitions)).clamp(MIN_SORTED_BYTES, MAX_SORTED_BYTES);
     // A power of two as well: where the number of tasks is one, no piece then belongs to two buckets.
     let buckets_per_task = (bytes / num_tasks).div_ceil(sorted_bytes).next_power_of_two();
     let together = SharedReads::new(num_tasks, bytes, sorted_bytes / 2, partitions);

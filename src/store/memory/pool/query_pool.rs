@@ -20,6 +20,8 @@ pub(crate) struct QueryNeeds {
     pub(crate) merge_factor: usize,
     /// Threads that it may have.
     pub(crate) threads: usize,
+    /// Stages of it that build blocks at the same time, at most.
+    pub(crate) builders: usize,
 }
 
 /// The pool as one query sees it: what its operators reserve is theirs by name.
@@ -40,10 +42,10 @@ impl QueryPool {
         Self { query, needs, shared, bytes, errored_blocks: AtomicUsize::new(0) }
     }
 
-    /// The bytes that the query of a task was planned for, where that is known.
-    pub(crate) fn memory_of(context: &TaskContext) -> Option<usize> {
+    /// What the query of a task was planned for, where that is known.
+    pub(crate) fn needs_of(context: &TaskContext) -> Option<&QueryNeeds> {
         let pool: &dyn Any = context.memory_pool().as_ref();
-        pool.downcast_ref::<Self>().map(|pool| pool.needs.memory)
+        pool.downcast_ref::<Self>().map(|pool| &pool.needs)
     }
 
     /// Blocks that the query of a task has lost, where the query is known.

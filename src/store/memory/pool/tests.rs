@@ -5,7 +5,7 @@ use crate::store::tests::{block, store};
 use crate::store::{Entry, NextUse, Owner};
 
 fn needs() -> QueryNeeds {
-    QueryNeeds { memory: 1 << 20, merge_factor: MIN_MERGE_FACTOR, threads: 2 }
+    QueryNeeds { memory: 1 << 20, merge_factor: MIN_MERGE_FACTOR, threads: 2, builders: 1 }
 }
 
 #[test]
