@@ -51,16 +51,15 @@ impl PhysicalOptimizerRule for FitMemory {
 
 /// The plan as it is, or the first of these that can run within `limit` bytes, with at most `max_rows` per batch: the
 /// inputs of its unions one after the other, and its reads with half of their streams, a quarter of them, one. Where
-/// none can, the last. Not as it is where many of its stages build blocks at once.
+/// none can, the last.
 fn fitted(plan: Arc<dyn ExecutionPlan>, limit: usize, max_rows: usize) -> Result<Arc<dyn ExecutionPlan>> {
     let fits = |plan: &Arc<dyn ExecutionPlan>| {
         // Smaller batches than the limit asks for may be what lets it run.
         PlanMemory::of(plan.as_ref(), limit, max_rows).min_bytes() <= limit
             || PlanMemory::min_of(plan.as_ref(), max_rows).min_bytes() <= limit
     };
-    let are_many = |builders: usize| builders > MIN_BUILDERS.max(limit / BUILDER_BYTES);
-    if fits(&plan) && !are_many(builders_at_once(plan.as_ref())) {
-        return Ok(plan);
+    if fits(&plan) {
+        return fewer_builders(plan, MIN_BUILDERS.max(limit / BUILDER_BYTES));
     }
     let mut plan = unions_in_turn(plan)?;
     let mut streams = max_streams(&plan);
@@ -69,6 +68,17 @@ fn fitted(plan: Arc<dyn ExecutionPlan>, limit: usize, max_rows: usize) -> Result
         plan = reads_by(plan, streams)?;
     }
     Ok(plan)
+}
+
+/// The plan as it is, unless more than `max` of its stages build blocks at once, and fewer where inputs of unions come
+/// one after the other.
+fn fewer_builders(plan: Arc<dyn ExecutionPlan>, max: usize) -> Result<Arc<dyn ExecutionPlan>> {
+    let builders = builders_at_once(plan.as_ref());
+    if builders <= max {
+        return Ok(plan);
+    }
+    let turned = unions_in_turn(Arc::clone(&plan))?;
+    Ok(if builders_at_once(turned.as_ref()) < builders { turned } else { plan })
 }
 
 /// The plan as it works on the least at once.
