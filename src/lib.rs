@@ -75,9 +75,11 @@ pub mod cli;
 pub mod prelude;
 
 pub use config::{BlockyardOptions, ByteSize, MemoryLimit};
-pub use dataset::{DataContext, Dataset, GroupedDataset, IterOptions, SortKey, WriteOptions, asc, desc};
+pub use dataset::{
+    Batches, DataContext, Dataset, GroupedDataset, IterOptions, ResumeToken, Resumes, SortKey, WriteOptions, asc, desc,
+};
 pub use functions::{Actor, FunctionRef, MapOptions, actor};
-pub use logical::{BlockOrderOptions, MixOptions, Repartitioning, ShuffleOptions};
+pub use logical::{BlockOrderOptions, LocalShuffleOptions, MixOptions, Repartitioning, ShuffleOptions};
 pub use seed::RandomSeed;
 pub use session::{Blockyard, SessionStateBuilderExt};
 pub use sinks::SaveMode;

@@ -83,6 +83,12 @@ impl Field for RandomSeed {
     }
 }
 
+/// A node whose rows come in a random order.
+pub(crate) trait Seeded: Clone {
+    /// What gives the order.
+    fn seed_mut(&mut self) -> &mut RandomSeed;
+}
+
 /// A seed that is different each time. It is drawn when a plan is built, so that the plan itself is repeatable.
 pub(crate) fn fresh_seed() -> u64 {
     mix(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64)

@@ -37,6 +37,9 @@ mod fusion;
 /// Aggregates with more groups than memory, or nearly so.
 #[path = "integration/groups.rs"]
 mod groups;
+/// Iterators over datasets.
+#[path = "integration/iteration.rs"]
+mod iteration;
 /// Joins of which no side has to fit in memory.
 #[path = "integration/joins.rs"]
 mod joins;
@@ -54,6 +57,9 @@ mod oracle;
 /// Random pipelines against a model.
 #[path = "integration/pipelines/mod.rs"]
 mod pipelines;
+/// Iterators that go on where others were.
+#[path = "integration/resume.rs"]
+mod resume;
 /// Stages that the scheduler runs.
 #[path = "integration/runtime.rs"]
 mod runtime;

@@ -27,6 +27,12 @@ impl TaskId {
         self.0.last() == Some(&0)
     }
 
+    /// The number of the input that it is within, and what it is there.
+    pub(crate) fn out_of(&self) -> Option<(u32, Self)> {
+        let (first, rest) = self.0.split_first()?;
+        Some((*first, Self::from(rest.to_vec())))
+    }
+
     /// The same within the `index`-th of several inputs.
     pub fn within(&self, index: usize) -> Self {
         [index as u32].into_iter().chain(self.0.iter().copied()).collect::<Vec<_>>().into()

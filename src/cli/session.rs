@@ -21,7 +21,7 @@ use super::signals::{Stop, stopped};
 use super::statements::{Place, Script};
 use crate::sql::SqlStatement;
 use crate::store::Allocator;
-use crate::{Blockyard, BlockyardOptions, DataContext, Dataset, IterOptions};
+use crate::{Blockyard, BlockyardOptions, DataContext, Dataset};
 
 /// Bytes of the stacks of threads: expressions of thousands of terms are trees as deep as that. Memory is what they
 /// touch.
@@ -279,8 +279,7 @@ impl Session {
             _ => self.destination.clone(),
         };
         let started = dataset.clone();
-        let whole = IterOptions { batch_size: None, drop_last: false };
-        let mut batches = self.on_workers(async move { started.iter_batches(whole).await }).await?;
+        let mut batches = self.on_workers(async move { started.stream().await }).await?;
         let stop = StopOnDrop(Arc::default());
         let (names, stopped, planned) = (headers::shown(dataset), Arc::clone(&stop.0), dataset.schema());
         let begin = move |first: Option<&RecordBatch>| {

@@ -137,6 +137,10 @@ options! {
         /// to fit in memory.
         pub prefer_spilling_sorts: bool, default = false
 
+        /// Sort all rows so that those with equal keys keep their order, also where they are few. Iterators do, since
+        /// they may have to go on where they were.
+        pub prefer_stable_sorts: bool, default = false
+
         /// Give blocks to the consumer in the order of their ids (the order of the input), instead of as they come.
         pub preserve_order: bool, default = true
 

@@ -5,8 +5,8 @@ use datafusion::logical_expr::{JoinType, LogicalPlan};
 
 use super::{Dataset, GroupedDataset};
 use crate::logical::{
-    MixNode, MixOptions, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning, ZipNode, extension,
-    summary,
+    LocalShuffleNode, MixNode, MixOptions, RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, Repartitioning,
+    ZipNode, extension, summary,
 };
 use crate::seed::RandomSeed;
 
@@ -193,6 +193,16 @@ impl Dataset {
     /// Where `window` is 0.
     pub fn randomize_block_order_within(&self, seed: impl Into<RandomSeed>, window: usize) -> Result<Self> {
         self.randomize_blocks(seed.into(), Some(window))
+    }
+
+    /// Rows among their neighbours in random order, while they come: each moves back by `rows` places in the mean, by
+    /// an exponential law cut at 8 times as many. It mixes as a buffer of `rows` rows does, and holds as many.
+    ///
+    /// # Errors
+    ///
+    /// Where `rows` is 0, or above 2^37.
+    pub fn local_shuffle(&self, rows: usize, seed: impl Into<RandomSeed>) -> Result<Self> {
+        Ok(self.with_plan(extension(LocalShuffleNode::try_new(self.plan.clone(), rows, seed)?)))
     }
 
     fn randomize_blocks(&self, seed: RandomSeed, window: Option<usize>) -> Result<Self> {

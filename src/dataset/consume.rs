@@ -7,7 +7,7 @@ use std::time::Duration;
 use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::datatypes::{Int64Type, SchemaRef};
 use datafusion::arrow::util::pretty::pretty_format_batches;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, Result, exec_err};
 use datafusion::datasource::source_as_provider;
 use datafusion::execution::session_state::SessionState;
@@ -21,8 +21,7 @@ use super::Dataset;
 use crate::config::BlockyardOptions;
 use crate::error::without_bug_report;
 use crate::functions::{Row, rows_of_batch};
-use crate::logical::check_plan_depth;
-use crate::logical::{RandomShuffleNode, RandomizeBlocksNode, extension, node_of};
+use crate::logical::{check_plan_depth, plan_of_epoch};
 use crate::observability::{Execution, Watch};
 use crate::optimizer::in_least_memory;
 use crate::physical::{PlanMemory, StoredBlock, collect_blocks, gather, planned_blocks, query_context};
@@ -78,40 +77,29 @@ impl Dataset {
         Ok(in_background(Box::pin(RecordBatchStreamAdapter::new(schema, watched))))
     }
 
+    /// The number of the next execution.
+    pub(super) fn next_epoch(&self) -> u64 {
+        self.epochs.fetch_add(1, Relaxed)
+    }
+
     /// The next execution.
     fn attempt(&self) -> Result<Attempt> {
-        Ok(Attempt { plan: self.plan_of_epoch()?, state: self.state.clone(), before: None })
+        self.attempt_of(self.next_epoch())
+    }
+
+    pub(super) fn attempt_of(&self, epoch: u64) -> Result<Attempt> {
+        Ok(Attempt { plan: plan_of_epoch(self.plan.clone(), epoch)?, state: self.state.clone(), before: None })
     }
 
     /// The same execution with settings under which no join fails because its build side does not fit, and no sort
     /// because the first rows do not.
-    fn again_with_spilling(&self, mut attempt: Attempt) -> Attempt {
+    pub(super) fn again_with_spilling(&self, mut attempt: Attempt) -> Attempt {
         let mut options = BlockyardOptions::from_config(attempt.state.config_options());
         options.prefer_spilling_joins = true;
         options.prefer_spilling_sorts = true;
         attempt.state.config_mut().options_mut().extensions.insert(options);
         attempt.before = self.last.lock().as_ref().map(Execution::elapsed);
         attempt
-    }
-
-    /// The plan of the next execution, which is what seeds may depend on.
-    fn plan_of_epoch(&self) -> Result<LogicalPlan> {
-        let epoch = self.epochs.fetch_add(1, Relaxed);
-        if epoch == 0 {
-            return Ok(self.plan.clone());
-        }
-        let seeded = |plan: LogicalPlan| {
-            let shuffle = node_of::<RandomShuffleNode>(&plan).filter(|node| node.seed().is_for_each_execution());
-            if let Some(node) = shuffle {
-                return Ok(Transformed::yes(extension(node.with_seed(node.seed().epoch(epoch)))));
-            }
-            let blocks = node_of::<RandomizeBlocksNode>(&plan).filter(|node| node.seed().is_for_each_execution());
-            Ok(match blocks {
-                Some(node) => Transformed::yes(extension(node.with_seed(node.seed().epoch(epoch)))),
-                None => Transformed::no(plan),
-            })
-        };
-        self.plan.clone().transform_up_with_subqueries(seeded).data()
     }
 
     /// The first `n` rows. Reads no more than that takes.
@@ -344,7 +332,7 @@ impl Dataset {
     }
 
     /// Plans an execution and remembers it for `stats`.
-    async fn start(&self, attempt: &Attempt) -> Result<Started> {
+    pub(super) async fn start(&self, attempt: &Attempt) -> Result<Started> {
         check_plan_depth(&attempt.plan)?;
         let planned = DeepStack::new(attempt.state.create_physical_plan(&attempt.plan)).await;
         let plan = planned.map_err(without_bug_report)?;
@@ -361,25 +349,25 @@ impl Dataset {
 }
 
 /// A plan to be run, and how.
-struct Attempt {
+pub(super) struct Attempt {
     plan: LogicalPlan,
-    state: SessionState,
+    pub(super) state: SessionState,
     /// How long another plan ran that failed.
     before: Option<Duration>,
 }
 
 /// A plan that is about to run.
-struct Started {
-    plan: Arc<dyn ExecutionPlan>,
-    context: Arc<TaskContext>,
-    execution: Execution,
-    watch: Watch,
+pub(super) struct Started {
+    pub(super) plan: Arc<dyn ExecutionPlan>,
+    pub(super) context: Arc<TaskContext>,
+    pub(super) execution: Execution,
+    pub(super) watch: Watch,
     /// The memory that is promised to it, as long as it is held.
-    admission: Admission,
+    pub(super) admission: Admission,
 }
 
 /// Whether a query failed because the build side of a hash join, or the first rows of a sort, did not fit.
-fn is_kept_in_vain(error: &DataFusionError) -> bool {
+pub(super) fn is_kept_in_vain(error: &DataFusionError) -> bool {
     let keeps = |text: &str| ["HashJoinInput", "TopK["].iter().any(|keeper| text.starts_with(keeper));
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(text) if keeps(text))
 }

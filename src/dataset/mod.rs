@@ -5,14 +5,14 @@ mod all_to_all;
 mod consume;
 mod context;
 mod grouped;
-mod iterator;
+mod iterate;
 mod order;
 mod transform;
 mod write;
 
 pub use context::{DataContext, Paths};
 pub use grouped::GroupedDataset;
-pub use iterator::IterOptions;
+pub use iterate::{Batches, BlockingBatches, IterOptions, IterStats, ResumeToken, Resumes};
 pub use order::{SortKey, asc, desc};
 pub use transform::Predicate;
 pub use write::WriteOptions;

@@ -6,6 +6,7 @@
 //! | RandomShuffle | `random_shuffle` | `random_shuffle(t)` | [`RandomShuffleNode`] | `ExchangeExec` |
 //! | Repartition | `repartition` | `repartition(t, num_blocks => n)` | [`RepartitionNode`] | `ExchangeExec` |
 //! | RandomizeBlocks | `randomize_block_order` | `randomize_block_order(t)` | [`RandomizeBlocksNode`] | `ExchangeExec` |
+//! | - | `local_shuffle` | `local_shuffle(t, rows => n)` | [`LocalShuffleNode`] | `LocalShuffleExec` |
 //! | Zip | `zip` | `zip(a, b)` | [`ZipNode`] | `CombineExec` |
 //! | Mix | `mix` | `mix(a, b, weights => [2, 1])` | [`MixNode`] | `CombineExec` |
 //!
@@ -13,6 +14,8 @@
 //! DataFusion's own.
 
 mod depth;
+mod epoch;
+mod local_shuffle;
 mod map;
 mod map_batches;
 mod map_groups;
@@ -24,6 +27,9 @@ mod summary;
 mod zip;
 
 pub(crate) use depth::check_plan_depth;
+pub(crate) use epoch::plan_of_epoch;
+pub(crate) use local_shuffle::LocalShuffle;
+pub use local_shuffle::{LocalShuffleNode, LocalShuffleOptions};
 pub use map::{MapNode, MapOperator};
 pub(crate) use map_batches::{MapBatches, MapBatchesArguments, map_batches};
 pub(crate) use map_groups::{MapGroups, map_groups};
@@ -53,6 +59,7 @@ pub(crate) fn is_ours(plan: &LogicalPlan) -> bool {
         || node.is::<RandomShuffleNode>()
         || node.is::<RepartitionNode>()
         || node.is::<RandomizeBlocksNode>()
+        || node.is::<LocalShuffleNode>()
         || node.is::<ZipNode>()
         || node.is::<MixNode>()
 }

@@ -10,7 +10,7 @@ use crate::arguments;
 use crate::call::{Planning, TableFunction, Tables};
 use crate::config::check_num_blocks;
 use crate::logical::{extension, node_of};
-use crate::seed::RandomSeed;
+use crate::seed::{RandomSeed, Seeded};
 
 arguments! {
     /// How rows are shuffled.
@@ -78,14 +78,15 @@ impl RandomShuffleNode {
         self.seed
     }
 
-    /// The same shuffle with another seed.
-    pub(crate) fn with_seed(&self, seed: RandomSeed) -> Self {
-        Self { seed, ..self.clone() }
-    }
-
     /// Number of output blocks.
     pub fn num_blocks(&self) -> Option<usize> {
         self.num_blocks
+    }
+}
+
+impl Seeded for RandomShuffleNode {
+    fn seed_mut(&mut self) -> &mut RandomSeed {
+        &mut self.seed
     }
 }
 

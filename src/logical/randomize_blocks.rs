@@ -9,7 +9,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 use crate::arguments;
 use crate::call::{Planning, TableFunction, Tables};
 use crate::logical::{extension, node_of};
-use crate::seed::RandomSeed;
+use crate::seed::{RandomSeed, Seeded};
 
 arguments! {
     /// How blocks are reordered.
@@ -84,11 +84,6 @@ impl RandomizeBlocksNode {
         self.window
     }
 
-    /// The same with another seed.
-    pub(crate) fn with_seed(&self, seed: RandomSeed) -> Self {
-        Self { seed, ..self.clone() }
-    }
-
     /// The same over another input.
     pub(crate) fn over(&self, input: LogicalPlan) -> Self {
         Self { input, ..self.clone() }
@@ -97,6 +92,12 @@ impl RandomizeBlocksNode {
     /// Its input.
     pub fn input(&self) -> &LogicalPlan {
         &self.input
+    }
+}
+
+impl Seeded for RandomizeBlocksNode {
+    fn seed_mut(&mut self) -> &mut RandomSeed {
+        &mut self.seed
     }
 }
 

@@ -15,9 +15,11 @@ mod combine;
 mod exchange;
 mod gather;
 mod join;
+mod local_shuffle;
 mod map;
 mod memory;
 mod operator;
+mod place;
 mod queue;
 mod read;
 mod stand_ins;
@@ -30,17 +32,19 @@ pub(crate) use exchange::{
     BlockOrderScheme, BlockSize, ExchangeExec, HashScheme, RandomScheme, RangeScheme, SizeScheme, SliceScheme,
     SpreadScheme, StoredBlock, can_sort, collect_blocks,
 };
-pub(crate) use gather::{GatherExec, gather, ungathered};
+pub(crate) use gather::{GatherExec, gather};
 pub(crate) use join::BucketJoinExec;
+pub(crate) use local_shuffle::LocalShuffleExec;
 pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, ProjectStep, SampleStep};
 pub(crate) use memory::{PLENTY, PlanMemory, builders_at_once, collects, query_context, row_bytes, schema_bytes};
 pub(crate) use operator::{IntoPlan, MapSide, Operator, PlanExt, TaskPlan, stages_below};
+pub(crate) use place::{Inputs, Mark, MarkedStream, Place, marked_rows, place_of, seeks, text_fingerprint, unsteady};
 pub(crate) use queue::{QueueExec, QueueLimit};
 pub(crate) use read::{FilesOfTask, FirstRow, ReadExec, ReadMemory, file_scan};
 pub(crate) use stand_ins::{CompactExec, FoldExec, MiddleRowsExec, WindowPartitionsExec};
 pub(crate) use tasks::{
     FailureLog, Spread, StageMetrics, TaskRecord, TaskSummary, as_task_plan, block_batches, has_steady_tasks,
-    is_one_task, is_ordered, planned_blocks, steady_parts, stores_rows, stream_of, uses_ours,
+    is_one_task, is_ordered, planned_blocks, steady_parts, stores_rows, stream_of, ungathered, uses_ours,
 };
 pub(crate) use write::{BlockTarget, StoreExec, WriteExec, write_time};
 

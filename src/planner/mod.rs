@@ -2,6 +2,7 @@
 
 mod combine;
 mod formats;
+mod local_shuffle;
 mod map;
 mod query_planner;
 mod random_shuffle;
@@ -38,6 +39,7 @@ fn node_planners() -> Vec<Arc<dyn NodePlanner>> {
         Arc::new(random_shuffle::PlanRandomShuffle),
         Arc::new(repartition::PlanRepartition),
         Arc::new(randomize_blocks::PlanRandomizeBlocks),
+        Arc::new(local_shuffle::PlanLocalShuffle),
         Arc::new(combine::PlanCombinations),
     ]
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use crate::call::{AnyTableFunction, TableFunctions};
-use crate::logical::{MapBatches, MapGroups, Mix, RandomShuffle, RandomizeBlockOrder, Repartition, Summary, Zip};
+use crate::logical::{
+    LocalShuffle, MapBatches, MapGroups, Mix, RandomShuffle, RandomizeBlockOrder, Repartition, Summary, Zip,
+};
 #[cfg(feature = "tpch")]
 use crate::sources::ReadTpch;
 use crate::sources::{ReadDiverted, ReadRange, read_functions};
@@ -17,6 +19,7 @@ pub(crate) fn table_functions() -> TableFunctions {
         Arc::new(RandomShuffle),
         Arc::new(Repartition),
         Arc::new(RandomizeBlockOrder),
+        Arc::new(LocalShuffle),
         Arc::new(Summary),
         Arc::new(ReadDiverted),
         Arc::new(Zip),

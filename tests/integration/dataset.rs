@@ -188,8 +188,11 @@ async fn batches_have_the_size_asked_for() {
         batches
     };
     assert_eq!(sizes(IterOptions::default()).await, [256, 256, 256, 232]);
-    assert_eq!(sizes(IterOptions { batch_size: Some(300), drop_last: true }).await, [300, 300, 300]);
-    assert_eq!(sizes(IterOptions { batch_size: None, drop_last: false }).await.iter().sum::<usize>(), 1000);
+    assert_eq!(
+        sizes(IterOptions { batch_size: Some(300), drop_last: true, ..IterOptions::default() }).await,
+        [300, 300, 300]
+    );
+    assert_eq!(sizes(IterOptions { batch_size: None, ..IterOptions::default() }).await.iter().sum::<usize>(), 1000);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 //! written by several threads. DataFusion's own sort merges everything in one.
 //!
 //! Correct because buckets are ranges of the order and gathered in order. A sort stays DataFusion's when it is for the
-//! first rows only, when it is known to be small, and when nothing below it is ours.
+//! first rows only, when it is known to be small and need not be stable, and when nothing below it is ours.
 //!
 //! DataFusion keeps the first rows (`LIMIT`, with those that `OFFSET` skips) in memory. Where they are many, or wide,
 //! or turned out not to fit, all rows are sorted, which spills, and the first are taken.
@@ -53,7 +53,7 @@ impl PhysicalOptimizerRule for ExchangeSorts {
             let Some(Sorted { input, order, fetch }) = sorted(&node) else { return Ok(Transformed::no(node)) };
             let rewritten = match fetch {
                 Some(rows) => !keeps(rows, input.as_ref()) && (spills || is_large(input, limit)),
-                None => is_large(input, limit),
+                None => options.prefer_stable_sorts || is_large(input, limit),
             };
             if !rewritten {
                 return Ok(Transformed::no(node));

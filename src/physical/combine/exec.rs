@@ -10,19 +10,18 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
-use futures::{StreamExt, stream};
 
-use super::mix::mixed;
+use super::TASK_ROWS;
+use super::mix::{Taken, TurnLog, mixed};
 use super::row_reader::RowReader;
 use super::zip::zipped;
-use crate::block::TaskId;
 use crate::physical::StageMetrics;
-use crate::physical::gather::gather;
 use crate::physical::operator::InputOrder;
 use crate::physical::operator::{InputOverlap, Operator, Starts};
 use crate::physical::operator::{TaskIdentity, TaskPlan};
+use crate::physical::place::{Mark, MarkLog, Place, marked_rows, place_of, rows_of_marked, tasks_of_rows};
 use crate::physical::tasks::RowBalance;
-use crate::physical::tasks::{Task, TaskStream, execute_tasks, properties, stream_of};
+use crate::physical::tasks::{TaskStream, execute_tasks, properties, stream_of};
 
 /// How rows of several inputs come together.
 #[derive(Debug, Clone)]
@@ -59,6 +58,21 @@ pub(crate) struct CombineExec {
     input_orders: Vec<InputOrder>,
     properties: Arc<PlanProperties>,
     stage: StageMetrics,
+    begin: Begin,
+    /// Where the rows of each input came from.
+    logs: Vec<MarkLog>,
+    /// Whose turn it was, in a mix.
+    turns: TurnLog,
+}
+
+/// Where it begins.
+#[derive(Debug, Clone, Default)]
+struct Begin {
+    /// Rows that were given before.
+    row: u64,
+    /// Where the inputs begin, and what was taken of them before; nothing at the first row.
+    inputs: Vec<Place>,
+    taken: Option<Taken>,
 }
 
 impl CombineExec {
@@ -66,7 +80,9 @@ impl CombineExec {
     pub(crate) fn new(inputs: Vec<Arc<dyn ExecutionPlan>>, how: Combination, schema: SchemaRef) -> Self {
         let properties = properties(EquivalenceProperties::new(schema), 1, EmissionType::Incremental);
         let input_orders = inputs.iter().map(|input| InputOrder::of(input.as_ref())).collect();
-        Self { inputs, how, input_orders, properties, stage: StageMetrics::default() }
+        let logs = inputs.iter().map(|_| MarkLog::default()).collect();
+        let (begin, turns) = (Begin::default(), TurnLog::default());
+        Self { inputs, how, input_orders, properties, stage: StageMetrics::default(), begin, logs, turns }
     }
 
     /// What must be equal: each input of a zip with its output, or all inputs of a mix with it, unless it ends with one
@@ -118,7 +134,8 @@ impl Operator for CombineExec {
 
     fn with_inputs(&self, inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         let input_orders = self.input_orders.clone();
-        Ok(Self { input_orders, ..Self::new(inputs, self.how.clone(), self.schema()) }.into_plan())
+        let begin = self.begin.clone();
+        Ok(Self { input_orders, begin, ..Self::new(inputs, self.how.clone(), self.schema()) }.into_plan())
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
@@ -141,20 +158,25 @@ impl Operator for CombineExec {
 impl TaskPlan for CombineExec {
     fn tasks(&self, _partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
         let balances = self.balances(&context);
-        let reader = |(number, input)| {
-            let rows = gather(input, Arc::clone(&context), self.stage.owner())?;
+        let reader = |(number, input): (usize, &Arc<dyn ExecutionPlan>)| {
+            let begin = self.begin.inputs.get(number).cloned().unwrap_or_default();
+            let taken = self.begin.taken.as_ref().map_or(self.begin.row, |taken| taken.rows[number]);
+            let rows = marked_rows(input, &context, self.stage.owner(), &begin, None)?;
+            let rows = rows_of_marked(input.schema(), self.logs[number].noting(taken, rows));
             // All inputs of a mix are counted together.
-            Ok(RowReader::new(match balances.get(number).or(balances.first()) {
+            let rows = match balances.get(number).or(balances.first()) {
                 Some(balance) => balance.taking(rows),
                 None => rows,
-            }))
+            };
+            Ok(RowReader::new(rows, taken as usize))
         };
         let inputs = self.inputs.iter().enumerate().map(reader).collect::<Result<Vec<_>>>()?;
         let schema = self.schema();
         let batches = match &self.how {
             Combination::Zip => zipped(inputs, Arc::clone(&schema)),
             Combination::Mix { weights, until_shortest } => {
-                mixed(inputs, weights, *until_shortest, Arc::clone(&schema))
+                let turn = self.begin.taken.as_ref().map(|taken| (taken.turn.0 as usize, taken.turn.1 as usize));
+                mixed(inputs, weights, *until_shortest, Arc::clone(&schema), turn, self.turns.clone())
             }
         };
         let mut batches = stream_of(schema, batches);
@@ -162,7 +184,41 @@ impl TaskPlan for CombineExec {
             batches = balance.giving(batches);
             balance.all_begun()?;
         }
-        Ok(stream::iter([Ok(Task::of_plan(TaskId::root(0), batches))]).boxed())
+        Ok(tasks_of_rows(batches, TASK_ROWS, self.begin.row))
+    }
+
+    fn begins_anywhere(&self) -> bool {
+        true
+    }
+
+    fn place_of(&self, mark: &Mark) -> Option<Place> {
+        let task = mark.id.task_of_source() as u64 * TASK_ROWS;
+        let input_at = |number: usize, row: u64| {
+            let inside = self.logs[number].mark_of(row);
+            inside.map_or_else(Place::default, |mark| place_of(&self.inputs[number], &mark))
+        };
+        if self.is_zip() {
+            let row = task + mark.row;
+            let inputs = (0..self.inputs.len()).map(|number| input_at(number, row)).collect();
+            return Some(Place { numbers: vec![row], inputs, first_row: mark.row, skip: 0 });
+        }
+        let taken = self.turns.at(task)?;
+        let inputs = taken.rows.iter().enumerate().map(|(number, row)| input_at(number, *row)).collect();
+        let numbers = [vec![task, taken.turn.0, taken.turn.1], taken.rows].concat();
+        Some(Place { numbers, inputs, first_row: 0, skip: mark.row })
+    }
+
+    fn begun_at(&self, place: &Place) -> Result<Arc<dyn ExecutionPlan>> {
+        let taken = match place.numbers.as_slice() {
+            [_, input, left, rows @ ..] if rows.len() == self.inputs.len() => {
+                Some(Taken { rows: rows.to_vec(), turn: (*input, *left) })
+            }
+            _ => None,
+        };
+        let row = place.numbers.first().copied().unwrap_or(0);
+        let begin = Begin { row, inputs: place.inputs.clone(), taken };
+        let anew = Self::new(self.inputs.clone(), self.how.clone(), self.schema());
+        Ok(Self { begin, input_orders: self.input_orders.clone(), ..anew }.into_plan())
     }
 
     fn stage_name(&self) -> String {
@@ -174,6 +230,6 @@ impl TaskPlan for CombineExec {
     }
 
     fn identity(&self) -> TaskIdentity<'_> {
-        TaskIdentity::OneTask
+        TaskIdentity::Own { is_whole: true }
     }
 }

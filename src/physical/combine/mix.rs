@@ -12,13 +12,38 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use parking_lot::Mutex;
 
+use super::TASK_ROWS;
 use super::row_reader::RowReader;
 
 /// Rows of a turn.
 const TURN: usize = 1024;
 
+/// Rows that were taken of each input at some row of the mix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// Of each input.
+    pub(super) rows: Vec<u64>,
+    /// The input whose turn it is, and the rows that are left of it; 0 at the end of a turn.
+    pub(super) turn: (u64, u64),
+}
+
+/// At which rows it stood how: once in each so many rows.
+#[derive(Debug, Clone, Default)]
+pub(super) struct TurnLog(Arc<Mutex<Vec<(u64, Taken)>>>);
+
+impl TurnLog {
+    /// How it stood at row `number`, where that was noted.
+    pub(super) fn at(&self, number: u64) -> Option<Taken> {
+        let entries = self.0.lock();
+        let found = entries.binary_search_by_key(&number, |(at, _)| *at).ok()?;
+        entries.get(found).map(|(_, taken)| taken.clone())
+    }
+}
+
 struct Mix {
+    log: TurnLog,
     inputs: Vec<RowReader>,
     /// Parts of the rows, which sum to 1.
     parts: Vec<f64>,
@@ -34,10 +59,12 @@ pub(super) fn mixed(
     weights: &[f64],
     until_shortest: bool,
     schema: SchemaRef,
+    turn: Option<(usize, usize)>,
+    log: TurnLog,
 ) -> BoxStream<'static, Result<RecordBatch>> {
     let total: f64 = weights.iter().sum();
     let parts = weights.iter().map(|weight| weight / total).collect();
-    let mix = Mix { inputs, parts, until_shortest, schema, turn: None };
+    let mix = Mix { log, inputs, parts, until_shortest, schema, turn };
     stream::try_unfold(mix, |mut mix| async move {
         let batch = mix.next().await?;
         Ok(batch.map(|batch| (batch, mix)))
@@ -55,13 +82,34 @@ impl Mix {
                     None => return Ok(None),
                 },
             };
-            let rows = self.inputs[input].available().await?.min(left);
+            self.note(input, left);
+            let rows = self.inputs[input].available().await?.min(left).min(self.until_note());
             self.turn = (rows > 0 && left > rows).then_some((input, left - rows));
             if rows > 0 {
                 let columns = self.inputs[input].take(rows).columns().to_vec();
                 let options = RecordBatchOptions::new().with_row_count(Some(rows));
                 let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
                 return Ok(Some(batch));
+            }
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.inputs.iter().map(|input| input.taken() as u64).sum()
+    }
+
+    /// Rows up to the next one at which it is noted how it stands.
+    fn until_note(&self) -> usize {
+        (TASK_ROWS - self.total() % TASK_ROWS) as usize
+    }
+
+    fn note(&self, input: usize, left: usize) {
+        let total = self.total();
+        if total.is_multiple_of(TASK_ROWS) {
+            let rows = self.inputs.iter().map(|input| input.taken() as u64).collect();
+            let mut entries = self.log.0.lock();
+            if entries.last().is_none_or(|(at, _)| *at < total) {
+                entries.push((total, Taken { rows, turn: (input as u64, left as u64) }));
             }
         }
     }

@@ -8,3 +8,6 @@ mod zip;
 
 pub(crate) use exec::{Combination, CombineExec};
 pub(crate) use turns::TurnsExec;
+
+/// Rows of a task, which are cut out of the one stream that comes together: from its start they can come again.
+const TASK_ROWS: u64 = 1 << 18;

@@ -15,11 +15,12 @@ pub(super) struct RowReader {
 }
 
 impl RowReader {
-    pub(super) fn new(stream: SendableRecordBatchStream) -> Self {
-        Self { stream, pending: VecDeque::new(), taken: 0 }
+    /// Reads a stream of which so many rows were taken before.
+    pub(super) fn new(stream: SendableRecordBatchStream, taken: usize) -> Self {
+        Self { stream, pending: VecDeque::new(), taken }
     }
 
-    /// Rows that were taken.
+    /// Rows that were taken, also before this began.
     pub(super) fn taken(&self) -> usize {
         self.taken
     }

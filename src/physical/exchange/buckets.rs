@@ -16,10 +16,10 @@ use super::slices::Slice;
 use super::{StoredBlock, collect_blocks};
 use crate::block::TaskId;
 use crate::physical::StageMetrics;
-use crate::physical::gather::ungathered;
 use crate::physical::tasks::RowBalance;
 use crate::physical::tasks::block_rows;
 use crate::physical::tasks::steady_parts;
+use crate::physical::tasks::ungathered;
 use crate::store::NextUse;
 
 /// Rows on their way.

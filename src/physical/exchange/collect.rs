@@ -8,9 +8,9 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::TryStreamExt;
 
 use crate::block::TaskId;
-use crate::physical::gather::ungathered;
 use crate::physical::memory::block_bytes;
 use crate::physical::tasks::block_stream;
+use crate::physical::tasks::ungathered;
 use crate::runtime::Drivers;
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 

@@ -204,6 +204,10 @@ impl TaskPlan for MapExec {
         Arc::new(move || steps.iter().try_for_each(|step| step.prepare()))
     }
 
+    fn keeps_row_numbers(&self) -> bool {
+        self.steps.iter().all(|step| step.keeps_row_numbers())
+    }
+
     fn is_fused(&self) -> bool {
         self.fused
     }

@@ -78,6 +78,11 @@ pub(crate) trait MapStep: Debug + Send + Sync {
         false
     }
 
+    /// Whether each row that it gives follows from the row of the same number alone.
+    fn keeps_row_numbers(&self) -> bool {
+        false
+    }
+
     /// Whether it gives at least `rows` rows in all for as many rows of input.
     fn keeps_first(&self, _rows: usize) -> bool {
         matches!(self.cardinality(), CardinalityEffect::Equal)

@@ -52,6 +52,10 @@ impl MapStep for ProjectStep {
         CardinalityEffect::Equal
     }
 
+    fn keeps_row_numbers(&self) -> bool {
+        true
+    }
+
     fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {
         let push = ProjectPush { expressions: self.expressions.clone(), schema: Arc::clone(self.schema()) };
         Ok(push_stream(Arc::clone(self.schema()), batches, &task, push))

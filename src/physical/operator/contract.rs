@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, Statistics};
+use datafusion::common::{Result, Statistics, exec_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{Distribution, PhysicalExpr};
 use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
@@ -18,6 +18,7 @@ use datafusion::physical_plan::{ExecutionPlan, InputDistributionRequirements, Pl
 
 use super::input_order::InputOrder;
 use crate::functions::Compute;
+use crate::physical::place::{Mark, Place};
 use crate::physical::read::ReadFiles;
 use crate::physical::tasks::{StageMetrics, TaskStream};
 use crate::runtime::OpId;
@@ -278,6 +279,34 @@ pub(crate) trait TaskPlan: Operator {
     /// The stage that feeds it, which it runs itself.
     fn map_side(&self) -> Option<MapSide<'_>> {
         None
+    }
+
+    /// The plan whose blocks are those of this one, which only brings partitions together: blocks have ids, so there is
+    /// no need to.
+    fn gathers(&self) -> Option<&Arc<dyn ExecutionPlan>> {
+        None
+    }
+
+    /// Whether its rows are those of its input, as many of them in each task and in their order.
+    fn keeps_row_numbers(&self) -> bool {
+        false
+    }
+
+    /// Whether it can begin at any of its rows.
+    fn begins_anywhere(&self) -> bool {
+        false
+    }
+
+    /// Where it would begin to give this row next; `None` where it has to begin anew. Only tasks that follow from the
+    /// data have places, and only operators that have tasks of their own are asked. With the first row of a task, the
+    /// place is exact: nothing comes before it.
+    fn place_of(&self, _mark: &Mark) -> Option<Place> {
+        None
+    }
+
+    /// The same operator from a place on that it has said.
+    fn begun_at(&self, _place: &Place) -> Result<Arc<dyn ExecutionPlan>> {
+        exec_err!("{} begins at its first row", self.stage_name())
     }
 
     /// Whether it works on rows. Otherwise it hands on what others made.

@@ -195,6 +195,10 @@ impl TaskPlan for QueueExec {
         as_task_plan(self.input.as_ref()).and_then(TaskPlan::files)
     }
 
+    fn keeps_row_numbers(&self) -> bool {
+        true
+    }
+
     fn works(&self) -> bool {
         false
     }

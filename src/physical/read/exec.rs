@@ -29,6 +29,7 @@ use crate::physical::memory::schema_bytes;
 use crate::physical::operator::claims;
 use crate::physical::operator::{Operator, Starts};
 use crate::physical::operator::{TaskIdentity, TaskPlan};
+use crate::physical::place::{Mark, Place};
 use crate::physical::tasks::Executions;
 use crate::physical::tasks::{FailureLog, Retries, pause};
 use crate::physical::tasks::{Task, TaskStream, execute_tasks, owner_of, properties, stream_of};
@@ -50,6 +51,8 @@ pub(crate) struct ReadExec {
     stage: StageMetrics,
     /// Which partition of the scan each task reads, and the seed that says so, where it is not the one of its number.
     order: Option<(u64, Arc<[usize]>)>,
+    /// The number of its first task; others before were read already.
+    first_task: usize,
 }
 
 /// What reading takes in memory.
@@ -76,6 +79,19 @@ impl ReadExec {
             memory: Arc::default(),
             stage: StageMetrics::default(),
             order: None,
+            first_task: 0,
+        }
+    }
+
+    /// The same read, to be changed, as if it had never run.
+    fn anew(&self, input: Arc<dyn ExecutionPlan>) -> Self {
+        Self {
+            statistics: self.statistics.clone(),
+            memory: Arc::clone(&self.memory),
+            order: self.order.clone(),
+            streams: self.streams,
+            first_task: self.first_task,
+            ..Self::new(self.name.clone(), input, self.partitions())
         }
     }
 
@@ -83,13 +99,7 @@ impl ReadExec {
     pub(crate) fn in_random_order(&self, seed: u64) -> Self {
         let mut order: Vec<usize> = (0..self.num_tasks()).map(|task| self.partition_of(task)).collect();
         order.sort_by_cached_key(|partition| random_place(seed, &TaskId::root(*partition)));
-        self.with_order(Some((seed, order.into())))
-    }
-
-    fn with_order(&self, order: Option<(u64, Arc<[usize]>)>) -> Self {
-        let read = Self::new(self.name.clone(), Arc::clone(&self.input), self.partitions());
-        let (statistics, memory) = (self.statistics.clone(), Arc::clone(&self.memory));
-        Self { order, statistics, memory, streams: self.streams, ..read }
+        Self { order: Some((seed, order.into())), ..self.anew(Arc::clone(&self.input)) }
     }
 
     /// The partition of the scan that a task reads.
@@ -115,9 +125,7 @@ impl ReadExec {
 
     /// The same read by at most `streams` of its streams: where memory is short, fewer row groups are open at once.
     pub(crate) fn with_streams(&self, streams: usize) -> Self {
-        let read = Self::new(self.name.clone(), Arc::clone(&self.input), self.partitions());
-        let (statistics, memory) = (self.statistics.clone(), Arc::clone(&self.memory));
-        Self { statistics, memory, order: self.order.clone(), streams: streams.clamp(1, self.streams.max(1)), ..read }
+        Self { streams: streams.clamp(1, self.streams.max(1)), ..self.anew(Arc::clone(&self.input)) }
     }
 
     /// The most bytes that a task holds while it runs, beside the batches that it gives.
@@ -147,9 +155,7 @@ impl ReadExec {
             let order: Vec<Vec<usize>> = order.iter().map(parts).collect();
             (*seed, order.concat().into())
         });
-        let read = Self::new(self.name.clone(), scan, self.partitions());
-        let statistics = self.statistics.clone();
-        Some(Self { statistics, order, streams: self.streams, ..read }.with_memory(memory))
+        Some(Self { order, ..self.anew(scan) }.with_memory(memory))
     }
 
     /// Number of read tasks.
@@ -167,7 +173,8 @@ impl Operator for ReadExec {
         let streams =
             if self.streams < self.partitions() { format!(", streams={}", self.streams) } else { String::new() };
         let order = self.order.as_ref().map_or_else(String::new, |(seed, _)| format!(", block_order(seed={seed})"));
-        format!("{}, tasks={}{streams}{order}", self.name, self.num_tasks())
+        let first = if self.first_task > 0 { format!(", first_task={}", self.first_task) } else { String::new() };
+        format!("{}, tasks={}{first}{streams}{order}", self.name, self.num_tasks())
     }
 
     fn describe_in_tree(&self) -> String {
@@ -183,9 +190,7 @@ impl Operator for ReadExec {
     }
 
     fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        let read = Self::new(self.name.clone(), inputs.swap_remove(0), self.partitions());
-        let (statistics, memory, order) = (self.statistics.clone(), Arc::clone(&self.memory), self.order.clone());
-        Ok(Self { statistics, memory, order, streams: self.streams, ..read }.into_plan())
+        Ok(self.anew(inputs.swap_remove(0)).into_plan())
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
@@ -241,13 +246,13 @@ impl TaskPlan for ReadExec {
         }
         let (input, next_task, total) =
             (Arc::clone(&self.input), self.next_task.join(partition, &context), self.num_tasks());
-        let (name, memory) = (self.name.clone(), Arc::clone(&self.memory));
+        let (name, memory, first_task) = (self.name.clone(), Arc::clone(&self.memory), self.first_task);
         let (files, order) = (self.files_of_tasks(), self.order.as_ref().map(|(_, order)| Arc::clone(order)));
         let store = BlockStore::of_task(&context)?;
         let owner = owner_of(self, &context);
         let (retries, log) = (Retries::of_io(&BlockyardOptions::from_task(&context)), self.stage.failures());
         let tasks = stream::iter(std::iter::from_fn(move || {
-            let index = next_task.fetch_add(1, Relaxed);
+            let index = first_task + next_task.fetch_add(1, Relaxed);
             (index < total).then(|| {
                 let partition = order.as_ref().and_then(|order| order.get(index).copied()).unwrap_or(index);
                 let working_set = store.working_set(&owner, memory.task_bytes.get(partition).copied().unwrap_or(0))?;
@@ -285,6 +290,20 @@ impl TaskPlan for ReadExec {
 
     fn identity(&self) -> TaskIdentity<'_> {
         TaskIdentity::Own { is_whole: true }
+    }
+
+    fn begins_anywhere(&self) -> bool {
+        true
+    }
+
+    fn place_of(&self, mark: &Mark) -> Option<Place> {
+        let place = Place { numbers: vec![mark.id.task_of_source() as u64], ..Place::default() };
+        Some(Place { skip: mark.row, ..place })
+    }
+
+    fn begun_at(&self, place: &Place) -> Result<Arc<dyn ExecutionPlan>> {
+        let first_task = place.numbers.first().map_or(0, |task| *task as usize);
+        Ok(Self { first_task, ..self.anew(Arc::clone(&self.input)) }.into_plan())
     }
 
     fn planned_blocks(&self) -> Option<usize> {

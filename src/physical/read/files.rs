@@ -76,6 +76,12 @@ impl ReadFiles {
 }
 
 impl ReadFiles {
+    /// All of them; each as often as parts of it are read.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &ObjectMeta> {
+        let groups = file_scan(&self.scan).into_iter().flat_map(|config| &config.file_groups);
+        groups.flat_map(FileGroup::files).map(|file| &file.object_meta)
+    }
+
     /// Fails where a file of a task is no longer what it was when the query was planned: what is known of its rows and
     /// their places would be wrong.
     pub(crate) async fn check(&self, task: usize, context: &TaskContext) -> Result<()> {

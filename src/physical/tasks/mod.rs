@@ -22,7 +22,7 @@ pub(crate) use stage::StageMetrics;
 pub(crate) use steady::{has_steady_tasks, is_one_task, steady_parts};
 pub(crate) use streams::{
     all_tasks, as_task_plan, block_stream, block_stream_while, blocks_of_task, execute_tasks, is_ordered,
-    measured_task_stream, owner_of, planned_blocks, properties, stores_rows, task_of_block, task_stream,
+    measured_task_stream, owner_of, planned_blocks, properties, stores_rows, task_of_block, task_stream, ungathered,
     unmeasured_tasks, uses_ours,
 };
 pub(crate) use task::{BlockStream, Task, TaskInput, TaskStream, stream_of};

@@ -32,6 +32,11 @@ pub(crate) fn as_task_plan(plan: &dyn ExecutionPlan) -> Option<&dyn TaskPlan> {
     plan.as_operator().and_then(Operator::as_task_plan)
 }
 
+/// The plan whose blocks are those of `plan`: blocks have ids, so there is no need to bring partitions together first.
+pub(crate) fn ungathered(plan: &Arc<dyn ExecutionPlan>) -> &Arc<dyn ExecutionPlan> {
+    as_task_plan(plan.as_ref()).and_then(TaskPlan::gathers).unwrap_or(plan)
+}
+
 /// Whether an operator keeps or writes the rows of its input.
 pub(crate) fn stores_rows(plan: &dyn ExecutionPlan) -> bool {
     plan.as_operator().is_some_and(Operator::stores_rows)

@@ -16,11 +16,11 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProp
 use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::block::Block;
-use crate::physical::gather::ungathered;
 use crate::physical::memory::block_bytes;
 use crate::physical::operator::InputOrder;
 use crate::physical::operator::Operator;
 use crate::physical::tasks::RowBalance;
+use crate::physical::tasks::ungathered;
 use crate::physical::tasks::{block_stream, properties, stream_of};
 use crate::runtime::Drivers;
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner, QueryPool};

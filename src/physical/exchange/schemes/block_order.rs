@@ -15,10 +15,11 @@ use crate::block::{TaskId, mix, row_random};
 use crate::physical::exchange::StoredBlock;
 use crate::physical::exchange::buckets::{Buckets, MapInput, NextBucket, SliceBuckets, StreamedBuckets};
 use crate::physical::exchange::slices::{Group, Slice, groups};
-use crate::physical::gather::{blocks_in_order, ungathered};
+use crate::physical::gather::blocks_in_order;
 use crate::physical::memory::block_bytes;
 use crate::physical::operator::TaskIdentity;
 use crate::physical::tasks::planned_blocks;
+use crate::physical::tasks::ungathered;
 use crate::store::BlockHandle;
 
 /// Blocks in random order.

@@ -1,213 +1,37 @@
-//! Brings the partitions of a plan together in the order of the dataset.
-//!
-//! ```text
-//! partition 0:  task 0 ─── task 2 ──┐
-//!                                   ├── 0 1 2 3 ...   the smallest id first
-//! partition 1:  task 1 ─── task 3 ──┘
-//! ```
-//!
-//! Each partition has a driver which runs ahead into the store, up to a bounded number of bytes. The partition with the
-//! smallest id is always drained, so a driver that waits for room never holds up the one that everybody waits for.
-//! Plans without an order (a join or aggregate of DataFusion) are gathered as rows come.
-//!
-//! Where only the first rows are wanted, each partition begins one task, and others only as long as rows lack.
+//! Bringing partitions together.
 
-use crate::physical::operator::IntoPlan;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use datafusion::common::{Result, Statistics, internal_err};
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
-use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
-use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::union::UnionExec;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 
-use super::StageMetrics;
-use super::map::limited;
-use super::operator::{Operator, PlanExt, Starts};
-use super::rows_of_input;
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::physical::memory::block_bytes;
-use crate::physical::operator::claims;
 use crate::physical::operator::{TaskIdentity, TaskPlan};
-use crate::physical::tasks::RowBalance;
-use crate::physical::tasks::block_batches;
-use crate::physical::tasks::{
-    Task, TaskStream, as_task_plan, block_stream_while, execute_tasks, is_ordered, owner_of, planned_blocks,
-    properties, stream_of,
-};
+use crate::physical::tasks::{RowBalance, as_task_plan, block_batches, block_stream_while, is_ordered, stream_of};
 use crate::runtime::Drivers;
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 
 /// Bytes of the pieces in which a partition runs ahead: small, so that first rows come soon.
-pub(super) const PIECE_BYTES: usize = 4 << 20;
+pub(in crate::physical) const PIECE_BYTES: usize = 4 << 20;
 
 /// A partition goes on with the task that it has begun, but begins none while more of its bytes wait: they would come
 /// from fresh memory instead of what was used just before.
 const BEGIN_BYTES: usize = 32 << 20;
-
-/// One partition out of many, in order, with at most `fetch` rows.
-#[derive(Debug)]
-pub(crate) struct GatherExec {
-    input: Arc<dyn ExecutionPlan>,
-    fetch: Option<usize>,
-    /// What is known of all rows together, if they were sorted.
-    sorted: Option<EquivalenceProperties>,
-    properties: Arc<PlanProperties>,
-    stage: StageMetrics,
-}
-
-impl GatherExec {
-    /// Gathers `input`.
-    pub(crate) fn new(input: Arc<dyn ExecutionPlan>, fetch: Option<usize>) -> Self {
-        let properties = properties(claims::of_gathered(&input), 1, EmissionType::Incremental);
-        Self { input, fetch, sorted: None, properties, stage: StageMetrics::default() }
-    }
-
-    /// Gathers `input`, whose tasks one after the other have the order and whatever else is `known`.
-    pub(crate) fn sorted(input: Arc<dyn ExecutionPlan>, known: EquivalenceProperties) -> Self {
-        let gather = Self::new(input, None);
-        let properties = gather.properties.as_ref().clone().with_eq_properties(known.clone());
-        Self { sorted: Some(known), properties: Arc::new(properties), ..gather }
-    }
-}
-
-impl GatherExec {
-    fn over(&self, input: Arc<dyn ExecutionPlan>, fetch: Option<usize>) -> Self {
-        match &self.sorted {
-            Some(known) => Self { fetch, ..Self::sorted(input, known.clone()) },
-            None => Self::new(input, fetch),
-        }
-    }
-}
-
-impl Operator for GatherExec {
-    fn name(&self) -> &'static str {
-        "GatherExec"
-    }
-
-    fn describe(&self) -> String {
-        let order = self.properties.output_ordering().map(|order| format!("order=[{order}]"));
-        let parts: Vec<_> = order.into_iter().chain(self.fetch.map(|n| format!("fetch={n}"))).collect();
-        parts.join(", ")
-    }
-
-    fn describe_in_tree(&self) -> String {
-        self.fetch.map_or_else(String::new, |n| format!("limit={n}"))
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
-    }
-
-    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(self.over(inputs.swap_remove(0), self.fetch).into_plan())
-    }
-
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        execute_tasks(self, partition, context)
-    }
-
-    fn as_task_plan(&self) -> Option<&dyn TaskPlan> {
-        Some(self)
-    }
-
-    fn input_statistics(&self, _partition: Option<usize>) -> Vec<ChildStats> {
-        vec![ChildStats::At(None)]
-    }
-
-    fn statistics(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
-        // Fewer rows come out than go in when it ends early.
-        let rows = rows_of_input(inputs, args, &self.schema());
-        Ok(if self.fetch.is_some() { Arc::new(Statistics::new_unknown(&self.schema())) } else { rows })
-    }
-
-    fn cardinality_effect(&self) -> CardinalityEffect {
-        CardinalityEffect::Equal
-    }
-
-    fn fetch(&self) -> Option<usize> {
-        self.fetch
-    }
-
-    fn with_fetch(&self, fetch: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
-        Some(self.over(Arc::clone(&self.input), fetch).into_plan())
-    }
-
-    fn starts(&self) -> Starts {
-        Starts::WhenExecuted
-    }
-}
-
-impl TaskPlan for GatherExec {
-    fn tasks(&self, _partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
-        let owner = owner_of(self, &context);
-        let mut batches = match self.sorted {
-            // Whether or not anybody asked for the order of the dataset.
-            Some(_) => gather_in_order(&self.input, context, &owner, self.fetch)?,
-            None => gather_first(&self.input, context, &owner, self.fetch)?,
-        };
-        if let Some(fetch) = self.fetch {
-            batches = limited(batches, fetch);
-        }
-        Ok(stream::iter([Ok(Task::of_plan(TaskId::root(0), batches))]).boxed())
-    }
-
-    fn stage_name(&self) -> String {
-        "Gather".to_owned()
-    }
-
-    fn stage(&self) -> &StageMetrics {
-        &self.stage
-    }
-
-    fn identity(&self) -> TaskIdentity<'_> {
-        TaskIdentity::OneTask
-    }
-
-    fn planned_blocks(&self) -> Option<usize> {
-        planned_blocks(&self.input)
-    }
-}
-
-/// The plan whose blocks are those of `plan`: blocks have ids, so there is no need to bring partitions together first.
-pub(crate) fn ungathered(plan: &Arc<dyn ExecutionPlan>) -> &Arc<dyn ExecutionPlan> {
-    match plan.operator::<GatherExec>() {
-        Some(gather) if gather.fetch.is_none() && is_ordered(gather.input.as_ref()) => &gather.input,
-        _ => plan,
-    }
-}
 
 /// All rows of a plan: in the order of the dataset, or as they come where there is no order or nobody asked for it.
 pub(crate) fn gather(
     plan: &Arc<dyn ExecutionPlan>,
     context: Arc<TaskContext>,
     owner: &Arc<Owner>,
-) -> Result<SendableRecordBatchStream> {
-    gather_first(plan, context, owner, None)
-}
-
-/// The same where nobody takes more than the first `fetch` rows.
-fn gather_first(
-    plan: &Arc<dyn ExecutionPlan>,
-    context: Arc<TaskContext>,
-    owner: &Arc<Owner>,
-    fetch: Option<usize>,
 ) -> Result<SendableRecordBatchStream> {
     let partitions = plan.output_partitioning().partition_count();
     if partitions == 1 {
@@ -216,10 +40,11 @@ fn gather_first(
     if !is_ordered(plan.as_ref()) || !BlockyardOptions::from_task(&context).preserve_order {
         return CoalescePartitionsExec::new(Arc::clone(plan)).execute(0, context);
     }
-    gather_in_order(plan, context, owner, fetch)
+    gather_in_order(plan, context, owner, None)
 }
 
-fn gather_in_order(
+/// The rows in the order of the dataset, whether or not anybody asked for it.
+pub(in crate::physical) fn gather_in_order(
     plan: &Arc<dyn ExecutionPlan>,
     context: Arc<TaskContext>,
     owner: &Arc<Owner>,
@@ -235,7 +60,7 @@ fn gather_in_order(
 
 /// Blocks of about `piece_bytes` of all partitions, the one with the smallest id first. Partitions run ahead. Rows are
 /// taken by `balance`; who reads the blocks gives them.
-pub(super) fn blocks_in_order(
+pub(in crate::physical) fn blocks_in_order(
     plan: &Arc<dyn ExecutionPlan>,
     context: &Arc<TaskContext>,
     owner: &Arc<Owner>,
@@ -246,7 +71,7 @@ pub(super) fn blocks_in_order(
 }
 
 /// The same where nobody takes more than the first `fetch` rows: there may be fewer blocks then, but not fewer rows.
-fn first_blocks_in_order(
+pub(in crate::physical) fn first_blocks_in_order(
     plan: &Arc<dyn ExecutionPlan>,
     context: &Arc<TaskContext>,
     owner: &Arc<Owner>,

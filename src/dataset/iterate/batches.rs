@@ -1,0 +1,298 @@
+//! [`Batches`]: the batches of a dataset, one after the other.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::compute::BatchCoalescer;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{DataFusionError, Result};
+use datafusion::physical_plan::ExecutionPlan;
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt, TryStreamExt};
+use tokio::sync::mpsc;
+
+use super::clock::Clock;
+use super::run::MarkedRows;
+use super::token::{Origin, Position};
+use super::{IterOptions, IterStats, ResumeToken};
+use crate::physical::{Mark, MarkedStream};
+use crate::runtime::{Drivers, on_io_thread};
+
+/// Threads on which functions of [`Batches::map_ahead`] run.
+const MAP_THREADS: usize = 4;
+
+/// The batches of a dataset, in order; or, behind [`Batches::map_ahead`], what a function makes of them. As a stream,
+/// or [`blocking`](Batches::blocking) as an iterator. Dropping it stops the work behind it.
+pub struct Batches<T = RecordBatch> {
+    schema: SchemaRef,
+    items: BoxStream<'static, Result<(T, Position)>>,
+    origin: Arc<Origin>,
+    clock: Arc<Clock>,
+    /// Behind the last batch that was handed out.
+    position: Option<Position>,
+    /// When somebody began to wait, and when the last batch was handed out.
+    asked: Option<Instant>,
+    given: Option<Instant>,
+}
+
+impl Batches {
+    /// Begins to make batches of `rows` as `options` say.
+    pub(super) fn start(rows: MarkedRows, origin: Origin, options: &IterOptions) -> Self {
+        let clock = Arc::new(Clock::start());
+        let (schema, size) = (Arc::clone(&rows.schema), options.batch_size);
+        let drop_short = size.filter(|_| options.drop_last);
+        let (send, receive) = mpsc::channel::<Result<(RecordBatch, Position)>>(options.prefetch_batches.max(1));
+        let cutter = Cutter {
+            rows: rows.rows,
+            plan: rows.plan,
+            buffer: size.map(|size| BatchCoalescer::new(Arc::clone(&schema), size)),
+            behind: VecDeque::new(),
+            before: origin.rows_before(),
+            clock: Arc::clone(&clock),
+            ended: false,
+        };
+        let driver = async move {
+            let mut cut = Box::pin(stream::try_unfold(cutter, |mut cutter| async move {
+                Ok(cutter.next().await?.map(|item| (item, cutter)))
+            }));
+            loop {
+                // Without a batch ahead, the next one is begun when there is room for it.
+                let Ok(permit) = send.reserve().await else { return Ok(()) };
+                match cut.try_next().await {
+                    Ok(Some(item)) => permit.send(Ok(item)),
+                    Ok(None) => return Ok(()),
+                    Err(e) => {
+                        permit.send(Err(e));
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        let received =
+            stream::try_unfold((receive, Drivers::start([driver])), |(mut receive, mut drivers)| async move {
+                if let Some(item) = receive.recv().await {
+                    return Ok::<_, DataFusionError>(Some((item?, (receive, drivers))));
+                }
+                // It ended, or panicked.
+                while let Some(result) = drivers.next().await {
+                    result?;
+                }
+                Ok(None)
+            });
+        let wanted = move |(batch, _): &(RecordBatch, Position)| {
+            std::future::ready(drop_short.is_none_or(|size| batch.num_rows() == size))
+        };
+        let items = received.try_filter(wanted).boxed();
+        Self { schema, items, origin: Arc::new(origin), clock, position: None, asked: None, given: None }
+    }
+}
+
+impl<T: Send + 'static> Batches<T> {
+    /// Columns of the batches.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Calls `function` for the batches that come, before they are asked for: Ray's `collate_fn`. Up to 4 run at once,
+    /// on threads of their own; what they make comes in the order of the batches.
+    pub fn map_ahead<U, F>(self, function: F) -> Batches<U>
+    where
+        U: Send + 'static,
+        F: Fn(T) -> Result<U> + Send + Sync + 'static,
+    {
+        let (function, clock) = (Arc::new(function), Arc::clone(&self.clock));
+        let items = self.items.map(move |item| {
+            let (function, clock) = (Arc::clone(&function), Arc::clone(&clock));
+            async move {
+                let (item, position) = item?;
+                let mapped = on_io_thread(move || {
+                    let began = Instant::now();
+                    let mapped = function(item);
+                    clock.mapping.add(began.elapsed());
+                    mapped
+                });
+                Ok((mapped.await?, position))
+            }
+        });
+        Batches {
+            items: items.buffered(MAP_THREADS).boxed(),
+            schema: self.schema,
+            origin: self.origin,
+            clock: self.clock,
+            position: self.position,
+            asked: None,
+            given: None,
+        }
+    }
+
+    /// The position behind the last batch handed out, not behind those made ahead: an iterator that gets it as `resume`
+    /// goes on from there.
+    ///
+    /// # Errors
+    ///
+    /// Where the dataset does not give the same rows in the same order again; the error says why, and what helps.
+    pub fn token(&self) -> Result<ResumeToken> {
+        self.origin.token(self.position.as_ref())
+    }
+
+    /// Where the time went, up to now.
+    pub fn stats(&self) -> IterStats {
+        self.clock.stats()
+    }
+
+    /// The same as an iterator, which holds up its thread while it waits. It works outside of a runtime, as long as the
+    /// one lives in which it was begun.
+    pub fn blocking(self) -> BlockingBatches<T> {
+        BlockingBatches(self)
+    }
+
+    fn handed_out(&mut self, rows: u64) {
+        let (clock, now) = (&self.clock, Instant::now());
+        if let Some(asked) = self.asked.take() {
+            clock.waiting.add(now - asked);
+        }
+        if clock.batches.fetch_add(1, Relaxed) == 0 {
+            clock.first.add(clock.began.elapsed());
+        }
+        clock.num_rows.fetch_add(rows, Relaxed);
+        self.given = Some(now);
+    }
+}
+
+impl<T: Send + 'static> Stream for Batches<T> {
+    type Item = Result<T>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(given) = self.given.take() {
+            self.clock.user.add(given.elapsed());
+        }
+        self.asked.get_or_insert_with(Instant::now);
+        Poll::Ready(match ready!(self.items.poll_next_unpin(context)) {
+            Some(Ok((item, position))) => {
+                let before = self.position.as_ref().map_or(self.origin.rows_before(), |position| position.rows);
+                self.handed_out(position.rows - before);
+                self.position = Some(position);
+                Some(Ok(item))
+            }
+            Some(Err(e)) => Some(Err(e)),
+            None => {
+                let waited = self.asked.take().map_or(Duration::ZERO, |asked| asked.elapsed());
+                self.clock.waiting.add(waited);
+                None
+            }
+        })
+    }
+}
+
+// Nothing of it is pinned: the stream inside is boxed.
+impl<T> Unpin for Batches<T> {}
+
+impl<T> std::fmt::Debug for Batches<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batches").field("stats", &self.clock.stats()).finish_non_exhaustive()
+    }
+}
+
+/// [`Batches`] as an iterator.
+#[derive(Debug)]
+pub struct BlockingBatches<T = RecordBatch>(Batches<T>);
+
+impl<T: Send + 'static> BlockingBatches<T> {
+    /// As [`Batches::token`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Batches::token`].
+    pub fn token(&self) -> Result<ResumeToken> {
+        self.0.token()
+    }
+
+    /// As [`Batches::stats`].
+    pub fn stats(&self) -> IterStats {
+        self.0.stats()
+    }
+}
+
+impl<T: Send + 'static> Iterator for BlockingBatches<T> {
+    type Item = Result<T>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        crate::runtime::holding_up(|| futures::executor::block_on(self.0.next()))
+    }
+}
+
+/// Cuts batches of a size out of rows, and knows where each ends.
+struct Cutter {
+    rows: MarkedStream,
+    plan: Arc<dyn ExecutionPlan>,
+    /// Without one, batches go on as they come.
+    buffer: Option<BatchCoalescer>,
+    /// Where the rows in the buffer stand, and how many of each run are left.
+    behind: VecDeque<(Mark, usize)>,
+    /// Rows of the epoch that were cut.
+    before: u64,
+    clock: Arc<Clock>,
+    ended: bool,
+}
+
+impl Cutter {
+    async fn next(&mut self) -> Result<Option<(RecordBatch, Position)>> {
+        loop {
+            let completed = self.buffer.as_mut().and_then(BatchCoalescer::next_completed_batch);
+            if let Some(batch) = completed {
+                return Ok(Some(self.positioned(batch)));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            let began = Instant::now();
+            let next = self.rows.try_next().await;
+            self.clock.rows.add(began.elapsed());
+            let began = Instant::now();
+            match (next?, &mut self.buffer) {
+                (Some(marked), buffer) => {
+                    self.behind.push_back((marked.mark, marked.batch.num_rows()));
+                    match buffer {
+                        Some(buffer) => buffer.push_batch(marked.batch)?,
+                        None => return Ok(Some(self.positioned(marked.batch))),
+                    }
+                }
+                (None, buffer) => {
+                    self.ended = true;
+                    if let Some(buffer) = buffer {
+                        buffer.finish_buffered_batch()?;
+                    }
+                }
+            }
+            self.clock.batching.add(began.elapsed());
+        }
+    }
+
+    /// A batch of the next rows, with where it ends.
+    fn positioned(&mut self, batch: RecordBatch) -> (RecordBatch, Position) {
+        let mut left = batch.num_rows();
+        let mut mark = self.behind.front().map(|(mark, _)| mark.clone());
+        while let Some((begins, rows)) = self.behind.front_mut() {
+            let taken = left.min(*rows);
+            left -= taken;
+            *rows -= taken;
+            *begins = begins.behind(taken);
+            mark = Some(begins.clone());
+            if *rows > 0 {
+                break;
+            }
+            self.behind.pop_front();
+            if left == 0 {
+                break;
+            }
+        }
+        self.before += batch.num_rows() as u64;
+        let mark = mark.unwrap_or_else(Mark::start);
+        (batch, Position { plan: Arc::clone(&self.plan), mark, rows: self.before })
+    }
+}

@@ -1,0 +1,18 @@
+//! Consuming a dataset batch by batch, row by row or block by block, and going on where another iterator has ended.
+//!
+//! ```text
+//! plan ──rows with marks──> driver: cuts batches ──channel──> Batches: token = mark of the last batch handed out
+//!                                   (ahead, by prefetch_batches)
+//! ```
+
+mod batches;
+mod clock;
+mod options;
+mod rows;
+mod run;
+mod token;
+
+pub use batches::{Batches, BlockingBatches};
+pub use clock::IterStats;
+pub use options::IterOptions;
+pub use token::{ResumeToken, Resumes};

@@ -1,0 +1,69 @@
+//! Runs of a dataset whose rows tell where they stand.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::Result;
+use datafusion::execution::session_state::SessionState;
+use datafusion::physical_plan::ExecutionPlan;
+use futures::{StreamExt, stream};
+
+use super::token::Origin;
+use crate::config::BlockyardOptions;
+use crate::dataset::Dataset;
+use crate::dataset::consume::{Attempt, Started, is_kept_in_vain};
+use crate::physical::{MarkedStream, marked_rows};
+
+/// Rows with where they stand, of a plan that runs.
+pub(super) struct MarkedRows {
+    pub(super) schema: SchemaRef,
+    pub(super) plan: Arc<dyn ExecutionPlan>,
+    pub(super) rows: MarkedStream,
+}
+
+/// The settings with which rows come in the same order whenever the dataset is run: reads have the tasks that they have
+/// with so many CPUs, and sorts keep the order of equal keys.
+pub(super) fn repeatable(mut state: SessionState, cpus: Option<usize>) -> SessionState {
+    let mut options = BlockyardOptions::from_config(state.config_options());
+    options.num_cpus = cpus.unwrap_or(options.num_cpus);
+    options.prefer_stable_sorts = true;
+    state.config_mut().options_mut().extensions.insert(options);
+    state
+}
+
+impl Dataset {
+    /// The rows of an epoch from a place on, with where they stand.
+    pub(super) async fn marked_rows(&self, epoch: u64, origin: &Origin) -> Result<MarkedRows> {
+        let mut attempt = self.attempt_of(epoch)?;
+        attempt.state = repeatable(attempt.state, Some(origin.cpus()));
+        let mut first = self.marked_once(&attempt, origin).await?;
+        match first.rows.next().await {
+            Some(Err(e)) if is_kept_in_vain(&e) => {
+                drop(first);
+                self.marked_once(&self.again_with_spilling(attempt), origin).await
+            }
+            head => Ok(MarkedRows { rows: stream::iter(head).chain(first.rows).boxed(), ..first }),
+        }
+    }
+
+    async fn marked_once(&self, attempt: &Attempt, origin: &Origin) -> Result<MarkedRows> {
+        let Started { plan, context, execution, mut watch, admission } = self.start(attempt).await?;
+        let rows = origin
+            .check(&plan)
+            .and_then(|()| marked_rows(&plan, &context, execution.result_owner(), origin.place(), None));
+        watch.ended_if_failed(&rows);
+        // The context and the admission are held until the end.
+        let running = (rows?, watch, admission, context);
+        let rows = stream::unfold(running, |(mut rows, mut watch, admission, context)| async move {
+            watch.asked();
+            let next = rows.next().await;
+            match &next {
+                Some(Ok(marked)) => watch.rows(marked.batch.num_rows()),
+                Some(Err(e)) => watch.ended(Err(e.to_string())),
+                None => watch.ended(Ok(())),
+            }
+            next.map(|marked| (marked, (rows, watch, admission, context)))
+        });
+        Ok(MarkedRows { schema: plan.schema(), plan, rows: rows.fuse().boxed() })
+    }
+}

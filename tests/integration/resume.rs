@@ -1,0 +1,156 @@
+use blockyard::prelude::*;
+use blockyard::{ResumeToken, Resumes};
+use futures::StreamExt;
+
+use crate::fixtures::{context_with, lines, mib};
+
+/// Rows of each batch that is still to come, and the token behind each of the batches.
+async fn read(
+    context: &DataContext,
+    sql: &str,
+    batch_size: usize,
+    resume: Option<ResumeToken>,
+) -> (Vec<Vec<String>>, Vec<ResumeToken>) {
+    let dataset = context.sql(sql).await.unwrap();
+    let options = IterOptions { batch_size: Some(batch_size), epoch: Some(3), resume, ..IterOptions::default() };
+    let mut batches = dataset.iter_batches(options).await.unwrap();
+    let (mut read, mut tokens) = (Vec::new(), vec![batches.token().unwrap()]);
+    while let Some(batch) = batches.next().await {
+        read.push(lines(&[batch.unwrap()]));
+        tokens.push(batches.token().unwrap());
+    }
+    (read, tokens)
+}
+
+/// A session with files: 100,000 rows in 7 files, and one with the same columns and fewer rows.
+async fn session(directory: &str, threads: usize, memory: usize) -> DataContext {
+    let context = context_with(threads, |options| options.memory_limit = mib(memory));
+    for (name, from, to, blocks) in [("t", 0, 100_000, 7), ("u", 500_000, 560_000, 5)] {
+        let path = format!("{directory}/{name}");
+        if !std::path::Path::new(&path).exists() {
+            let rows = format!(
+                "SELECT id + {from} AS id, id % 13 AS k, repeat('x', CAST(id % 17 AS INT)) AS x FROM range({})",
+                to - from
+            );
+            let dataset = context.sql(&rows).await.unwrap().repartition(blocks).unwrap();
+            dataset.write_parquet(&path).await.unwrap();
+        }
+        let read = format!("CREATE VIEW {name} AS SELECT * FROM read_parquet('{path}')");
+        context.sql(&read).await.unwrap().take_all().await.unwrap();
+    }
+    context
+}
+
+const PLANS: &[(&str, &str)] = &[
+    ("seeks", "SELECT * FROM t"),
+    ("seeks", "SELECT id * 2 AS twice, x FROM t WHERE k > 3"),
+    ("seeks", "SELECT * FROM map_batches(t, 'identity')"),
+    ("seeks", "SELECT * FROM map_batches(t, 'identity', concurrency => 2) WHERE k < 9"),
+    ("seeks", "SELECT * FROM t TABLESAMPLE BERNOULLI (30) REPEATABLE (4)"),
+    ("seeks", "SELECT * FROM t WHERE k > 2 LIMIT 43210"),
+    ("seeks", "SELECT * FROM t UNION ALL SELECT * FROM u"),
+    ("seeks", "SELECT * FROM mix(t, u)"),
+    (
+        "seeks",
+        "SELECT * FROM mix((SELECT * FROM t WHERE k > 5), u, weights => [3, 1], stopping_condition => 'shortest')",
+    ),
+    ("seeks", "SELECT * FROM zip((SELECT id FROM t WHERE id % 2 = 0), (SELECT x FROM t WHERE id % 2 = 1))"),
+    ("seeks", "SELECT * FROM local_shuffle(t, 500, seed => 5)"),
+    ("seeks", "SELECT * FROM local_shuffle((SELECT * FROM t WHERE k <> 4), 7000, seed => 5) WHERE k < 12"),
+    ("seeks", "SELECT * FROM local_shuffle((SELECT * FROM mix(t, u) UNION ALL SELECT * FROM u), 2000, seed => 5)"),
+    ("seeks", "SELECT * FROM local_shuffle(randomize_block_order(t, seed => 8), 900, seed => 5)"),
+    ("replays", "SELECT * FROM random_shuffle(t, seed => 6)"),
+    ("replays", "SELECT * FROM t ORDER BY k, id DESC"),
+    ("replays", "SELECT * FROM local_shuffle(random_shuffle(t, seed => 6), 500, seed => 1)"),
+    ("replays", "SELECT * FROM map_batches(repartition(t, 3), 'identity')"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_iterator_goes_on_where_another_one_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let first = session(path, 2, 512).await;
+    let others = [session(path, 1, 64).await, session(path, 4, 48).await, session(path, 2, 512).await];
+    for (number, (way, sql)) in PLANS.iter().enumerate() {
+        let resumes = first.sql(sql).await.unwrap().resumes().await.unwrap();
+        assert!(resumes.to_string().starts_with(way), "{sql} {resumes}");
+        let (batches, tokens) = read(&first, sql, 1000, None).await;
+        let cuts = [0, 1, batches.len() / 3, batches.len() * 9 / 10, batches.len()];
+        for (cut, other) in cuts.into_iter().zip(others.iter().cycle().skip(number)) {
+            let token = tokens[cut].to_string();
+            assert!(token.len() <= 512, "{token}");
+            let (rest, after) = read(other, sql, 1000, Some(token.parse().unwrap())).await;
+            assert!(rest == batches[cut..], "{sql} from batch {cut} of {}, {token}", batches.len());
+            assert_eq!(after.last().unwrap().rows(), tokens.last().unwrap().rows());
+            // Tokens of a resumed iterator hold as well.
+            let again = after[rest.len() / 2].clone();
+            let (rest, _) = read(&first, sql, 1000, Some(again)).await;
+            assert!(rest == batches[batches.len() - rest.len()..], "{sql} from batch {cut} twice");
+        }
+    }
+}
+
+#[tokio::test]
+async fn plans_without_an_order_have_no_tokens() {
+    let directory = tempfile::tempdir().unwrap();
+    let context = session(directory.path().to_str().unwrap(), 2, 512).await;
+    for (sql, said) in [
+        ("SELECT k, count(*) FROM t GROUP BY k", "groups have no order"),
+        ("SELECT t.id FROM t JOIN u ON t.k = u.k LIMIT 10", "the rows of a join have no order"),
+        ("SELECT id, random() AS r FROM t", "gives something else each time"),
+    ] {
+        let dataset = context.sql(sql).await.unwrap();
+        let resumes = dataset.resumes().await.unwrap();
+        assert!(matches!(resumes, Resumes::DoesNot { .. }) && resumes.to_string().contains(said), "{sql}: {resumes}");
+        let batches = dataset.iter_batches(IterOptions::default()).await.unwrap();
+        let error = batches.token().unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    context.configure(|options| options.preserve_order = false).unwrap();
+    let resumes = context.sql("SELECT * FROM t").await.unwrap().resumes().await.unwrap().to_string();
+    assert!(resumes.contains("blockyard.preserve_order = false"), "{resumes}");
+}
+
+#[tokio::test]
+async fn tokens_of_something_else_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let context = session(path, 2, 512).await;
+    let options = |resume: &ResumeToken| IterOptions { resume: Some(resume.clone()), ..IterOptions::default() };
+    let dataset = context.sql("SELECT * FROM t").await.unwrap();
+    let mut batches = dataset.iter_batches(IterOptions::default()).await.unwrap();
+    batches.next().await.unwrap().unwrap();
+    let token = batches.token().unwrap();
+    assert_eq!((token.rows(), token.epoch()), (256, 0));
+    assert_eq!(token.to_string().parse::<ResumeToken>().unwrap(), token);
+
+    let other = context.sql("SELECT id FROM t").await.unwrap();
+    let error = other.iter_batches(options(&token)).await.unwrap_err().to_string();
+    assert!(error.contains("the resume token is of another plan"), "{error}");
+    let error = IterOptions { epoch: Some(1), ..options(&token) };
+    let error = dataset.iter_batches(error).await.unwrap_err().to_string();
+    assert!(error.contains("the token is of epoch 0, and epoch 1 is asked for"), "{error}");
+    for (text, said) in [
+        ("", "this is not a resume token"),
+        ("{}", "this is not a resume token"),
+        ("{\"version\":2}", "the resume token has version 2, and this program reads version 1"),
+    ] {
+        let error = text.parse::<ResumeToken>().unwrap_err().to_string();
+        assert!(error.contains(said), "{text}: {error}");
+    }
+    let beyond = token.to_string().replace("\"s\":256", "\"s\":300000");
+    let mut batches = dataset.iter_batches(options(&beyond.parse().unwrap())).await.unwrap();
+    let error = batches.next().await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("the place is behind the last row"), "{error}");
+
+    let more = context.sql("SELECT * FROM t LIMIT 5").await.unwrap();
+    more.write_parquet_with(
+        &format!("{path}/t"),
+        WriteOptions { mode: Some(SaveMode::Append), ..WriteOptions::default() },
+    )
+    .await
+    .unwrap();
+    let dataset = context.sql("SELECT * FROM t").await.unwrap();
+    let error = dataset.iter_batches(options(&token)).await.unwrap_err().to_string();
+    assert!(error.contains("files have changed since the resume token was taken: 7 files with"), "{error}");
+}
