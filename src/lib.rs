@@ -76,7 +76,8 @@ pub mod prelude;
 
 pub use config::{BlockyardOptions, ByteSize, MemoryLimit};
 pub use dataset::{
-    Batches, DataContext, Dataset, GroupedDataset, IterOptions, ResumeToken, Resumes, SortKey, WriteOptions, asc, desc,
+    Batches, DataContext, Dataset, GroupedDataset, IterOptions, ResumeToken, Resumes, SortKey, SplitBarrier,
+    SplitIterator, SplitOptions, TestSize, TrainTestSplit, WriteOptions, asc, desc,
 };
 pub use functions::{Actor, FunctionRef, MapOptions, actor};
 pub use logical::{BlockOrderOptions, LocalShuffleOptions, MixOptions, Repartitioning, ShuffleOptions};
@@ -89,4 +90,5 @@ pub use sources::{Datasource, ReadCsvOptions, ReadJsonOptions, ReadParquetOption
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/guide/rust.md")]
+#[doc = include_str!("../docs/guide/training.md")]
 pub struct Documents;

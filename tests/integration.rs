@@ -69,6 +69,9 @@ mod shuffle;
 /// The `.slt` files under every engine mode.
 #[path = "integration/slt.rs"]
 mod slt;
+/// Parts of datasets that are datasets.
+#[path = "integration/splits.rs"]
+mod splits;
 /// Random star-schema queries against plain DataFusion.
 #[path = "integration/stars.rs"]
 mod stars;

@@ -150,7 +150,7 @@ impl Dataset {
     /// Where the plan is refused for its need of memory, or something fails while it runs.
     pub async fn count(&self) -> Result<usize> {
         if let Some(blocks) = &self.materialized {
-            return Ok(blocks.blocks().iter().map(|b| b.metadata().num_rows).sum());
+            return Ok(blocks.total_rows());
         }
         if let Some(rows) = self.count_by_metadata().await? {
             return Ok(rows);
@@ -165,7 +165,7 @@ impl Dataset {
         }
     }
 
-    async fn count_by_metadata(&self) -> Result<Option<usize>> {
+    pub(super) async fn count_by_metadata(&self) -> Result<Option<usize>> {
         let LogicalPlan::TableScan(scan) = &self.plan else {
             return Ok(None);
         };
@@ -200,7 +200,7 @@ impl Dataset {
     /// Where the dataset cannot be planned.
     pub async fn num_blocks(&self) -> Result<Option<usize>> {
         match &self.materialized {
-            Some(blocks) => Ok(Some(blocks.blocks().len())),
+            Some(blocks) => Ok(Some(blocks.num_blocks())),
             None => Ok(planned_blocks(&self.state.create_physical_plan(&self.plan).await?)),
         }
     }
@@ -212,7 +212,7 @@ impl Dataset {
     /// Where the plan is refused for its need of memory, or something fails while it runs.
     pub async fn size_bytes(&self) -> Result<usize> {
         if let Some(blocks) = &self.materialized {
-            return Ok(blocks.blocks().iter().map(|b| b.metadata().size_bytes).sum());
+            return Ok(blocks.size_bytes());
         }
         let bytes = |total, batch: RecordBatch| std::future::ready(Ok(total + crate::block::sliced_bytes(&batch)));
         self.stream().await?.try_fold(0, bytes).await
@@ -249,12 +249,18 @@ impl Dataset {
             stored => stored?,
         };
         let handles = stored.into_iter().map(|block| block.handle).collect();
-        let blocks = Arc::new(StoredBlocks::new("InputDataBuffer", self.schema(), handles));
+        let dataset = self.of_blocks(StoredBlocks::new("InputDataBuffer", self.schema(), handles))?;
+        // A copy: what is run on the blocks later must not keep them alive through this dataset.
+        *dataset.last.lock() = self.last.lock().clone();
+        Ok(dataset)
+    }
+
+    /// A dataset of blocks, with the settings of this one.
+    pub(super) fn of_blocks(&self, blocks: StoredBlocks) -> Result<Self> {
+        let blocks = Arc::new(blocks);
         let mut dataset = self.context.read_datasource(Arc::clone(&blocks) as _, None)?;
         dataset.state = self.state.clone();
         dataset.materialized = Some(blocks);
-        // A copy: what is run on the blocks later must not keep them alive through this dataset.
-        *dataset.last.lock() = self.last.lock().clone();
         Ok(dataset)
     }
 

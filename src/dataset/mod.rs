@@ -7,6 +7,8 @@ mod context;
 mod grouped;
 mod iterate;
 mod order;
+mod split;
+mod streaming_split;
 mod transform;
 mod write;
 
@@ -14,6 +16,8 @@ pub use context::{DataContext, Paths};
 pub use grouped::GroupedDataset;
 pub use iterate::{Batches, BlockingBatches, IterOptions, IterStats, ResumeToken, Resumes};
 pub use order::{SortKey, asc, desc};
+pub use split::{TestSize, TrainTestSplit};
+pub use streaming_split::{SplitBarrier, SplitIterator, SplitOptions};
 pub use transform::Predicate;
 pub use write::WriteOptions;
 

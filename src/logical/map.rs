@@ -34,6 +34,8 @@ pub enum MapOperator {
         fraction: f64,
         /// Decides which rows, together with their place.
         seed: u64,
+        /// Whether it is the other rows that stay.
+        others: bool,
     },
 }
 
@@ -192,7 +194,10 @@ impl UserDefinedLogicalNodeCore for MapNode {
                     write!(f, ", batch_size={rows}")?;
                 }
             }
-            MapOperator::Sample { fraction, seed } => write!(f, "RandomSample: fraction={fraction}, seed={seed}")?,
+            MapOperator::Sample { fraction, seed, others } => {
+                let others = if *others { ", others=true" } else { "" };
+                write!(f, "RandomSample: fraction={fraction}, seed={seed}{others}")?;
+            }
             operator => {
                 write!(f, "{}: {}", operator.name(), operator.function().map_or("", |function| function.name()))?;
             }

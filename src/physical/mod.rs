@@ -43,8 +43,9 @@ pub(crate) use queue::{QueueExec, QueueLimit};
 pub(crate) use read::{FilesOfTask, FirstRow, ReadExec, ReadMemory, file_scan};
 pub(crate) use stand_ins::{CompactExec, FoldExec, MiddleRowsExec, WindowPartitionsExec};
 pub(crate) use tasks::{
-    FailureLog, Spread, StageMetrics, TaskRecord, TaskSummary, as_task_plan, block_batches, has_steady_tasks,
-    is_one_task, is_ordered, planned_blocks, steady_parts, stores_rows, stream_of, ungathered, uses_ours,
+    FailureLog, Spread, StageMetrics, TaskRecord, TaskSummary, as_task_plan, block_batches, block_rows,
+    has_steady_tasks, is_one_task, is_ordered, planned_blocks, steady_parts, stores_rows, stream_of, ungathered,
+    uses_ours,
 };
 pub(crate) use write::{BlockTarget, StoreExec, WriteExec, write_time};
 

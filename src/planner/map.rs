@@ -45,7 +45,9 @@ impl NodePlanner for PlanMap {
             MapOperator::Rows(f) | MapOperator::FlatMap(f) | MapOperator::Filter(f) => {
                 Arc::new(call(f, BatchSize::AsTheyCome))
             }
-            MapOperator::Sample { fraction, seed } => Arc::new(SampleStep::new(*fraction, *seed, input.schema())),
+            MapOperator::Sample { fraction, seed, others } => {
+                Arc::new(SampleStep::new(*fraction, *seed, *others, input.schema()))
+            }
         };
         Ok(Some(MapExec::new(input, vec![step], map.compute().clone()).into_plan()))
     }

@@ -1,5 +1,6 @@
 //! Blocks of the store as a source: materialized datasets, stored tables, and rows given from code.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, UInt64Array};
@@ -11,7 +12,7 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::Datasource;
-use crate::physical::block_batches;
+use crate::physical::block_rows;
 use crate::store::BlockHandle;
 
 /// Blocks in order. They live as long as this does.
@@ -19,14 +20,30 @@ use crate::store::BlockHandle;
 pub(crate) struct StoredBlocks {
     name: &'static str,
     schema: SchemaRef,
-    blocks: Vec<BlockHandle>,
+    blocks: Vec<BlockPart>,
     numbered: bool,
+}
+
+/// Rows of a block.
+#[derive(Debug, Clone)]
+struct BlockPart {
+    handle: BlockHandle,
+    rows: Range<usize>,
+}
+
+impl BlockPart {
+    /// Bytes of its rows, where all rows of the block are as large.
+    fn size_bytes(&self) -> usize {
+        let whole = self.handle.metadata();
+        (whole.size_bytes as u128 * self.rows.len() as u128 / whole.num_rows.max(1) as u128) as usize
+    }
 }
 
 impl StoredBlocks {
     /// Blocks of `schema`; `name` is what plans show.
     pub(crate) fn new(name: &'static str, schema: SchemaRef, blocks: Vec<BlockHandle>) -> Self {
-        Self { name, schema, blocks, numbered: false }
+        let whole = |handle: BlockHandle| BlockPart { rows: 0..handle.metadata().num_rows, handle };
+        Self { name, schema, blocks: blocks.into_iter().map(whole).collect(), numbered: false }
     }
 
     /// Blocks of all columns of `schema` but the last, which is the number of the row, from 0 on.
@@ -34,9 +51,34 @@ impl StoredBlocks {
         Self { numbered: true, ..Self::new(name, schema, blocks) }
     }
 
-    /// The blocks.
-    pub(crate) fn blocks(&self) -> &[BlockHandle] {
-        &self.blocks
+    /// Number of blocks.
+    pub(crate) fn num_blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Rows of all blocks.
+    pub(crate) fn total_rows(&self) -> usize {
+        self.blocks.iter().map(|part| part.rows.len()).sum()
+    }
+
+    /// Bytes of all blocks.
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.blocks.iter().map(BlockPart::size_bytes).sum()
+    }
+
+    /// The rows of these numbers, in the blocks that they are in. Nothing is copied.
+    pub(crate) fn rows(&self, rows: Range<usize>) -> Self {
+        let mut first = 0;
+        let mut blocks = Vec::new();
+        for part in &self.blocks {
+            let (from, to) = (rows.start.max(first), rows.end.min(first + part.rows.len()));
+            if from < to {
+                let begin = part.rows.start;
+                blocks.push(BlockPart { handle: part.handle.clone(), rows: begin + from - first..begin + to - first });
+            }
+            first += part.rows.len();
+        }
+        Self { name: self.name, schema: Arc::clone(&self.schema), blocks, numbered: self.numbered }
     }
 }
 
@@ -50,19 +92,19 @@ impl Datasource for StoredBlocks {
     }
 
     fn estimated_bytes(&self) -> Option<usize> {
-        Some(self.blocks.iter().map(|b| b.metadata().size_bytes).sum())
+        Some(self.size_bytes())
     }
 
     fn num_rows(&self) -> Option<usize> {
-        Some(self.blocks.iter().map(|b| b.metadata().num_rows).sum())
+        Some(self.total_rows())
     }
 
     /// One task per block, whatever the parallelism: a block is a task.
     fn read_tasks(&self, _parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>> {
         let mut first_row = 0;
-        let mut task = |block: Option<&BlockHandle>| {
+        let mut task = |block: Option<&BlockPart>| {
             let first = self.numbered.then_some(first_row);
-            first_row += block.map_or(0, |block| block.metadata().num_rows as u64);
+            first_row += block.map_or(0, |block| block.rows.len() as u64);
             Arc::new(BlockTask { schema: self.schema(), block: block.cloned(), first }) as Arc<dyn PartitionStream>
         };
         match self.blocks.is_empty() {
@@ -75,7 +117,7 @@ impl Datasource for StoredBlocks {
 #[derive(Debug)]
 struct BlockTask {
     schema: SchemaRef,
-    block: Option<BlockHandle>,
+    block: Option<BlockPart>,
     /// Number of the first row, if rows are numbered.
     first: Option<u64>,
 }
@@ -88,7 +130,7 @@ impl PartitionStream for BlockTask {
     fn execute(&self, context: Arc<TaskContext>) -> SendableRecordBatchStream {
         let block = self.block.clone();
         let batch_size = context.session_config().batch_size();
-        let blocks = stream::iter(block).map(block_batches).flatten();
+        let blocks = stream::iter(block).map(|part| block_rows(part.handle, part.rows)).flatten();
         // Operators expect batches of at most this many rows.
         let batches = blocks.map_ok(move |batch| {
             let starts = (0..batch.num_rows()).step_by(batch_size);

@@ -54,7 +54,7 @@ impl RelationPlanner for BlockyardRelationPlanner {
             let (fraction, seed) = sample_of(&sample)?;
             let alias = take_alias(&mut relation);
             let input = context.plan(relation)?;
-            let operator = MapOperator::Sample { fraction, seed: seed.unwrap_or_else(fresh_seed) };
+            let operator = MapOperator::Sample { fraction, seed: seed.unwrap_or_else(fresh_seed), others: false };
             return planned(
                 extension(MapNode::try_new(input, operator, Compute::default(), Failures::default())?),
                 alias,

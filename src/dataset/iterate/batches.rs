@@ -93,6 +93,16 @@ impl Batches {
 }
 
 impl<T: Send + 'static> Batches<T> {
+    /// The next batch, with where it ends.
+    pub(in crate::dataset) async fn next_positioned(&mut self) -> Result<Option<(T, Position)>> {
+        self.items.try_next().await
+    }
+
+    /// What makes tokens of positions.
+    pub(in crate::dataset) fn origin(&self) -> &Arc<Origin> {
+        &self.origin
+    }
+
     /// Columns of the batches.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema

@@ -15,4 +15,5 @@ mod token;
 pub use batches::{Batches, BlockingBatches};
 pub use clock::IterStats;
 pub use options::IterOptions;
+pub(super) use token::{Origin, Position};
 pub use token::{ResumeToken, Resumes};

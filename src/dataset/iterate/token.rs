@@ -145,7 +145,7 @@ impl fmt::Display for Resumes {
 
 /// Where an iterator stands behind a batch.
 #[derive(Debug, Clone)]
-pub(super) struct Position {
+pub(in crate::dataset) struct Position {
     /// The plan that gave the batch.
     pub(super) plan: Arc<dyn ExecutionPlan>,
     /// Where the row behind the batch stands.
@@ -156,7 +156,7 @@ pub(super) struct Position {
 
 /// Of what an iterator is, and where it begins.
 #[derive(Debug)]
-pub(super) struct Origin {
+pub(in crate::dataset) struct Origin {
     plan: u64,
     epoch: u64,
     cpus: usize,
@@ -237,7 +237,7 @@ impl Origin {
     }
 
     /// The token of a position; `None` is where it began.
-    pub(super) fn token(&self, position: Option<&Position>) -> Result<ResumeToken> {
+    pub(in crate::dataset) fn token(&self, position: Option<&Position>) -> Result<ResumeToken> {
         let Some((inputs, resumes)) = &self.planned else {
             return plan_err!("there is no plan to take a resume token of");
         };

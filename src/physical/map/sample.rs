@@ -19,19 +19,20 @@ use crate::block::row_random;
 pub(crate) struct SampleStep {
     fraction: f64,
     seed: u64,
+    others: bool,
     schema: SchemaRef,
 }
 
 impl SampleStep {
-    /// Keeps each row of `schema` with probability `fraction`.
-    pub(crate) fn new(fraction: f64, seed: u64, schema: SchemaRef) -> Self {
-        Self { fraction, seed, schema }
+    /// Keeps each row of `schema` with probability `fraction`, or the `others`.
+    pub(crate) fn new(fraction: f64, seed: u64, others: bool, schema: SchemaRef) -> Self {
+        Self { fraction, seed, others, schema }
     }
 }
 
 impl MapStep for SampleStep {
     fn name(&self) -> String {
-        format!("RandomSample({})", self.fraction)
+        format!("RandomSample({}{})", if self.others { "not " } else { "" }, self.fraction)
     }
 
     fn schema(&self) -> &SchemaRef {
@@ -49,7 +50,7 @@ impl MapStep for SampleStep {
     fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {
         // 2^64 as a float: a random u64 is below fraction * 2^64 with probability `fraction`.
         let below = self.fraction * 18_446_744_073_709_551_616.0;
-        let push = SamplePush { below, seed: self.seed, task: task.id.hash(), next_row: 0 };
+        let push = SamplePush { below, seed: self.seed, others: self.others, task: task.id.hash(), next_row: 0 };
         Ok(push_stream(Arc::clone(&self.schema), batches, &task, push))
     }
 }
@@ -57,6 +58,7 @@ impl MapStep for SampleStep {
 struct SamplePush {
     below: f64,
     seed: u64,
+    others: bool,
     task: u64,
     next_row: u64,
 }
@@ -66,7 +68,7 @@ impl Push for SamplePush {
         let first = self.next_row;
         self.next_row += batch.num_rows() as u64;
         let keep: BooleanArray = (first..self.next_row)
-            .map(|row| Some((row_random(self.seed, self.task, row) as f64) < self.below))
+            .map(|row| Some(((row_random(self.seed, self.task, row) as f64) < self.below) != self.others))
             .collect();
         out.push_back(filter_record_batch(&batch, &keep)?);
         Ok(())

@@ -1,0 +1,272 @@
+//! Parts of a dataset that are datasets: Ray's `split`, `split_at_indices`, `split_proportionately`,
+//! `train_test_split` and `streaming_train_test_split`.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, BooleanArray, RecordBatch};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use datafusion::common::{Result, plan_err};
+use datafusion::logical_expr::{col, lit, not};
+use datafusion::prelude::Expr;
+
+use super::Dataset;
+use crate::seed::RandomSeed;
+
+/// How many rows are for testing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum TestSize {
+    /// A part of all rows, above 0 and below 1.
+    Fraction(f64),
+    /// So many; at least 1, and not all.
+    Rows(usize),
+}
+
+impl From<f64> for TestSize {
+    fn from(fraction: f64) -> Self {
+        Self::Fraction(fraction)
+    }
+}
+
+impl From<usize> for TestSize {
+    fn from(rows: usize) -> Self {
+        Self::Rows(rows)
+    }
+}
+
+/// How rows are parted into those for training and those for testing.
+#[derive(Debug, Clone, Default)]
+pub struct TrainTestSplit {
+    /// Shuffles all rows before, by a seed. Otherwise the last rows are for testing.
+    pub shuffle: Option<RandomSeed>,
+    /// A column: of the rows with each of its values the same part is for testing, rounded down. Not with `shuffle`.
+    pub stratify: Option<String>,
+}
+
+impl Dataset {
+    /// `n` parts of neighbouring rows, whose numbers of rows differ by one at most. The dataset runs once, and its
+    /// blocks are kept, unless its number of rows is known before.
+    ///
+    /// # Errors
+    ///
+    /// For no parts, and where the dataset fails when it runs.
+    pub async fn split(&self, n: usize) -> Result<Vec<Self>> {
+        let (dataset, rows) = self.with_known_rows(n).await?;
+        (0..n).map(|part| dataset.rows_between(part * rows / n..(part + 1) * rows / n)).collect()
+    }
+
+    /// As [`Dataset::split`], with equally many rows in each part: the last rows, less than `n`, are left out.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dataset::split`].
+    pub async fn split_equal(&self, n: usize) -> Result<Vec<Self>> {
+        let (dataset, rows) = self.with_known_rows(n).await?;
+        let each = rows / n;
+        (0..n).map(|part| dataset.rows_between(part * each..(part + 1) * each)).collect()
+    }
+
+    /// One part more than there are `indices`: the rows before the first, between them, and from the last one on. Parts
+    /// behind the end are empty.
+    ///
+    /// # Errors
+    ///
+    /// Where indices are none, or not in order, and where the dataset fails when it runs.
+    pub async fn split_at_indices(&self, indices: &[usize]) -> Result<Vec<Self>> {
+        let Some(last) = indices.last() else {
+            return plan_err!("split_at_indices needs at least one index");
+        };
+        if let Some(pair) = indices.windows(2).find(|pair| pair[0] > pair[1]) {
+            return plan_err!("indices must be in order, got {} before {}", pair[0], pair[1]);
+        }
+        let (dataset, rows) = self.with_known_rows(1).await?;
+        let cuts: Vec<usize> = [0].iter().chain(indices).copied().chain([rows.max(*last)]).collect();
+        cuts.windows(2).map(|pair| dataset.rows_between(pair[0].min(rows)..pair[1].min(rows))).collect()
+    }
+
+    /// One part more than there are `proportions`, with so much of the rows each, rounded down, and the rest in the
+    /// last.
+    ///
+    /// # Errors
+    ///
+    /// Where a proportion is not above 0, all together are not below 1, there are fewer rows than parts, and where the
+    /// dataset fails when it runs.
+    pub async fn split_proportionately(&self, proportions: &[f64]) -> Result<Vec<Self>> {
+        if proportions.is_empty() {
+            return plan_err!("split_proportionately needs at least one proportion");
+        }
+        if let Some(proportion) = proportions.iter().find(|part| !(part.is_finite() && **part > 0.0)) {
+            return plan_err!("proportions must be above 0, got {proportion}");
+        }
+        let total: f64 = proportions.iter().sum();
+        if total >= 1.0 {
+            return plan_err!("proportions must be below 1 together, since the rest is a part too, got {total}");
+        }
+        let (dataset, rows) = self.with_known_rows(1).await?;
+        let cuts = proportional_cuts(rows, proportions);
+        if cuts.first().is_none_or(|first| *first == 0) {
+            return plan_err!("{rows} rows cannot be split into {} parts that have rows", proportions.len() + 1);
+        }
+        dataset.split_at_indices(&cuts).await
+    }
+
+    /// The rows for training, and those for testing: the last ones.
+    ///
+    /// # Errors
+    ///
+    /// Where the size is out of range, and where the dataset fails when it runs.
+    pub async fn train_test_split(&self, test_size: impl Into<TestSize>) -> Result<(Self, Self)> {
+        self.train_test_split_with(test_size, TrainTestSplit::default()).await
+    }
+
+    /// As [`Dataset::train_test_split`], of shuffled rows, or of the rows with each value of a column.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dataset::train_test_split`], where options do not go together, and where the column is not there.
+    pub async fn train_test_split_with(
+        &self,
+        test_size: impl Into<TestSize>,
+        options: TrainTestSplit,
+    ) -> Result<(Self, Self)> {
+        let size = test_size.into();
+        if let TestSize::Fraction(fraction) = size {
+            check_test_size(fraction)?;
+        }
+        let shuffled = match (options.shuffle, &options.stratify) {
+            (Some(_), Some(_)) => return plan_err!("stratify does not go together with shuffle"),
+            (Some(seed), None) => Some(self.random_shuffle(seed)?),
+            (None, _) => None,
+        };
+        let whole = shuffled.as_ref().unwrap_or(self);
+        match (options.stratify, size) {
+            (Some(column), TestSize::Fraction(fraction)) => whole.stratified(&column, fraction).await,
+            (Some(_), TestSize::Rows(_)) => plan_err!("stratify needs a test size between 0 and 1"),
+            (None, size) => {
+                let (dataset, rows) = whole.with_known_rows(1).await?;
+                let train = match size {
+                    TestSize::Fraction(fraction) => proportional_cuts(rows, &[1.0 - fraction])[0],
+                    TestSize::Rows(test) if (1..rows).contains(&test) => rows - test,
+                    TestSize::Rows(test) => {
+                        return plan_err!("the test size must be at least 1 and less than all {rows} rows, got {test}");
+                    }
+                };
+                Ok((dataset.rows_between(0..train)?, dataset.rows_between(train..rows)?))
+            }
+        }
+    }
+
+    /// The rows for training and those for testing, each decided by itself while they stream by: by its place and a
+    /// seed. The parts together have each row once, and the same rows whenever they run.
+    ///
+    /// # Errors
+    ///
+    /// Where the size is not above 0 and below 1.
+    pub fn streaming_train_test_split(&self, test_size: f64, seed: u64) -> Result<(Self, Self)> {
+        check_test_size(test_size)?;
+        Ok((self.sampled(test_size, seed, true)?, self.sampled(test_size, seed, false)?))
+    }
+
+    /// As [`Dataset::streaming_train_test_split`], decided by the hash of a column: rows with equal values are in the
+    /// same part, also when there are others beside them.
+    ///
+    /// # Errors
+    ///
+    /// Where the size is not above 0 and below 1, and where there is no such column.
+    pub fn streaming_train_test_split_by(&self, column: &str, test_size: f64) -> Result<(Self, Self)> {
+        check_test_size(test_size)?;
+        let is_test = hash_below(self.column(column, "streaming_train_test_split")?, test_size);
+        let train = self.via_dataframe(|frame| frame.filter(not(is_test.clone())))?;
+        Ok((train, self.via_dataframe(|frame| frame.filter(is_test))?))
+    }
+
+    /// The dataset with its number of rows: materialized, unless that is known.
+    async fn with_known_rows(&self, parts: usize) -> Result<(Self, usize)> {
+        if parts == 0 {
+            return plan_err!("a dataset is split into at least 1 part, got 0");
+        }
+        if let Some(blocks) = &self.materialized {
+            return Ok((self.clone(), blocks.total_rows()));
+        }
+        if let Some(rows) = self.count_by_metadata().await? {
+            return Ok((self.clone(), rows));
+        }
+        let dataset = self.materialize().await?;
+        let rows = dataset.materialized.as_ref().map_or(0, |blocks| blocks.total_rows());
+        Ok((dataset, rows))
+    }
+
+    /// The rows of these numbers.
+    fn rows_between(&self, rows: Range<usize>) -> Result<Self> {
+        match &self.materialized {
+            Some(blocks) => self.of_blocks(blocks.rows(rows)),
+            None => self.via_dataframe(|frame| frame.limit(rows.start, Some(rows.len()))),
+        }
+    }
+
+    async fn stratified(&self, column: &str, test_size: f64) -> Result<(Self, Self)> {
+        const IS_TEST: &str = "__is_test";
+        self.column(column, "stratify")?;
+        let marked = move |group: RecordBatch| {
+            let rows = group.num_rows();
+            let test = (rows as f64 * test_size) as usize;
+            let is_test: BooleanArray = (0..rows).map(|row| Some(row >= rows - test)).collect();
+            let field = Arc::new(Field::new(IS_TEST, DataType::Boolean, false));
+            let fields: Vec<_> = group.schema().fields().iter().cloned().chain([field]).collect();
+            let columns = group.columns().iter().cloned().chain([Arc::new(is_test) as ArrayRef]).collect();
+            Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
+        };
+        let marked = self.group_by(&[column])?.map_groups(marked)?.materialize().await?;
+        let part = |is_test: Expr| marked.via_dataframe(|frame| frame.filter(is_test))?.drop_columns(&[IS_TEST]);
+        Ok((part(not(col(IS_TEST)))?, part(col(IS_TEST))?))
+    }
+}
+
+fn check_test_size(fraction: f64) -> Result<()> {
+    match fraction > 0.0 && fraction < 1.0 {
+        true => Ok(()),
+        false => plan_err!("the test size must be above 0 and below 1, got {fraction}"),
+    }
+}
+
+/// Where `rows` are cut into such parts: rounded down, and before that moved so that no part is empty that need not be.
+fn proportional_cuts(rows: usize, proportions: &[f64]) -> Vec<usize> {
+    let mut total = 0.0;
+    let mut cut = |part: &f64| {
+        total += part;
+        (rows as f64 * total) as usize
+    };
+    let mut cuts: Vec<usize> = proportions.iter().map(&mut cut).collect();
+    let mut moved = 0;
+    for place in (0..cuts.len().saturating_sub(1)).rev() {
+        cuts[place] = cuts[place].saturating_sub(moved);
+        if cuts[place] == cuts[place + 1] {
+            moved += 1;
+            cuts[place] = cuts[place].saturating_sub(1);
+        }
+    }
+    cuts
+}
+
+/// Whether the hash of a value is in the lowest part of all hashes. It is that of the value's text, so that it is the
+/// same in every version and for every type that prints the same.
+fn hash_below(value: Expr, part: f64) -> Expr {
+    use datafusion::functions::expr_fn::{coalesce, md5, substring};
+    let text = datafusion::logical_expr::cast(value, DataType::Utf8);
+    let hash = md5(coalesce(vec![text, lit("")]));
+    // 13 hexadecimal digits are 52 bits: as texts they compare as the numbers do.
+    let below = format!("{:013x}", (part * 4_503_599_627_370_496.0) as u64);
+    substring(hash, lit(1), lit(13)).lt(lit(below))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_are_rounded_down_and_leave_no_part_empty() {
+        assert_eq!(proportional_cuts(10, &[0.2, 0.5]), [2, 7]);
+        assert_eq!(proportional_cuts(3, &[0.3, 0.1]), [0, 1]);
+        assert_eq!(proportional_cuts(5, &[0.9]), [4]);
+    }
+}

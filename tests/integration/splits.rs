@@ -1,0 +1,370 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use blockyard::prelude::*;
+use blockyard::{SplitBarrier, SplitIterator, SplitOptions, TestSize, TrainTestSplit};
+use datafusion::arrow::array::RecordBatch;
+
+use crate::fixtures::{context, ints};
+
+async fn ids(dataset: &Dataset) -> Vec<i64> {
+    ints(&dataset.take_all().await.unwrap(), "id")
+}
+
+async fn sizes(parts: &[Dataset]) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    for part in parts {
+        sizes.push(part.count().await.unwrap());
+    }
+    sizes
+}
+
+/// All rows of the parts, one after the other.
+async fn all(parts: &[Dataset]) -> Vec<i64> {
+    let mut rows = Vec::new();
+    for part in parts {
+        rows.extend(ids(part).await);
+    }
+    rows
+}
+
+/// A dataset whose number of rows is not known before it runs, and how many rows it has made.
+fn unknown(rows: usize) -> (Dataset, Arc<AtomicUsize>) {
+    let made = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&made);
+    let function = move |batch: RecordBatch| {
+        seen.fetch_add(batch.num_rows(), SeqCst);
+        Ok(batch)
+    };
+    (context().range_in_blocks(rows as u64, 7).unwrap().map_batches(function).unwrap(), made)
+}
+
+#[tokio::test]
+async fn parts_have_each_row_once_and_differ_by_one_at_most() {
+    for rows in [0, 1, 5, 97, 1000] {
+        let (made, _) = unknown(rows);
+        for dataset in [context().range_in_blocks(rows as u64, 3).unwrap(), made.materialize().await.unwrap()] {
+            for n in [1, 2, 3, 7, 16] {
+                let parts = dataset.split(n).await.unwrap();
+                assert_eq!(all(&parts).await, (0..rows as i64).collect::<Vec<_>>());
+                let sizes = sizes(&parts).await;
+                assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1, "{sizes:?}");
+                let parts = dataset.split_equal(n).await.unwrap();
+                assert_eq!(self::sizes(&parts).await, vec![rows / n; n]);
+                assert_eq!(all(&parts).await, (0..(rows / n * n) as i64).collect::<Vec<_>>());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_dataset_runs_once_for_all_of_its_parts_and_not_at_all_where_its_rows_are_known() {
+    let (dataset, made) = unknown(1000);
+    let parts = dataset.split(4).await.unwrap();
+    assert_eq!(all(&parts).await.len(), 1000);
+    assert_eq!(made.load(SeqCst), 1000);
+    let known = context().range(1000).unwrap();
+    let parts = known.split(4).await.unwrap();
+    assert_eq!(known.stats(), "", "nothing has run");
+    assert_eq!(sizes(&parts).await, [250; 4]);
+    // Parts are datasets like others.
+    let doubled = parts[3].filter("id % 2 = 0").unwrap();
+    assert_eq!(ids(&doubled).await[..2], [750, 752]);
+}
+
+#[tokio::test]
+async fn parts_begin_at_indices() {
+    let dataset = context().range_in_blocks(8, 8).unwrap();
+    let parts = dataset.split_at_indices(&[2, 5]).await.unwrap();
+    assert_eq!(sizes(&parts).await, [2, 3, 3]);
+    assert_eq!(ids(&parts[1]).await, [2, 3, 4]);
+    assert_eq!(sizes(&dataset.split_at_indices(&[2, 5, 5, 100]).await.unwrap()).await, [2, 3, 0, 3, 0]);
+    assert_eq!(sizes(&dataset.split_at_indices(&[0]).await.unwrap()).await, [0, 8]);
+    let error = dataset.split_at_indices(&[5, 2]).await.unwrap_err().to_string();
+    assert!(error.contains("indices must be in order, got 5 before 2"), "{error}");
+    let error = dataset.split_at_indices(&[]).await.unwrap_err().to_string();
+    assert!(error.contains("needs at least one index"), "{error}");
+}
+
+#[tokio::test]
+async fn proportions_are_rounded_as_rays() {
+    let dataset = context().range_in_blocks(10, 3).unwrap();
+    for (proportions, expected) in [
+        (vec![0.5], vec![5, 5]),
+        (vec![0.2, 0.3], vec![2, 3, 5]),
+        (vec![0.2, 0.3, 0.3], vec![2, 3, 3, 2]),
+        (vec![0.98, 0.01], vec![8, 1, 1]),
+    ] {
+        assert_eq!(sizes(&dataset.split_proportionately(&proportions).await.unwrap()).await, expected);
+    }
+    let many: Vec<f64> = [0.9].into_iter().chain([0.001; 90]).collect();
+    for (proportions, said) in [
+        (vec![], "at least one proportion"),
+        (vec![-1.0], "proportions must be above 0, got -1"),
+        (vec![0.0], "proportions must be above 0, got 0"),
+        (vec![f64::NAN], "proportions must be above 0, got NaN"),
+        (vec![1.0], "below 1 together"),
+        (vec![0.5, 0.5], "below 1 together"),
+        (many, "10 rows cannot be split into 92 parts that have rows"),
+    ] {
+        let error = dataset.split_proportionately(&proportions).await.unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn rows_are_parted_for_training_and_testing() {
+    let dataset = context().range_in_blocks(8, 8).unwrap();
+    let (train, test) = dataset.train_test_split(0.25).await.unwrap();
+    assert_eq!((ids(&train).await, ids(&test).await), ((0..6).collect(), vec![6, 7]));
+    let (train, test) = dataset.train_test_split(1).await.unwrap();
+    assert_eq!((ids(&train).await, ids(&test).await), ((0..7).collect(), vec![7]));
+    let shuffled = TrainTestSplit { shuffle: Some(RandomSeed::fixed(3)), ..TrainTestSplit::default() };
+    let (train, test) = dataset.train_test_split_with(TestSize::Fraction(0.25), shuffled).await.unwrap();
+    let mut rows = [ids(&train).await, ids(&test).await].concat();
+    assert_ne!(rows, (0..8).collect::<Vec<_>>());
+    rows.sort_unstable();
+    assert_eq!(rows, (0..8).collect::<Vec<_>>());
+    for (size, said) in [
+        (TestSize::Fraction(0.0), "above 0 and below 1, got 0"),
+        (TestSize::Fraction(1.5), "above 0 and below 1, got 1.5"),
+        (TestSize::Rows(0), "at least 1 and less than all 8 rows, got 0"),
+        (TestSize::Rows(8), "at least 1 and less than all 8 rows, got 8"),
+    ] {
+        let error = dataset.train_test_split(size).await.unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn each_value_of_a_column_is_parted_alike() {
+    let sql =
+        "SELECT id, CASE WHEN id < 80 THEN 'many' WHEN id < 97 THEN 'some' ELSE NULL END AS class FROM range(100)";
+    let dataset = context().sql(sql).await.unwrap();
+    let stratify = |column: &str| TrainTestSplit { stratify: Some(column.to_owned()), ..TrainTestSplit::default() };
+    let (train, test) = dataset.train_test_split_with(0.25, stratify("class")).await.unwrap();
+    assert_eq!(test.columns(), ["id", "class"]);
+    assert_eq!((train.count().await.unwrap(), test.count().await.unwrap()), (76, 24));
+    assert_eq!(test.filter("class = 'many'").unwrap().count().await.unwrap(), 20);
+    assert_eq!(test.filter("class = 'some'").unwrap().count().await.unwrap(), 4);
+    let error = dataset.train_test_split_with(0.25, stratify("clas")).await.unwrap_err().to_string();
+    assert!(error.contains("class"), "{error}");
+    let both = TrainTestSplit { shuffle: Some(RandomSeed::fixed(1)), ..stratify("class") };
+    let error = dataset.train_test_split_with(0.25, both).await.unwrap_err().to_string();
+    assert!(error.contains("stratify does not go together with shuffle"), "{error}");
+}
+
+#[tokio::test]
+async fn rows_that_stream_by_are_parted_each_by_itself() {
+    let dataset = context().range_in_blocks(20_000, 9).unwrap();
+    let (train, test) = dataset.streaming_train_test_split(0.25, 5).unwrap();
+    let (train_ids, test_ids) = (ids(&train).await, ids(&test).await);
+    assert!((4800..5200).contains(&test_ids.len()), "{}", test_ids.len());
+    let mut rows = [train_ids, test_ids.clone()].concat();
+    rows.sort_unstable();
+    assert_eq!(rows, (0..20_000).collect::<Vec<_>>());
+    assert_eq!(ids(&test).await, test_ids, "the same in each execution");
+
+    let sql =
+        "SELECT id, id % 500 AS k, CASE WHEN id % 500 = 0 THEN NULL ELSE 'x' || (id % 500) END AS t FROM range(20000)";
+    let dataset = context().sql(sql).await.unwrap();
+    for column in ["k", "t"] {
+        let (train, test) = dataset.streaming_train_test_split_by(column, 0.25).unwrap();
+        let keys = |ds: &Dataset| ds.unique("k").unwrap();
+        let (train_keys, test_keys) = (keys(&train).count().await.unwrap(), keys(&test).count().await.unwrap());
+        assert_eq!(train_keys + test_keys, 500, "no key is in both");
+        assert!((80..170).contains(&test_keys), "{test_keys}");
+        assert_eq!(train.count().await.unwrap() + test.count().await.unwrap(), 20_000);
+    }
+    let error = dataset.streaming_train_test_split_by("kk", 0.5).unwrap_err().to_string();
+    assert!(error.contains("'k'"), "{error}");
+    let error = dataset.streaming_train_test_split(1.0, 5).unwrap_err().to_string();
+    assert!(error.contains("above 0 and below 1, got 1"), "{error}");
+}
+
+/// The batches of an epoch.
+async fn epoch(split: &mut SplitIterator) -> Vec<Vec<i64>> {
+    split.next_epoch().await.unwrap();
+    let mut batches = Vec::new();
+    while let Some(batch) = split.next_batch().await.unwrap() {
+        batches.push(ints(&[batch], "id"));
+    }
+    batches
+}
+
+/// The batches of an epoch for all consumers, who read at once.
+async fn epoch_of_all(splits: &mut [SplitIterator]) -> Vec<Vec<Vec<i64>>> {
+    futures::future::join_all(splits.iter_mut().map(epoch)).await
+}
+
+#[tokio::test]
+async fn rows_are_dealt_by_turns() {
+    let dataset = context().range_in_blocks(100, 3).unwrap();
+    let options = SplitOptions { batch_size: Some(10), ..SplitOptions::default() };
+    let mut splits = dataset.streaming_split(3, options).unwrap();
+    for _ in 0..3 {
+        let dealt = epoch_of_all(&mut splits).await;
+        for (consumer, batches) in dealt.iter().enumerate() {
+            for (k, batch) in batches.iter().enumerate() {
+                let first = ((k * 3 + consumer) * 10) as i64;
+                assert_eq!(*batch, (first..first + 10).collect::<Vec<_>>(), "batch {k} of consumer {consumer}");
+            }
+        }
+        assert_eq!(dealt.iter().map(Vec::len).collect::<Vec<_>>(), [4, 3, 3]);
+    }
+}
+
+#[tokio::test]
+async fn equal_parts_are_exact_for_any_number_of_rows_and_consumers() {
+    for (n, rows, size) in [(1, 7, 3), (2, 100, 7), (3, 1000, 10), (5, 4, 2), (7, 997, 13), (16, 1023, 4), (16, 0, 4)] {
+        let dataset = context().range_in_blocks(rows as u64, 4).unwrap();
+        let options = SplitOptions { equal: true, batch_size: Some(size), ..SplitOptions::default() };
+        let mut splits = dataset.streaming_split(n, options).unwrap();
+        let dealt = epoch_of_all(&mut splits).await;
+        for batches in &dealt {
+            assert_eq!(batches.iter().map(Vec::len).sum::<usize>(), rows / n, "{n} {rows} {size}");
+            assert_eq!(batches.len(), dealt[0].len());
+        }
+        let mut all = dealt.concat().concat();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), rows / n * n, "each row at most once");
+    }
+}
+
+#[tokio::test]
+async fn global_batches_are_the_same_for_any_number_of_consumers_who_also_go_on_where_others_were() {
+    let dataset = context().range_in_blocks(1000, 5).unwrap().local_shuffle(50, 3).unwrap();
+    let mut steps: Vec<Vec<i64>> = Vec::new();
+    let mut resume = None;
+    // Four consumers for five steps, then three, then eight.
+    for (n, wanted) in [(4, 5), (3, 4), (8, usize::MAX)] {
+        let options = SplitOptions { resume: resume.clone(), ..SplitOptions::of_global_batches(64) };
+        let mut splits = dataset.streaming_split(n, options).unwrap();
+        for split in &mut splits {
+            assert_eq!(split.next_epoch().await.unwrap(), 0);
+        }
+        for _ in 0..wanted {
+            let mut step = Vec::new();
+            for split in &mut splits {
+                if let Some(batch) = split.next_batch().await.unwrap() {
+                    step.extend(ints(&[batch], "id"));
+                }
+            }
+            if step.is_empty() {
+                break;
+            }
+            steps.push(step);
+        }
+        let tokens: Vec<_> = splits.iter().map(|split| split.token().unwrap()).collect();
+        assert!(tokens.iter().all(|token| *token == tokens[0]));
+        resume = Some(tokens[0].clone());
+    }
+    let expected = ids(&dataset).await;
+    assert_eq!(steps, expected.chunks(64).map(<[i64]>::to_vec).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn an_epoch_begins_when_all_have_finished_the_one_before() {
+    let dataset = context().range_in_blocks(100, 2).unwrap();
+    let options =
+        SplitOptions { batch_size: Some(10), max_wait: Some(Duration::from_millis(50)), ..Default::default() };
+    let mut splits = dataset.streaming_split(2, options.clone()).unwrap();
+    let mut second = splits.pop().unwrap();
+    let mut first = splits.pop().unwrap();
+    assert_eq!(epoch(&mut first).await.len(), 5);
+    second.next_epoch().await.unwrap();
+    second.next_batch().await.unwrap();
+    let error = first.next_epoch().await.unwrap_err().to_string();
+    assert!(error.contains("consumer 0 has waited for consumer 1 for 50ms"), "{error}");
+    // It gives up the rest, and both are in the next one.
+    let (one, other) = tokio::join!(first.next_epoch(), second.next_epoch());
+    assert_eq!((one.unwrap(), other.unwrap()), (1, 1));
+    let ids = ints(&[second.next_batch().await.unwrap().unwrap()], "id");
+    assert_eq!(ids, (10..20).collect::<Vec<_>>(), "the next epoch from its start");
+
+    let options = SplitOptions { barrier: SplitBarrier::None, ..options };
+    let mut splits = dataset.streaming_split(2, options).unwrap();
+    splits[1].next_epoch().await.unwrap();
+    for k in 0..2 {
+        assert_eq!(epoch(&mut splits[0]).await.len(), 5, "epoch {k} without a barrier");
+    }
+}
+
+#[tokio::test]
+async fn a_consumer_that_is_lost_ends_the_others_with_a_token() {
+    let dataset = context().range_in_blocks(100, 2).unwrap();
+    let options = SplitOptions { batch_size: Some(10), ..SplitOptions::default() };
+    let mut splits = dataset.streaming_split(2, options.clone()).unwrap();
+    for split in &mut splits {
+        split.next_epoch().await.unwrap();
+        for _ in 0..2 {
+            split.next_batch().await.unwrap().unwrap();
+        }
+    }
+    splits[0].ack();
+    drop(splits.pop());
+    let error = splits[0].next_batch().await.unwrap_err().to_string();
+    assert!(
+        error.contains("consumer 1 of the split was lost in epoch 0 behind turn 2; all have acknowledged 1 turns"),
+        "{error}"
+    );
+    let token = error[error.find('{').unwrap()..=error.rfind('}').unwrap()].parse().unwrap();
+    let options = SplitOptions { resume: Some(token), ..options };
+    let mut splits = dataset.streaming_split(2, options).unwrap();
+    assert_eq!(epoch_of_all(&mut splits).await[0][0][0], 20, "behind the turn that all have acknowledged");
+    let last = splits.pop();
+    drop(last);
+    let error = splits[0].next_epoch().await.unwrap_err().to_string();
+    assert!(error.contains("consumer 1 of the split is gone"), "{error}");
+}
+
+#[tokio::test]
+async fn a_slow_consumer_holds_up_others_only_when_its_buffer_is_full() {
+    let (dataset, _) = unknown(100_000);
+    let options = SplitOptions {
+        batch_size: Some(100),
+        buffer_bytes: blockyard::ByteSize(16 << 10),
+        max_wait: Some(Duration::from_millis(200)),
+        ..SplitOptions::default()
+    };
+    let mut splits = dataset.streaming_split(2, options).unwrap();
+    for split in &mut splits {
+        split.next_epoch().await.unwrap();
+    }
+    let mut batches = 0;
+    let error = loop {
+        match splits[0].next_batch().await {
+            Ok(batch) => batches += usize::from(batch.is_some()),
+            Err(e) => break e.to_string(),
+        }
+    };
+    assert!(error.contains("consumer 0 has waited for consumer 1"), "{error}");
+    assert!((20..40).contains(&batches), "{batches} batches of 800 bytes");
+}
+
+#[tokio::test]
+async fn splits_that_cannot_be_are_refused() {
+    let dataset = context().range(10).unwrap();
+    let default = SplitOptions::default;
+    for (n, options, said) in [
+        (0, default(), "at least 1 consumer, got 0"),
+        (2, SplitOptions { batch_size: Some(0), ..default() }, "batch_size must be at least 1, got 0"),
+        (2, SplitOptions { global_batch_size: Some(8), ..default() }, "not both"),
+        (2, SplitOptions { batch_size: None, ..default() }, "needs a batch_size or a global_batch_size"),
+        (3, SplitOptions { equal: true, ..SplitOptions::of_global_batches(64) }, "that 3 consumers divide, got 64"),
+    ] {
+        let error = dataset.streaming_split(n, options).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    let failing = dataset.map_batches(|_: RecordBatch| datafusion::common::exec_err!("no rows today"));
+    let failing = match failing {
+        Ok(dataset) => dataset,
+        Err(_) => dataset.filter("id / (id - 5) >= 0").unwrap(),
+    };
+    let mut splits = failing.streaming_split(2, default()).unwrap();
+    splits[0].next_epoch().await.unwrap();
+    let error = splits[0].next_batch().await.unwrap_err().to_string();
+    assert!(error.to_lowercase().contains("divide by zero"), "{error}");
+}
