@@ -53,6 +53,15 @@ pub(super) struct Options {
     /// Write the result of the query to a file; its ending says the format, like .csv or .parquet
     #[arg(long, short, global = true, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
+    /// Rows of each batch of the result, in formats that have batches
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) batch_size: Option<u32>,
+    /// Go on behind the batch at which a token was saved
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(super) resume: Option<PathBuf>,
+    /// Save a token behind each batch that was written, with --format arrow, or behind the last one, with --output
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(super) save_token: Option<PathBuf>,
     /// Print what each stage did, on standard error
     #[arg(long, global = true)]
     pub(super) stats: bool,

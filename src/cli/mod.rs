@@ -6,6 +6,7 @@ mod destination;
 mod headers;
 mod output;
 mod plans;
+mod positions;
 mod progress;
 mod session;
 mod shell;

@@ -87,6 +87,14 @@ impl Output {
         Ok(())
     }
 
+    /// Hands on what was written to whoever reads it, where it is whole. Whether it is.
+    pub(super) fn flush(&mut self) -> Result<bool> {
+        match &mut self.writer {
+            Writer::Arrow(writer) if self.staged.is_none() => writer.flush().map(|()| true).map_err(Into::into),
+            _ => Ok(false),
+        }
+    }
+
     /// Ends the result; returns its rows.
     pub(super) fn end(self) -> Result<usize> {
         match self.writer {

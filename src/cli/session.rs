@@ -16,6 +16,7 @@ use super::arguments::{Format, Options};
 use super::destination::Destination;
 use super::headers;
 use super::output::Output;
+use super::positions::{Positions, Saved};
 use super::progress::Progress;
 use super::signals::{Stop, stopped};
 use super::statements::{Place, Script};
@@ -86,6 +87,7 @@ pub(super) struct Session {
     /// Waits for queries and signals. Queries that only compute leave their own threads no time for signals.
     foreground: Option<Runtime>,
     destination: Destination,
+    positions: Option<Positions>,
     /// Whether the file of the destination is written.
     written: bool,
     stats: bool,
@@ -100,6 +102,7 @@ impl Session {
     pub(super) fn start(options: &Options, allocator: Option<Arc<dyn Allocator>>) -> Result<Self, Failure> {
         let usage = |error: DataFusionError| Failure::Usage(error.strip_backtrace());
         let destination = Destination::new(options.format, options.output.as_deref()).map_err(Failure::Usage)?;
+        let positions = Positions::new(options, &destination).map_err(Failure::Usage)?;
         let mut settings = BlockyardOptions::from_env(std::env::vars()).map_err(usage)?;
         if let Some(memory) = options.memory {
             settings.memory_limit = memory;
@@ -134,6 +137,7 @@ impl Session {
             workers: Some(workers),
             foreground: Some(foreground),
             destination,
+            positions,
             written: false,
             stats: options.stats,
             quiet: options.quiet,
@@ -278,8 +282,8 @@ impl Session {
             (Some(_), false) => Destination { format: Format::Table, file: None },
             _ => self.destination.clone(),
         };
-        let started = dataset.clone();
-        let mut batches = self.on_workers(async move { started.stream().await }).await?;
+        let (started, positions) = (dataset.clone(), self.positions.clone().filter(|_| is_query));
+        let mut batches = self.on_workers(async move { Positions::batches(positions, started).await }).await?;
         let stop = StopOnDrop(Arc::default());
         let (names, stopped, planned) = (headers::shown(dataset), Arc::clone(&stop.0), dataset.schema());
         let begin = move |first: Option<&RecordBatch>| {
@@ -298,18 +302,16 @@ impl Session {
                 }
             };
             let batch = batch.transpose()?;
+            let saved = batches.saved()?;
             progress.clear();
             let (begun, begin) = (output.take(), begin.take());
             let write = move || {
-                let mut output = match (begun, begin) {
+                let output = match (begun, begin) {
                     (Some(output), _) => output,
                     (None, Some(begin)) => Box::new(begin(batch.as_ref())?),
                     (None, None) => return internal_err!("a result was not begun"),
                 };
-                match batch {
-                    Some(batch) => output.write(&batch).map(|()| Written::More(output)),
-                    None => output.end().map(Written::All),
-                }
+                written(output, batch, saved)
             };
             match self.on_writer(write).await? {
                 Written::More(more) => output = Some(more),
@@ -323,6 +325,26 @@ impl Session {
 enum Written {
     More(Box<Output>),
     All(usize),
+}
+
+/// Writes a batch, or the end; then the token behind it, if all up to there can be read.
+fn written(
+    mut output: Box<Output>,
+    batch: Option<RecordBatch>,
+    token: Option<Saved>,
+) -> datafusion::common::Result<Written> {
+    let (written, is_whole) = match batch {
+        Some(batch) => {
+            output.write(&batch)?;
+            let is_whole = token.is_some() && output.flush()?;
+            (Written::More(output), is_whole)
+        }
+        None => (Written::All(output.end()?), true),
+    };
+    match token.filter(|_| is_whole) {
+        Some(token) => token.write().map(|()| written),
+        None => Ok(written),
+    }
 }
 
 /// Tells a writer that nobody waits for it any more.

@@ -40,6 +40,9 @@ fn exit_codes_tell_queries_from_calls() {
         (vec!["run", "/no/such/file.sql"], 2, "/no/such/file.sql"),
         (vec!["sql", "SELECT 1", "--spill-dir", "/proc/none"], 2, "cannot spill to '/proc/none'"),
         (vec!["sql", "SELECT 1", "--format", "parquet"], 2, "needs --output"),
+        (vec!["sql", "SELECT 1", "--save-token", "t"], 2, "--save-token needs --format arrow, or --output FILE"),
+        (vec!["sql", "SELECT 1", "--resume", "/no/such/token"], 2, "cannot read the token of '/no/such/token'"),
+        (vec!["sql", "SELECT 1", "--batch-size", "0"], 2, "0"),
     ] {
         let output = run(&arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));

@@ -100,11 +100,12 @@ async fn batches_are_an_iterator_on_any_thread() {
     let ds = context().range(1000).unwrap();
     let batches = ds.iter_batches(IterOptions::default()).await.unwrap().blocking();
     let (send, receive) = tokio::sync::oneshot::channel();
-    std::thread::spawn(move || {
+    let reader = std::thread::Builder::new().spawn(move || {
         let mut batches = batches;
         let rows: usize = batches.by_ref().map(|batch| batch.unwrap().num_rows()).sum();
         send.send((rows, batches.stats())).unwrap();
     });
+    reader.unwrap();
     let (rows, stats) = receive.await.unwrap();
     assert_eq!((rows, stats.rows, stats.batches), (1000, 1000, 4));
     let rows: usize =

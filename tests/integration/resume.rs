@@ -154,3 +154,49 @@ async fn tokens_of_something_else_are_refused() {
     let error = dataset.iter_batches(options(&token)).await.unwrap_err().to_string();
     assert!(error.contains("files have changed since the resume token was taken: 7 files with"), "{error}");
 }
+
+/// The ids that can be read of an Arrow stream, whole batches only.
+fn ids_of(stream: &mut impl std::io::Read, batches: usize) -> Vec<i64> {
+    let mut read = datafusion::arrow::ipc::reader::StreamReader::try_new(stream, None).unwrap();
+    let whole = read.by_ref().take(batches).map_while(Result::ok);
+    whole.flat_map(|batch| crate::fixtures::ints(&[batch], "id")).collect()
+}
+
+#[test]
+fn the_tool_goes_on_where_a_killed_one_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let saved = directory.path().join("token");
+    let sql = "SELECT * FROM local_shuffle(range(3000000), 1000, seed => 5)";
+    let tool = |threads: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_blockyard"));
+        command.args(["sql", sql, "--format", "arrow", "--batch-size", "1000", "--threads", threads, "--save-token"]);
+        command.arg(&saved).stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
+        command
+    };
+    let whole = tool("2").output().unwrap();
+    let expected = ids_of(&mut whole.stdout.as_slice(), usize::MAX);
+    assert_eq!(expected.len(), 3_000_000);
+    let end: ResumeToken = std::fs::read_to_string(&saved).unwrap().parse().unwrap();
+    assert_eq!(end.rows(), 3_000_000);
+
+    let mut child = tool("1").spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let read = ids_of(&mut stdout, 40);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(read, expected[..40_000]);
+    let token: ResumeToken = std::fs::read_to_string(&saved).unwrap().parse().unwrap();
+    let rows = token.rows() as usize;
+    assert!(rows < 3_000_000 && rows.is_multiple_of(1000), "{rows}");
+
+    let rest = tool("2").arg("--resume").arg(&saved).output().unwrap();
+    assert!(rest.status.success(), "{}", String::from_utf8_lossy(&rest.stderr));
+    assert_eq!(ids_of(&mut rest.stdout.as_slice(), usize::MAX), expected[rows..]);
+    let of_another = std::process::Command::new(env!("CARGO_BIN_EXE_blockyard"))
+        .args(["sql", "SELECT 1 AS id", "--resume"])
+        .arg(&saved)
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&of_another.stderr).into_owned();
+    assert!(!of_another.status.success() && error.contains("the resume token is of another plan"), "{error}");
+}
