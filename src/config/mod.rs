@@ -137,9 +137,9 @@ options! {
         /// to fit in memory.
         pub prefer_spilling_sorts: bool, default = false
 
-        /// Sort all rows so that those with equal keys keep their order, also where they are few. Iterators do, since
-        /// they may have to go on where they were.
-        pub prefer_stable_sorts: bool, default = false
+        /// Plan so that rows come in the same order whenever the plan runs, and so that it can begin in its middle:
+        /// rows with equal keys keep their order in sorts, also where they are few. Iterators do.
+        pub prefer_resumable_plans: bool, default = false
 
         /// Give blocks to the consumer in the order of their ids (the order of the input), instead of as they come.
         pub preserve_order: bool, default = true

@@ -98,6 +98,7 @@ async fn plans_without_an_order_have_no_tokens() {
         ("SELECT k, count(*) FROM t GROUP BY k", "groups have no order"),
         ("SELECT t.id FROM t JOIN u ON t.k = u.k LIMIT 10", "the rows of a join have no order"),
         ("SELECT id, random() AS r FROM t", "gives something else each time"),
+        ("SELECT id FROM t ORDER BY k LIMIT 10", "rows with equal keys come in any order"),
     ] {
         let dataset = context.sql(sql).await.unwrap();
         let resumes = dataset.resumes().await.unwrap();

@@ -26,7 +26,7 @@ pub(super) struct MarkedRows {
 pub(super) fn repeatable(mut state: SessionState, cpus: Option<usize>) -> SessionState {
     let mut options = BlockyardOptions::from_config(state.config_options());
     options.num_cpus = cpus.unwrap_or(options.num_cpus);
-    options.prefer_stable_sorts = true;
+    options.prefer_resumable_plans = true;
     state.config_mut().options_mut().extensions.insert(options);
     state
 }

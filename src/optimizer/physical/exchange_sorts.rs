@@ -22,10 +22,12 @@ use datafusion::physical_expr::LexOrdering;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::limit::GlobalLimitExec;
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion::physical_plan::union::UnionExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
 use crate::physical::{ExchangeExec, GatherExec, IntoPlan, Operator, RangeScheme, can_sort, row_bytes, uses_ours};
@@ -50,18 +52,19 @@ impl PhysicalOptimizerRule for ExchangeSorts {
             !spills && rows.saturating_mul(threads * row_bytes(input)) <= limit / FIRST_ROWS_PART
         };
         let rewrite = |node: Arc<dyn ExecutionPlan>| {
-            let Some(Sorted { input, order, fetch }) = sorted(&node) else { return Ok(Transformed::no(node)) };
+            let Some(Sorted { input, order, fetch }) = sorted(&node) else {
+                let merged = merged_anew(&node, threads).filter(|_| options.prefer_resumable_plans);
+                return Ok(merged.map_or(Transformed::no(node), Transformed::yes));
+            };
             let rewritten = match fetch {
                 Some(rows) => !keeps(rows, input.as_ref()) && (spills || is_large(input, limit)),
-                None => options.prefer_stable_sorts || is_large(input, limit),
+                None => options.prefer_resumable_plans || is_large(input, limit),
             };
             if !rewritten {
                 return Ok(Transformed::no(node));
             }
             if uses_ours(input) && can_sort(order, &input.schema()) {
-                let scheme = RangeScheme { order: order.clone(), boundaries: None };
-                let exchange = ExchangeExec::new(Arc::clone(input), scheme, threads).into_plan();
-                let gather = GatherExec::sorted(exchange, node.equivalence_properties().clone());
+                let gather = exchanged(&node, Arc::clone(input), order, threads);
                 let gather = gather.with_fetch(fetch).unwrap_or_else(|| gather.into_plan());
                 return Ok(Transformed::yes(gather));
             }
@@ -81,6 +84,44 @@ impl PhysicalOptimizerRule for ExchangeSorts {
     fn schema_check(&self) -> bool {
         true
     }
+}
+
+/// The rows of `node`, which are those of `input`, sorted by an exchange.
+fn exchanged(
+    node: &Arc<dyn ExecutionPlan>,
+    input: Arc<dyn ExecutionPlan>,
+    order: &LexOrdering,
+    threads: usize,
+) -> GatherExec {
+    let scheme = RangeScheme { order: order.clone(), boundaries: None };
+    let exchange = ExchangeExec::new(input, scheme, threads).into_plan();
+    GatherExec::sorted(exchange, node.equivalence_properties().clone())
+}
+
+/// A merge of sorts that DataFusion has pushed below projections and unions, as a sort of what they sort. Which rows
+/// of equal keys such a merge gives first depends on how many partitions there are.
+fn merged_anew(node: &Arc<dyn ExecutionPlan>, threads: usize) -> Option<Arc<dyn ExecutionPlan>> {
+    let merge = node.downcast_ref::<SortPreservingMergeExec>().filter(|merge| merge.fetch().is_none())?;
+    let input = without_sorts(merge.input())?;
+    let sorts = uses_ours(&input) && can_sort(merge.expr(), &input.schema());
+    sorts.then(|| exchanged(node, input, merge.expr(), threads).into_plan())
+}
+
+/// The plan without the sorts below its projections and unions, if there are any.
+fn without_sorts(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
+    if let Some(sort) = plan.downcast_ref::<SortExec>() {
+        return sort.fetch().is_none().then(|| Arc::clone(sort.input()));
+    }
+    if !plan.is::<ProjectionExec>() && !plan.is::<UnionExec>() {
+        return None;
+    }
+    let children = plan.children();
+    let stripped: Vec<_> = children.iter().map(|child| without_sorts(child)).collect();
+    if stripped.iter().all(Option::is_none) {
+        return None;
+    }
+    let children = stripped.into_iter().zip(children).map(|(stripped, child)| stripped.unwrap_or(Arc::clone(child)));
+    replace_children_if_necessary(Arc::clone(plan), children.collect()).ok()
 }
 
 /// What is sorted as a whole, by what, and how many of the first rows are wanted.

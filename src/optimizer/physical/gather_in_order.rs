@@ -17,6 +17,7 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_expr::Partitioning;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
@@ -29,7 +30,8 @@ pub(super) struct GatherInOrder;
 
 impl PhysicalOptimizerRule for GatherInOrder {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        if !BlockyardOptions::from_config(config).preserve_order {
+        let options = BlockyardOptions::from_config(config);
+        if !options.preserve_order {
             return Ok(plan);
         }
         let plan = plan
@@ -38,6 +40,15 @@ impl PhysicalOptimizerRule for GatherInOrder {
                     && has_order(coalesce.input())
                 {
                     let gather = GatherExec::new(Arc::clone(coalesce.input()), coalesce.fetch());
+                    return Ok(Transformed::yes(gather.into_plan()));
+                }
+                // It counts rows for those who begin in the middle, also where there is one partition.
+                if let Some(limit) = node.downcast_ref::<GlobalLimitExec>()
+                    && let (0, Some(fetch)) = (limit.skip(), limit.fetch())
+                    && options.prefer_resumable_plans
+                    && has_order(limit.input())
+                {
+                    let gather = GatherExec::new(Arc::clone(limit.input()), Some(fetch));
                     return Ok(Transformed::yes(gather.into_plan()));
                 }
                 // Dealing batches out in turn would lose the order that was just made.

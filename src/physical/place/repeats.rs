@@ -11,6 +11,7 @@ use datafusion::physical_plan::joins::{
     CrossJoinExec, HashJoinExec, NestedLoopJoinExec, PiecewiseMergeJoinExec, SortMergeJoinExec, SymmetricHashJoinExec,
 };
 use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::physical::BucketJoinExec;
@@ -38,6 +39,11 @@ pub(crate) fn unsteady(plan: &Arc<dyn ExecutionPlan>) -> Option<Unsteady> {
     }
     if plan.downcast_ref::<AggregateExec>().is_some_and(|aggregate| !aggregate.group_expr().is_empty()) {
         return because("groups have no order; write them to files, or materialize them, and read these");
+    }
+    if plan.is::<SortExec>() {
+        return because(
+            "rows with equal keys come in any order; sort all rows of a dataset, without a limit, or materialize",
+        );
     }
     let arrives = plan.is::<RepartitionExec>() || plan.is::<CoalescePartitionsExec>();
     if arrives || (plan.output_partitioning().partition_count() > 1 && !is_ordered(plan.as_ref())) {
