@@ -38,7 +38,9 @@ pub(crate) use local_shuffle::LocalShuffleExec;
 pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, ProjectStep, SampleStep};
 pub(crate) use memory::{PLENTY, PlanMemory, builders_at_once, collects, query_context, row_bytes, schema_bytes};
 pub(crate) use operator::{IntoPlan, MapSide, Operator, PlanExt, TaskPlan, stages_below};
-pub(crate) use place::{Inputs, Mark, MarkedStream, Place, marked_rows, place_of, seeks, text_fingerprint, unsteady};
+pub(crate) use place::{
+    Inputs, Mark, Marked, MarkedStream, Place, marked_rows, place_of, seeks, text_fingerprint, unsteady,
+};
 pub(crate) use queue::{QueueExec, QueueLimit};
 pub(crate) use read::{FilesOfTask, FirstRow, ReadExec, ReadMemory, file_scan};
 pub(crate) use stand_ins::{CompactExec, FoldExec, MiddleRowsExec, WindowPartitionsExec};

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::compute::BatchCoalescer;
+use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::physical_plan::ExecutionPlan;
@@ -20,7 +20,7 @@ use super::clock::Clock;
 use super::run::MarkedRows;
 use super::token::{Origin, Position};
 use super::{IterOptions, IterStats, ResumeToken};
-use crate::physical::{Mark, MarkedStream};
+use crate::physical::{Mark, Marked, MarkedStream};
 use crate::runtime::{Drivers, on_io_thread};
 
 /// Threads on which functions of [`Batches::map_ahead`] run.
@@ -50,8 +50,10 @@ impl Batches {
         let cutter = Cutter {
             rows: rows.rows,
             plan: rows.plan,
-            buffer: size.map(|size| BatchCoalescer::new(Arc::clone(&schema), size)),
-            behind: VecDeque::new(),
+            size,
+            schema: Arc::clone(&schema),
+            pending: VecDeque::new(),
+            pending_rows: 0,
             before: origin.rows_before(),
             clock: Arc::clone(&clock),
             ended: false,
@@ -240,10 +242,12 @@ impl<T: Send + 'static> Iterator for BlockingBatches<T> {
 struct Cutter {
     rows: MarkedStream,
     plan: Arc<dyn ExecutionPlan>,
-    /// Without one, batches go on as they come.
-    buffer: Option<BatchCoalescer>,
-    /// Where the rows in the buffer stand, and how many of each run are left.
-    behind: VecDeque<(Mark, usize)>,
+    /// Rows of a batch; without that, batches go on as they come.
+    size: Option<usize>,
+    schema: SchemaRef,
+    /// Rows that were not cut yet, and how many there are.
+    pending: VecDeque<Marked>,
+    pending_rows: usize,
     /// Rows of the epoch that were cut.
     before: u64,
     clock: Arc<Clock>,
@@ -253,56 +257,51 @@ struct Cutter {
 impl Cutter {
     async fn next(&mut self) -> Result<Option<(RecordBatch, Position)>> {
         loop {
-            let completed = self.buffer.as_mut().and_then(BatchCoalescer::next_completed_batch);
-            if let Some(batch) = completed {
-                return Ok(Some(self.positioned(batch)));
+            let began = Instant::now();
+            let wanted = self.size.unwrap_or_else(|| self.pending_rows.max(1));
+            if self.pending_rows >= wanted || (self.ended && self.pending_rows > 0) {
+                let batch = self.cut(wanted)?;
+                self.clock.batching.add(began.elapsed());
+                return Ok(Some(batch));
             }
             if self.ended {
                 return Ok(None);
             }
-            let began = Instant::now();
             let next = self.rows.try_next().await;
             self.clock.rows.add(began.elapsed());
-            let began = Instant::now();
-            match (next?, &mut self.buffer) {
-                (Some(marked), buffer) => {
-                    self.behind.push_back((marked.mark, marked.batch.num_rows()));
-                    match buffer {
-                        Some(buffer) => buffer.push_batch(marked.batch)?,
-                        None => return Ok(Some(self.positioned(marked.batch))),
-                    }
+            match next? {
+                Some(marked) => {
+                    self.pending_rows += marked.batch.num_rows();
+                    self.pending.push_back(marked);
                 }
-                (None, buffer) => {
-                    self.ended = true;
-                    if let Some(buffer) = buffer {
-                        buffer.finish_buffered_batch()?;
-                    }
-                }
+                None => self.ended = true,
             }
-            self.clock.batching.add(began.elapsed());
         }
     }
 
-    /// A batch of the next rows, with where it ends.
-    fn positioned(&mut self, batch: RecordBatch) -> (RecordBatch, Position) {
-        let mut left = batch.num_rows();
-        let mut mark = self.behind.front().map(|(mark, _)| mark.clone());
-        while let Some((begins, rows)) = self.behind.front_mut() {
-            let taken = left.min(*rows);
+    /// The next rows, at most so many. They are copied only where they come from several batches.
+    fn cut(&mut self, rows: usize) -> Result<(RecordBatch, Position)> {
+        let (mut left, mut parts) = (rows, Vec::new());
+        let mut mark = Mark::start();
+        while left > 0
+            && let Some(mut front) = self.pending.pop_front()
+        {
+            let taken = left.min(front.batch.num_rows());
             left -= taken;
-            *rows -= taken;
-            *begins = begins.behind(taken);
-            mark = Some(begins.clone());
-            if *rows > 0 {
-                break;
-            }
-            self.behind.pop_front();
-            if left == 0 {
-                break;
+            mark = front.mark.behind(taken);
+            parts.push(front.batch.slice(0, taken));
+            let more = front.batch.num_rows() - taken;
+            if more > 0 {
+                front = Marked { mark: mark.clone(), batch: front.batch.slice(taken, more) };
+                self.pending.push_front(front);
             }
         }
+        let batch = match parts.as_slice() {
+            [one] => one.clone(),
+            parts => concat_batches(&self.schema, parts)?,
+        };
+        self.pending_rows -= batch.num_rows();
         self.before += batch.num_rows() as u64;
-        let mark = mark.unwrap_or_else(Mark::start);
-        (batch, Position { plan: Arc::clone(&self.plan), mark, rows: self.before })
+        Ok((batch, Position { plan: Arc::clone(&self.plan), mark, rows: self.before }))
     }
 }

@@ -10,7 +10,6 @@ use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 
 use super::held_rows::{Delay, HeldRows, Room};
 use crate::physical::StageMetrics;
@@ -165,7 +164,7 @@ impl TaskPlan for LocalShuffleExec {
         let shuffling = Shuffling {
             rows: Some(self.log.noting(self.begin.first_row, rows)),
             held: HeldRows::new(self.delay(), self.schema(), room, self.begin.first_row, self.begin.bucket),
-            ready: VecDeque::new(),
+            ready: None,
             batch_rows: context.session_config().batch_size(),
             left: self.begin.before_bucket,
             log: self.left.clone(),
@@ -222,7 +221,7 @@ struct Shuffling {
     /// The rows that come, until they end.
     rows: Option<MarkedStream>,
     held: HeldRows,
-    ready: VecDeque<RecordBatch>,
+    ready: Option<RecordBatch>,
     batch_rows: usize,
     /// Rows that have left.
     left: u64,
@@ -235,29 +234,30 @@ struct Shuffling {
 impl Shuffling {
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
-            while let Some(batch) = self.ready.pop_front() {
+            if let Some(batch) = self.ready.take() {
                 let skipped = self.skip.min(batch.num_rows());
                 self.skip -= skipped;
                 // What was given before is not given again, and has left all the same.
                 self.balance.give(skipped);
                 if batch.num_rows() > skipped {
-                    return Ok(Some(batch.slice(skipped, batch.num_rows() - skipped)));
+                    let whole = batch.slice(skipped, batch.num_rows() - skipped);
+                    let rows = self.batch_rows.min(whole.num_rows());
+                    self.ready = (whole.num_rows() > rows).then(|| whole.slice(rows, whole.num_rows() - rows));
+                    return Ok(Some(whole.slice(0, rows)));
                 }
             }
-            if self.held.is_ready() || self.rows.is_none() {
-                if self.rows.is_none() && self.held.is_empty() {
-                    return Ok(None);
-                }
-                self.log.note(self.left, self.held.next_bucket());
-                self.ready = self.held.pop(self.batch_rows)?;
-                self.left += self.ready.iter().map(|batch| batch.num_rows() as u64).sum::<u64>();
+            let (left, log, has_ended) = (self.left, &self.log, self.rows.is_none());
+            let begins = |bucket, before| log.note(left + before as u64, bucket);
+            self.ready = self.held.pop(has_ended, self.batch_rows, begins)?;
+            if let Some(batch) = &self.ready {
+                self.left += batch.num_rows() as u64;
                 continue;
             }
-            let Some(rows) = &mut self.rows else { continue };
+            let Some(rows) = &mut self.rows else { return Ok(None) };
             match rows.try_next().await? {
                 Some(marked) => {
                     self.balance.take(marked.batch.num_rows());
-                    let dropped = self.held.push(&marked.batch)?;
+                    let dropped = self.held.push(marked.batch)?;
                     self.balance.give(dropped);
                 }
                 None => self.rows = None,

@@ -9,11 +9,12 @@
 //!                                                places have come: later ones do not leave before they come
 //! ```
 
-use std::collections::VecDeque;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use datafusion::arrow::array::{RecordBatch, UInt32Array};
-use datafusion::arrow::compute::{concat_batches, interleave_record_batch, take_record_batch};
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::compute::interleave_record_batch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 
@@ -32,7 +33,7 @@ pub(super) struct Delay {
 const MAX_DELAY: u64 = 8;
 /// Places of a bucket: enough rows to be worth a batch.
 const MIN_BUCKET: u64 = 1024;
-/// Buckets of the mean at most: their number is what routing a batch costs.
+/// Buckets of the mean at most.
 const BUCKETS: u64 = 64;
 
 impl Delay {
@@ -68,7 +69,8 @@ pub(super) struct Room {
     pub(super) working_set: WorkingSet,
 }
 
-/// Rows that have come and not left.
+/// Rows that have come and not left. Batches stay as they came until most of their rows have left; what is left of them
+/// is then copied together.
 pub(super) struct HeldRows {
     delay: Delay,
     schema: SchemaRef,
@@ -78,114 +80,241 @@ pub(super) struct HeldRows {
     /// The number of the first of `buckets`.
     first_bucket: u64,
     buckets: VecDeque<Bucket>,
-    /// Bytes of the pieces that are not in the store.
+    /// The batches that have rows of buckets, by their numbers.
+    pieces: BTreeMap<u32, Piece>,
+    next_piece: u32,
+}
+
+/// A batch with rows that have not left.
+struct Piece {
+    batch: RecordBatch,
     bytes: usize,
+    live_rows: usize,
 }
 
 #[derive(Default)]
 struct Bucket {
-    /// For each of its rows, as they came, its place behind the start of the bucket.
-    places: Vec<u32>,
-    stored: Vec<BlockHandle>,
-    pieces: Vec<RecordBatch>,
-    bytes: usize,
+    stored: Vec<StoredRows>,
+    rows: Vec<HeldRow>,
 }
+
+/// Rows of a bucket that are in the store, with the place of each.
+struct StoredRows {
+    block: BlockHandle,
+    places: Vec<u32>,
+}
+
+/// A row of a bucket.
+#[derive(Debug, Clone, Copy)]
+struct HeldRow {
+    /// Behind the start of the bucket.
+    place: u32,
+    piece: u32,
+    row: u32,
+}
+
+/// Pieces are copied together when so many times the rows that are needed are held, and some more.
+const MAX_HELD: usize = 3;
+const SPARE_ROWS: usize = 1 << 14;
 
 impl HeldRows {
     /// The next row to come is number `next_row`, and the first bucket to leave `first_bucket`.
     pub(super) fn new(delay: Delay, schema: SchemaRef, room: Room, next_row: u64, first_bucket: u64) -> Self {
-        Self { delay, schema, room, next_row, first_bucket, buckets: VecDeque::new(), bytes: 0 }
+        let (buckets, pieces) = (VecDeque::new(), BTreeMap::new());
+        Self { delay, schema, room, next_row, first_bucket, buckets, pieces, next_piece: 0 }
     }
 
     /// Rows come. Those that would have left before the first bucket are dropped: their number is given.
-    pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<usize> {
+    pub(super) fn push(&mut self, batch: RecordBatch) -> Result<usize> {
         let width = self.delay.bucket_places();
-        let rows = batch.num_rows() as u64;
+        let (piece, rows) = (self.next_piece, batch.num_rows());
         let mut dropped = 0;
-        let mut routed: Vec<(u64, u32, u32)> = Vec::with_capacity(batch.num_rows());
-        for number in 0..rows {
-            let place = self.delay.place_of(self.next_row + number);
-            match (place / width).checked_sub(self.first_bucket) {
-                Some(bucket) => routed.push((bucket, number as u32, (place % width) as u32)),
-                None => dropped += 1,
+        for row in 0..rows {
+            let place = self.delay.place_of(self.next_row + row as u64);
+            let Some(bucket) = (place / width).checked_sub(self.first_bucket) else {
+                dropped += 1;
+                continue;
+            };
+            let bucket = bucket as usize;
+            if self.buckets.len() <= bucket {
+                self.buckets.resize_with(bucket + 1, Bucket::default);
             }
+            self.buckets[bucket].rows.push(HeldRow { place: (place % width) as u32, piece, row: row as u32 });
         }
-        self.next_row += rows;
-        // Rows of a bucket stay in the order in which they came.
-        routed.sort_by_key(|(bucket, _, _)| *bucket);
-        for part in routed.chunk_by(|a, b| a.0 == b.0) {
-            let number = part[0].0 as usize;
-            if self.buckets.len() <= number {
-                self.buckets.resize_with(number + 1, Bucket::default);
-            }
-            let taken = UInt32Array::from_iter_values(part.iter().map(|(_, row, _)| *row));
-            let piece = compact_views(&take_record_batch(batch, &taken)?)?;
-            let bytes = sliced_bytes(&piece) + size_of_val(part) / 4;
-            let bucket = &mut self.buckets[number];
-            bucket.places.extend(part.iter().map(|(_, _, place)| *place));
-            bucket.pieces.push(piece);
-            bucket.bytes += bytes;
-            self.bytes += bytes;
+        self.next_row += rows as u64;
+        if dropped < rows {
+            self.hold(batch, rows - dropped)?;
         }
         self.make_room()?;
         Ok(dropped)
     }
 
+    /// Keeps a batch under the next number.
+    fn hold(&mut self, batch: RecordBatch, live_rows: usize) -> Result<()> {
+        let batch = compact_views(&batch)?;
+        let bytes = sliced_bytes(&batch);
+        self.pieces.insert(self.next_piece, Piece { batch, bytes, live_rows });
+        self.next_piece += 1;
+        Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        let rows: usize = self.buckets.iter().map(|bucket| bucket.rows.len()).sum();
+        self.pieces.values().map(|piece| piece.bytes).sum::<usize>() + rows * size_of::<HeldRow>()
+    }
+
     /// Keeps to the room: what leaves last goes into the store first.
     fn make_room(&mut self) -> Result<()> {
-        let room = &mut self.room;
-        if self.bytes > room.max_bytes {
-            for bucket in self.buckets.iter_mut().rev() {
-                if self.bytes <= room.max_bytes / 2 || bucket.pieces.is_empty() {
+        if self.bytes() > self.room.max_bytes {
+            self.copy_together(|_| true)?;
+            let mut bytes = self.bytes();
+            for number in (0..self.buckets.len()).rev() {
+                if bytes <= self.room.max_bytes / 2 {
+                    break;
+                }
+                let rows = std::mem::take(&mut self.buckets[number].rows);
+                if rows.is_empty() {
                     continue;
                 }
-                let rows = concat_batches(&self.schema, &bucket.pieces)?;
-                let block = Block::new(Arc::clone(&self.schema), vec![rows]);
-                bucket.stored.push(room.store.put(block, NextUse::Soon, &room.owner)?);
-                bucket.pieces.clear();
-                self.bytes -= std::mem::take(&mut bucket.bytes);
+                let batch = self.taken(&rows)?;
+                bytes = bytes.saturating_sub(sliced_bytes(&batch));
+                let block = Block::new(Arc::clone(&self.schema), vec![batch]);
+                let block = self.room.store.put(block, NextUse::Soon, &self.room.owner)?;
+                let places = rows.iter().map(|row| row.place).collect();
+                self.buckets[number].stored.push(StoredRows { block, places });
+            }
+            self.copy_together(|_| true)?;
+        } else {
+            let (held, live) = self
+                .pieces
+                .values()
+                .fold((0, 0), |(held, live), piece| (held + piece.batch.num_rows(), live + piece.live_rows));
+            if held > MAX_HELD * live + SPARE_ROWS {
+                self.copy_together(|piece| piece.live_rows * 2 < piece.batch.num_rows())?;
             }
         }
-        room.working_set.resize(self.bytes)
+        let bytes = self.bytes();
+        self.room.working_set.resize(bytes)
+    }
+
+    /// Copies the rows that are needed of some pieces into one.
+    fn copy_together(&mut self, wanted: impl Fn(&Piece) -> bool) -> Result<()> {
+        let old: HashSet<u32> =
+            self.pieces.iter().filter(|(_, piece)| wanted(piece)).map(|(number, _)| *number).collect();
+        let mut rows = Vec::new();
+        for held in self.buckets.iter_mut().flat_map(|bucket| &mut bucket.rows) {
+            if old.contains(&held.piece) {
+                rows.push(*held);
+            }
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let batch = self.taken(&rows)?;
+        let mut next = 0;
+        for held in self.buckets.iter_mut().flat_map(|bucket| &mut bucket.rows) {
+            if old.contains(&held.piece) {
+                (held.piece, held.row) = (self.next_piece, next);
+                next += 1;
+            }
+        }
+        self.hold(batch, rows.len())
+    }
+
+    /// The rows in one batch; they are needed no more.
+    fn taken(&mut self, rows: &[HeldRow]) -> Result<RecordBatch> {
+        let numbers: Vec<u32> = self.pieces.keys().copied().collect();
+        let first = numbers.first().copied().unwrap_or(0);
+        let mut slots = vec![0; numbers.last().map_or(0, |last| (last - first) as usize + 1)];
+        for (slot, number) in numbers.iter().enumerate() {
+            slots[(number - first) as usize] = slot;
+        }
+        let order: Vec<(usize, usize)> =
+            rows.iter().map(|row| (slots[(row.piece - first) as usize], row.row as usize)).collect();
+        let batches: Vec<&RecordBatch> = self.pieces.values().map(|piece| &piece.batch).collect();
+        let batch = interleave_record_batch(&batches, &order)?;
+        let mut taken = vec![0; numbers.len()];
+        order.iter().for_each(|(slot, _)| taken[*slot] += 1);
+        for (number, taken) in numbers.into_iter().zip(taken) {
+            if let Entry::Occupied(mut piece) = self.pieces.entry(number) {
+                piece.get_mut().live_rows -= taken;
+                if piece.get().live_rows == 0 {
+                    piece.remove();
+                }
+            }
+        }
+        Ok(batch)
     }
 
     /// Whether the next bucket can leave, because all of its rows have come.
-    pub(super) fn is_ready(&self) -> bool {
+    fn is_ready(&self) -> bool {
         self.next_row >= (self.first_bucket + 1) * self.delay.bucket_places()
     }
 
-    /// Whether no row is left.
-    pub(super) fn is_empty(&self) -> bool {
-        self.buckets.is_empty()
-    }
-
-    /// The number of the bucket that leaves next.
-    pub(super) fn next_bucket(&self) -> u64 {
-        self.first_bucket
-    }
-
-    /// The rows of the next bucket, in the order of their places, in batches of at most `batch_rows`.
-    pub(super) fn pop(&mut self, batch_rows: usize) -> Result<VecDeque<RecordBatch>> {
-        self.first_bucket += 1;
-        let Some(bucket) = self.buckets.pop_front() else { return Ok(VecDeque::new()) };
-        self.bytes -= bucket.bytes;
-        let mut pieces = Vec::new();
-        for block in &bucket.stored {
-            pieces.extend(block.get()?.into_batches());
+    /// The rows of the next buckets, in the order of their places: of those that are complete, or of all when no more
+    /// rows come, until there are `max_rows`. Says of each bucket how many of these rows are before it.
+    pub(super) fn pop(
+        &mut self,
+        has_ended: bool,
+        max_rows: usize,
+        mut begins: impl FnMut(u64, usize),
+    ) -> Result<Option<RecordBatch>> {
+        let width = self.delay.bucket_places();
+        let mut rows = Vec::new();
+        while rows.len() < max_rows && (has_ended || self.is_ready()) {
+            let Some(mut bucket) = self.buckets.pop_front() else { break };
+            begins(self.first_bucket, rows.len());
+            self.first_bucket += 1;
+            let stored = std::mem::take(&mut bucket.stored);
+            // What went into the store came before what did not.
+            let mut held = self.fetched(stored)?;
+            held.append(&mut bucket.rows);
+            rows.append(&mut in_order_of_places(held, width as usize));
         }
-        pieces.extend(bucket.pieces);
-        let rows = pieces.iter().enumerate();
-        let rows = rows.flat_map(|(piece, batch)| (0..batch.num_rows()).map(move |row| (piece, row)));
-        let mut order: Vec<(u32, (usize, usize))> = bucket.places.into_iter().zip(rows).collect();
-        // Stable: of the rows of a place the one that came first leaves first.
-        order.sort_by_key(|(place, _)| *place);
-        let order: Vec<(usize, usize)> = order.into_iter().map(|(_, row)| row).collect();
-        let pieces: Vec<&RecordBatch> = pieces.iter().collect();
-        let batches = order.chunks(batch_rows.max(1)).map(|rows| Ok(interleave_record_batch(&pieces, rows)?));
-        let batches = batches.collect::<Result<_>>()?;
-        self.room.working_set.resize(self.bytes)?;
-        Ok(batches)
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let batch = self.taken(&rows)?;
+        let bytes = self.bytes();
+        self.room.working_set.resize(bytes)?;
+        Ok(Some(batch))
     }
+
+    /// Rows that were in the store, now in pieces.
+    fn fetched(&mut self, stored: Vec<StoredRows>) -> Result<Vec<HeldRow>> {
+        let mut held = Vec::new();
+        for StoredRows { block, places } in stored {
+            let mut places = places.into_iter();
+            for batch in block.get()?.into_batches() {
+                let (piece, rows) = (self.next_piece, batch.num_rows());
+                self.hold(batch, rows)?;
+                let row_at = |(row, place)| HeldRow { place, piece, row: row as u32 };
+                held.extend(places.by_ref().take(rows).enumerate().map(row_at));
+            }
+        }
+        Ok(held)
+    }
+}
+
+/// The rows by their places; of the rows of a place, the one that came first is the first.
+fn in_order_of_places(rows: Vec<HeldRow>, places: usize) -> Vec<HeldRow> {
+    if rows.len() < places / 8 {
+        let mut rows = rows;
+        rows.sort_by_key(|row| row.place);
+        return rows;
+    }
+    let mut next = vec![0_u32; places + 1];
+    rows.iter().for_each(|row| next[row.place as usize + 1] += 1);
+    for place in 1..next.len() {
+        next[place] += next[place - 1];
+    }
+    let mut ordered = vec![HeldRow { place: 0, piece: 0, row: 0 }; rows.len()];
+    for row in rows {
+        let at = &mut next[row.place as usize];
+        ordered[*at as usize] = row;
+        *at += 1;
+    }
+    ordered
 }
 
 #[cfg(test)]

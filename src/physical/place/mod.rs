@@ -18,7 +18,7 @@ mod seek;
 mod value;
 
 pub(crate) use log::MarkLog;
-pub(crate) use marked::{MarkedStream, marked_rows, rows_of_marked, tasks_of_rows};
+pub(crate) use marked::{Marked, MarkedStream, marked_rows, rows_of_marked, tasks_of_rows};
 pub(crate) use origin::{Inputs, text_fingerprint};
 pub(crate) use repeats::unsteady;
 pub(crate) use seek::{place_of, seeks};
