@@ -30,6 +30,13 @@ pub(super) fn of_several_reads(rows: &Input) -> Vec<Scenario> {
                 shuffled.join(" UNION ALL ")
             ),
         ),
+        of(
+            "local_shuffle",
+            &format!(
+                "SELECT sum(place * v) AS ordered, {all} FROM (SELECT v, s, row_number() OVER () AS place
+                 FROM local_shuffle({read}, 500000, seed => 7))"
+            ),
+        ),
         of("zip", &format!("SELECT {all}, sum(v_1) AS w, max(s_1) AS t FROM zip({read}, {read})")),
         of("mix", &format!("SELECT {all} FROM mix({read}, {read}, {read})")),
         of("except", &format!("SELECT {all} FROM (SELECT * FROM {read} EXCEPT SELECT * FROM {read} WHERE v % 2 = 0)")),
