@@ -41,9 +41,9 @@ pub struct Batches<T = RecordBatch> {
 }
 
 impl Batches {
-    /// Begins to make batches of `rows` as `options` say.
-    pub(super) fn start(rows: MarkedRows, origin: Origin, options: &IterOptions) -> Self {
-        let clock = Arc::new(Clock::start());
+    /// Begins to make batches of `rows` as `options` say, which somebody has waited for since `began`.
+    pub(super) fn start(rows: MarkedRows, origin: Origin, options: &IterOptions, began: Instant) -> Self {
+        let clock = Arc::new(Clock::since(began));
         let (schema, size) = (Arc::clone(&rows.schema), options.batch_size);
         let drop_short = size.filter(|_| options.drop_last);
         let (send, receive) = mpsc::channel::<Result<(RecordBatch, Position)>>(options.prefetch_batches.max(1));

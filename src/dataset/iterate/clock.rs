@@ -39,10 +39,13 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    pub(super) fn start() -> Self {
+    /// Measures since `began`: until now the consumer has waited.
+    pub(super) fn since(began: Instant) -> Self {
+        let waiting = Timer::default();
+        waiting.add(began.elapsed());
         Self {
-            began: Instant::now(),
-            waiting: Timer::default(),
+            began,
+            waiting,
             user: Timer::default(),
             rows: Timer::default(),
             batching: Timer::default(),

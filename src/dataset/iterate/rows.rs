@@ -1,5 +1,7 @@
 //! What gives the iterators of a dataset.
 
+use std::time::Instant;
+
 use datafusion::common::Result;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
@@ -19,6 +21,7 @@ impl Dataset {
     /// Where options do not go together, a token is not of this dataset, it cannot be planned, or needs more memory
     /// than there is. What fails later is an error of the stream.
     pub async fn iter_batches(&self, options: IterOptions) -> Result<Batches> {
+        let began = Instant::now();
         options.check()?;
         let resume = options.resume.as_ref();
         let mut dataset = self.clone();
@@ -39,7 +42,7 @@ impl Dataset {
         let origin = Origin::of(&dataset, epoch, shuffle_seed, resume)?;
         let rows = dataset.marked_rows(epoch, &origin).await?;
         let origin = origin.with_plan(&dataset, &rows.plan)?;
-        Ok(Batches::start(rows, origin, &options))
+        Ok(Batches::start(rows, origin, &options, began))
     }
 
     /// Streams the rows, typed by serde, in order.

@@ -10,7 +10,7 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, oneshot};
 
 use super::seek::{begun_at, seeks};
 use super::value::{Mark, Place};
@@ -131,28 +131,31 @@ pub(crate) fn rows_of_marked(schema: SchemaRef, rows: MarkedStream) -> SendableR
     stream_of(schema, rows.map_ok(|marked| marked.batch).boxed())
 }
 
-/// Cuts a stream, whose first row is the row of number `first` of all, into tasks of so many rows.
+/// Cuts a stream, whose first row is the row of number `first` of all, into tasks of so many rows. They share the stream,
+/// so each begins when the one before has ended, also for those who run several tasks at once.
 pub(crate) fn tasks_of_rows(batches: SendableRecordBatchStream, task_rows: u64, first: u64) -> TaskStream {
     let schema = batches.schema();
-    let rest = Arc::new(Mutex::new(Rest { batches: Some(batches), pending: None }));
-    let tasks = stream::try_unfold((rest, first, true), move |(rest, first, is_first)| {
+    let rest = Arc::new(Mutex::new(Rest { batches: Some(batches), pending: None, next: first }));
+    let before: Option<oneshot::Receiver<()>> = None;
+    let tasks = stream::try_unfold((rest, first, before), move |(rest, first, before)| {
         let schema = Arc::clone(&schema);
         async move {
             // There is always one task, and one for all rows that follow.
-            if !is_first && !rest.lock().await.fill().await? {
-                return Ok(None);
+            if let Some(before) = before {
+                let _ended = before.await;
+                if !rest.lock().await.skip_to(first).await? {
+                    return Ok(None);
+                }
             }
             let number = first / task_rows;
-            let left = (number + 1) * task_rows - first;
-            let rows = stream::try_unfold((Arc::clone(&rest), left), |(rest, left)| async move {
-                let batch = if left > 0 { rest.lock().await.take(left).await? } else { None };
-                Ok(batch.map(|batch| {
-                    let rows = batch.num_rows() as u64;
-                    (batch, (rest, left - rows))
-                }))
+            let end = (number + 1) * task_rows;
+            let (ends, ended) = oneshot::channel::<()>();
+            let rows = stream::try_unfold((Arc::clone(&rest), ends), move |(rest, ends)| async move {
+                let batch = rest.lock().await.take_before(end).await?;
+                Ok(batch.map(|batch| (batch, (rest, ends))))
             });
             let task = Task::of_plan(TaskId::root(number as usize), stream_of(schema, rows.boxed()));
-            Ok(Some((task, (rest, first + left, false))))
+            Ok(Some((task, (rest, end, Some(ended)))))
         }
     });
     tasks.boxed()
@@ -162,6 +165,8 @@ pub(crate) fn tasks_of_rows(batches: SendableRecordBatchStream, task_rows: u64, 
 struct Rest {
     batches: Option<SendableRecordBatchStream>,
     pending: Option<RecordBatch>,
+    /// The number of the next row.
+    next: u64,
 }
 
 impl Rest {
@@ -177,23 +182,34 @@ impl Rest {
         Ok(true)
     }
 
-    /// The next rows, at most so many.
-    async fn take(&mut self, rows: u64) -> Result<Option<RecordBatch>> {
+    /// Passes over rows that nobody took, up to one. Whether it is there.
+    async fn skip_to(&mut self, number: u64) -> Result<bool> {
+        while self.take_before(number).await?.is_some() {}
+        Ok(self.fill().await? && self.next == number)
+    }
+
+    /// The next rows, before the one of a number.
+    async fn take_before(&mut self, end: u64) -> Result<Option<RecordBatch>> {
+        let left = usize::try_from(end.saturating_sub(self.next)).unwrap_or(usize::MAX);
+        if left == 0 {
+            return Ok(None);
+        }
         self.fill().await?;
         let Some(batch) = self.pending.take() else { return Ok(None) };
-        let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+        let rows = batch.num_rows().min(left);
+        self.next += rows as u64;
         if batch.num_rows() > rows {
             self.pending = Some(batch.slice(rows, batch.num_rows() - rows));
-            return Ok(Some(batch.slice(0, rows)));
         }
-        Ok(Some(batch))
+        Ok(Some(batch.slice(0, rows)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use datafusion::arrow::array::Int64Array;
+    use datafusion::arrow::array::{Array, Int64Array};
+    use futures::FutureExt;
 
     async fn sizes(rows: &[usize], first: u64) -> Vec<(usize, usize)> {
         let batch =
@@ -213,5 +229,23 @@ mod tests {
         assert_eq!(sizes(&[10, 10], 0).await, [(0, 10), (1, 10)]);
         assert_eq!(sizes(&[], 0).await, [(0, 0)]);
         assert_eq!(sizes(&[12], 27).await, [(2, 3), (3, 9)]);
+    }
+
+    #[tokio::test]
+    async fn a_task_begins_when_the_one_before_has_ended() {
+        let batch = |first: i64| {
+            let numbers = Int64Array::from_iter_values(first..first + 4);
+            RecordBatch::try_from_iter([("n", Arc::new(numbers) as _)]).unwrap()
+        };
+        let batches: Vec<_> = (0..5).map(|k| Ok(batch(k * 4))).collect();
+        let mut tasks = tasks_of_rows(stream_of(batch(0).schema(), stream::iter(batches).boxed()), 10, 0);
+        let mut first = tasks.try_next().await.unwrap().unwrap();
+        assert_eq!(first.batches.try_next().await.unwrap().unwrap().num_rows(), 4);
+        assert!(tasks.try_next().now_or_never().is_none(), "the first task goes on");
+        // Nobody takes the rest of it, and the next one has its own rows.
+        drop(first);
+        let mut second = tasks.try_next().await.unwrap().unwrap();
+        let rows = second.batches.try_next().await.unwrap().unwrap();
+        assert_eq!(rows.column(0).to_data(), batch(8).slice(2, 2).column(0).to_data());
     }
 }
