@@ -57,8 +57,9 @@ impl PhysicalOptimizerRule for ExchangeSorts {
                 return Ok(merged.map_or(Transformed::no(node), Transformed::yes));
             };
             let rewritten = match fetch {
+                _ if options.prefer_resumable_plans => true,
                 Some(rows) => !keeps(rows, input.as_ref()) && (spills || is_large(input, limit)),
-                None => options.prefer_resumable_plans || is_large(input, limit),
+                None => is_large(input, limit),
             };
             if !rewritten {
                 return Ok(Transformed::no(node));

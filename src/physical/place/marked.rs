@@ -131,8 +131,8 @@ pub(crate) fn rows_of_marked(schema: SchemaRef, rows: MarkedStream) -> SendableR
     stream_of(schema, rows.map_ok(|marked| marked.batch).boxed())
 }
 
-/// Cuts a stream, whose first row is the row of number `first` of all, into tasks of so many rows. They share the stream,
-/// so each begins when the one before has ended, also for those who run several tasks at once.
+/// Cuts a stream, whose first row is the row of number `first` of all, into tasks of so many rows. They share the
+/// stream, so each begins when the one before has ended, also for those who run several tasks at once.
 pub(crate) fn tasks_of_rows(batches: SendableRecordBatchStream, task_rows: u64, first: u64) -> TaskStream {
     let schema = batches.schema();
     let rest = Arc::new(Mutex::new(Rest { batches: Some(batches), pending: None, next: first }));
