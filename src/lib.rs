@@ -74,10 +74,11 @@ pub mod cli;
 
 pub mod prelude;
 
+pub use block::WindowSize;
 pub use config::{BlockyardOptions, ByteSize, MemoryLimit};
 pub use dataset::{
-    Batches, DataContext, Dataset, GroupedDataset, IterOptions, ResumeToken, Resumes, SortKey, SplitBarrier,
-    SplitIterator, SplitOptions, TestSize, TrainTestSplit, WriteOptions, asc, desc,
+    Batches, DataContext, Dataset, DatasetPipeline, GroupedDataset, IterOptions, ResumeToken, Resumes, SortKey,
+    SplitBarrier, SplitIterator, SplitOptions, TestSize, TrainTestSplit, WriteOptions, asc, desc,
 };
 pub use functions::{Actor, FunctionRef, MapOptions, actor};
 pub use logical::{BlockOrderOptions, LocalShuffleOptions, MixOptions, Repartitioning, ShuffleOptions};

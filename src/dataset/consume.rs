@@ -8,7 +8,7 @@ use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::datatypes::{Int64Type, SchemaRef};
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::common::{DataFusionError, Result, exec_err};
+use datafusion::common::{DataFusionError, Result, exec_err, plan_err};
 use datafusion::datasource::source_as_provider;
 use datafusion::execution::session_state::SessionState;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -21,7 +21,7 @@ use super::Dataset;
 use crate::config::BlockyardOptions;
 use crate::error::without_bug_report;
 use crate::functions::{Row, rows_of_batch};
-use crate::logical::{check_plan_depth, plan_of_epoch};
+use crate::logical::{check_plan_depth, is_endless, plan_of_epoch};
 use crate::observability::{Execution, Watch};
 use crate::optimizer::in_least_memory;
 use crate::physical::{PlanMemory, StoredBlock, collect_blocks, gather, planned_blocks, query_context};
@@ -131,6 +131,7 @@ impl Dataset {
     ///
     /// Where the plan is refused for its need of memory, or something fails while it runs.
     pub async fn take_all(&self) -> Result<Vec<RecordBatch>> {
+        self.check_ends("take_all")?;
         self.stream().await?.try_collect().await
     }
 
@@ -211,6 +212,7 @@ impl Dataset {
     ///
     /// Where the plan is refused for its need of memory, or something fails while it runs.
     pub async fn size_bytes(&self) -> Result<usize> {
+        self.check_ends("size_bytes")?;
         if let Some(blocks) = &self.materialized {
             return Ok(blocks.size_bytes());
         }
@@ -243,6 +245,7 @@ impl Dataset {
     ///
     /// As [`Dataset::take_all`], and where the disk is full.
     pub async fn materialize(&self) -> Result<Self> {
+        self.check_ends("materialize")?;
         let attempt = self.attempt()?;
         let stored = match self.collect_once(&attempt).await {
             Err(e) if is_kept_in_vain(&e) => self.collect_once(&self.again_with_spilling(attempt)).await?,
@@ -253,6 +256,16 @@ impl Dataset {
         // A copy: what is run on the blocks later must not keep them alive through this dataset.
         *dataset.last.lock() = self.last.lock().clone();
         Ok(dataset)
+    }
+
+    /// Fails where all rows are needed, and there is no end of them.
+    fn check_ends(&self, what: &str) -> Result<()> {
+        match is_endless(&self.plan)? {
+            true => {
+                plan_err!("{what} needs all rows of an endless pipeline; repeat it so many times, or limit it before")
+            }
+            false => Ok(()),
+        }
     }
 
     /// A dataset of blocks, with the settings of this one.

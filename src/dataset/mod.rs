@@ -7,6 +7,7 @@ mod context;
 mod grouped;
 mod iterate;
 mod order;
+mod pipeline;
 mod split;
 mod streaming_split;
 mod transform;
@@ -14,8 +15,9 @@ mod write;
 
 pub use context::{DataContext, Paths};
 pub use grouped::GroupedDataset;
-pub use iterate::{Batches, BlockingBatches, IterOptions, IterStats, ResumeToken, Resumes};
+pub use iterate::{Batches, BlockingBatches, Epoch, Epochs, IterOptions, IterStats, ResumeToken, Resumes};
 pub use order::{SortKey, asc, desc};
+pub use pipeline::DatasetPipeline;
 pub use split::{TestSize, TrainTestSplit};
 pub use streaming_split::{SplitBarrier, SplitIterator, SplitOptions};
 pub use transform::Predicate;

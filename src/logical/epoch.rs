@@ -1,24 +1,28 @@
 //! Plans of epochs: what is random in another way each time that a dataset is run.
 
 use datafusion::common::Result;
-use datafusion::common::tree_node::{Transformed, TransformedResult};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNodeRecursion};
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
 
-use super::{LocalShuffleNode, RandomShuffleNode, RandomizeBlocksNode, extension, node_of};
+use super::{LocalShuffleNode, PipelineNode, RandomShuffleNode, RandomizeBlocksNode, extension, node_of};
 use crate::seed::Seeded;
 
-/// The plan with the seeds that the execution number `epoch` has, where these are for each execution.
+/// The plan with the seeds that the execution number `epoch` has, where these are for each execution. Those of
+/// pipelines stay: they count their own epochs.
 pub(crate) fn plan_of_epoch(plan: LogicalPlan, epoch: u64) -> Result<LogicalPlan> {
     if epoch == 0 {
         return Ok(plan);
     }
     let seeded = |plan: LogicalPlan| {
+        if node_of::<PipelineNode>(&plan).is_some() {
+            return Ok(Transformed::new(plan, false, TreeNodeRecursion::Jump));
+        }
         let changed = seeded::<RandomShuffleNode>(&plan, epoch)
             .or_else(|| seeded::<RandomizeBlocksNode>(&plan, epoch))
             .or_else(|| seeded::<LocalShuffleNode>(&plan, epoch));
         Ok(changed.map_or_else(|| Transformed::no(plan), Transformed::yes))
     };
-    plan.transform_up_with_subqueries(seeded).data()
+    plan.transform_down_with_subqueries(seeded).data()
 }
 
 fn seeded<N: Seeded + UserDefinedLogicalNode + 'static>(plan: &LogicalPlan, epoch: u64) -> Option<LogicalPlan> {

@@ -77,6 +77,11 @@ pub struct MapNode {
 }
 
 impl MapNode {
+    /// Whether what comes out of a row does not depend on the rows of other tasks.
+    pub(crate) fn is_row_by_row(&self) -> bool {
+        !matches!(self.operator, MapOperator::Groups(..))
+    }
+
     /// Checks the operator and finds the columns that come out of it; a function whose columns are not declared is
     /// called on an empty batch.
     ///

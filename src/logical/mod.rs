@@ -9,6 +9,7 @@
 //! | - | `local_shuffle` | `local_shuffle(t, rows => n)` | [`LocalShuffleNode`] | `LocalShuffleExec` |
 //! | Zip | `zip` | `zip(a, b)` | [`ZipNode`] | `CombineExec` |
 //! | Mix | `mix` | `mix(a, b, weights => [2, 1])` | [`MixNode`] | `CombineExec` |
+//! | DatasetPipeline | `window`, `repeat` | `windows(t)`, `repeat(t)` | [`PipelineNode`], [`WindowNode`] | `PipelineExec` |
 //!
 //! Read is a table scan, write is DataFusion's COPY, and project, filter, sort, aggregate, join, union and limit are
 //! DataFusion's own.
@@ -20,6 +21,7 @@ mod map;
 mod map_batches;
 mod map_groups;
 mod mix;
+mod pipeline;
 mod random_shuffle;
 mod randomize_blocks;
 mod repartition;
@@ -35,6 +37,8 @@ pub(crate) use map_batches::{MapBatches, MapBatchesArguments, map_batches};
 pub(crate) use map_groups::{MapGroups, map_groups};
 pub(crate) use mix::Mix;
 pub use mix::{MixNode, MixOptions, MixStoppingCondition};
+pub use pipeline::{Epochs, PipelineNode, WindowNode};
+pub(crate) use pipeline::{LABELS, is_endless};
 pub(crate) use random_shuffle::RandomShuffle;
 pub use random_shuffle::{RandomShuffleNode, ShuffleOptions};
 pub(crate) use randomize_blocks::RandomizeBlockOrder;
@@ -62,6 +66,8 @@ pub(crate) fn is_ours(plan: &LogicalPlan) -> bool {
         || node.is::<LocalShuffleNode>()
         || node.is::<ZipNode>()
         || node.is::<MixNode>()
+        || node.is::<PipelineNode>()
+        || node.is::<WindowNode>()
 }
 
 /// A plan with one of our nodes at its root.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::functions::Workers;
-use crate::physical::{MapSide, PlanExt, StageMetrics, TaskPlan, as_task_plan, stages_below, write_time};
+use crate::physical::{MapSide, PlanExt, StageMetrics, TaskPlan, as_task_plan, ran_below, write_time};
 use crate::runtime::Wait;
 use crate::store::Owner;
 
@@ -145,7 +145,7 @@ fn of_operators(work: &Work, total: f64, threads: usize, percent: impl Fn(Durati
 fn add(plan: &dyn ExecutionPlan, work: &mut Work) {
     // What was fused is part of this stage.
     let fused = as_task_plan(plan).is_some_and(TaskPlan::is_fused);
-    for child in stages_below(plan).into_iter().filter(|child| !(fused && is_read(child.as_ref()))) {
+    for (_, child) in ran_below(plan).into_iter().filter(|(_, child)| !(fused && is_read(child.as_ref()))) {
         add(child.as_ref(), work);
     }
     if let Some(MapSide { name, stage, .. }) = as_task_plan(plan).and_then(TaskPlan::map_side) {

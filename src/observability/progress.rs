@@ -14,7 +14,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::Execution;
 use crate::config::ByteSize;
-use crate::physical::{MapSide, StageMetrics, as_task_plan, planned_blocks, stages_below};
+use crate::physical::{MapSide, StageMetrics, as_task_plan, planned_blocks, ran_below};
 use crate::runtime::{OpStatus, Wait};
 
 /// Operators of DataFusion that are shown.
@@ -71,8 +71,8 @@ fn add_operators(plan: &Arc<dyn ExecutionPlan>, lines: &mut Vec<String>) {
 }
 
 fn add(plan: &Arc<dyn ExecutionPlan>, ops: &[OpStatus], lines: &mut Vec<String>) {
-    for child in stages_below(plan.as_ref()) {
-        add(child, ops, lines);
+    for (_, child) in ran_below(plan.as_ref()) {
+        add(&child, ops, lines);
     }
     let Some(stage) = as_task_plan(plan.as_ref()) else { return };
     if let Some(MapSide { name, stage, input, .. }) = stage.map_side() {

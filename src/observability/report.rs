@@ -10,6 +10,7 @@
 //! ```
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use datafusion::physical_plan::ExecutionPlan;
@@ -18,7 +19,9 @@ use datafusion::physical_plan::metrics::MetricValue;
 use super::Execution;
 use super::bottleneck::bottleneck;
 use crate::config::ByteSize;
-use crate::physical::{FailureLog, MapSide, Spread, StageMetrics, TaskRecord, TaskSummary, as_task_plan, stages_below};
+use crate::physical::{
+    FailureLog, MapSide, Operator, PlanExt, Spread, StageMetrics, TaskRecord, TaskSummary, as_task_plan, ran_below,
+};
 use crate::store::Owner;
 
 /// The report of an execution, up to now.
@@ -26,9 +29,11 @@ pub(super) fn report(execution: &Execution) -> String {
     let mut stages = Vec::new();
     collect(execution.plan().as_ref(), &mut stages);
     let mut text = String::new();
-    for (index, stage) in stages.iter().enumerate() {
+    let mut number = 0;
+    for stage in &stages {
+        number += usize::from(!matches!(stage, Entry::Remark(_)));
         // Writing to a string cannot fail.
-        let _written = stage.write(index + 1, &mut text);
+        let _written = stage.write(number, &mut text);
     }
     // Operators of DataFusion spill by themselves.
     let operators: usize = stages.iter().map(Entry::spilled_by_operator).sum();
@@ -61,7 +66,7 @@ pub(super) fn stages(execution: &Execution) -> Vec<(String, StageMetrics)> {
     collect(execution.plan().as_ref(), &mut entries);
     let stage = |entry| match entry {
         Entry::Stage { name, metrics, .. } => Some((name, metrics)),
-        Entry::Operator { .. } => None,
+        Entry::Operator { .. } | Entry::Remark(_) => None,
     };
     entries.into_iter().filter_map(stage).collect()
 }
@@ -77,7 +82,7 @@ pub(super) fn status(execution: &Execution) -> String {
     collect(execution.plan().as_ref(), &mut stages);
     let last = stages.iter().rev().find_map(|entry| match entry {
         Entry::Stage { name, metrics, .. } => Some((name, metrics.ended())),
-        Entry::Operator { .. } => None,
+        Entry::Operator { .. } | Entry::Remark(_) => None,
     });
     let memory = format!("memory {} of {}", ByteSize(execution.used_bytes()), ByteSize(execution.limit_bytes()));
     match last {
@@ -89,17 +94,21 @@ pub(super) fn status(execution: &Execution) -> String {
     }
 }
 
-/// A stage of ours, or an operator of DataFusion between stages.
-enum Entry<'a> {
-    Stage { name: String, owner: &'a Owner, metrics: StageMetrics },
+/// A stage of ours, an operator of DataFusion between stages, or what there is to say of those that follow.
+enum Entry {
+    Stage { name: String, owner: Arc<Owner>, metrics: StageMetrics },
     Operator { name: String, rows: Option<usize>, time: Duration, spilled: usize },
+    Remark(String),
 }
 
 /// Entries in the order of the data: inputs first.
-fn collect<'a>(plan: &'a dyn ExecutionPlan, entries: &mut Vec<Entry<'a>>) {
-    for child in stages_below(plan) {
-        collect(child.as_ref(), entries);
+fn collect(plan: &dyn ExecutionPlan, entries: &mut Vec<Entry>) {
+    for (name, plan) in ran_below(plan) {
+        entries.extend(name.map(|name| Entry::Remark(format!("== {name} =="))));
+        collect(plan.as_ref(), entries);
     }
+    let remarks = plan.as_operator().map(Operator::remarks).unwrap_or_default();
+    entries.extend(remarks.into_iter().map(Entry::Remark));
     let Some(stage) = as_task_plan(plan) else { return add_operator(plan, entries) };
     if let Some(map_side) = stage.map_side() {
         add_map_side(map_side, entries);
@@ -108,7 +117,7 @@ fn collect<'a>(plan: &'a dyn ExecutionPlan, entries: &mut Vec<Entry<'a>>) {
 }
 
 /// The stage that feeds an exchange: what ran below it in the same tasks is shown here and not on its own.
-fn add_map_side<'a>(map_side: MapSide<'a>, entries: &mut Vec<Entry<'a>>) {
+fn add_map_side(map_side: MapSide<'_>, entries: &mut Vec<Entry>) {
     let mut stage: &StageMetrics = map_side.stage;
     if let Some(input) = as_task_plan(map_side.input.as_ref()).filter(|_| map_side.is_fused)
         && stage.ended().count() == 0
@@ -121,13 +130,13 @@ fn add_map_side<'a>(map_side: MapSide<'a>, entries: &mut Vec<Entry<'a>>) {
     add_stage(map_side.name, stage, map_side.stage.owner(), entries);
 }
 
-fn add_stage<'a>(name: String, stage: &'a StageMetrics, owner: &'a Owner, entries: &mut Vec<Entry<'a>>) {
+fn add_stage(name: String, stage: &StageMetrics, owner: &Arc<Owner>, entries: &mut Vec<Entry>) {
     if stage.ended().count() > 0 || owner.put_blocks() > 0 || !stage.running().is_empty() {
-        entries.push(Entry::Stage { name, owner, metrics: stage.clone() });
+        entries.push(Entry::Stage { name, owner: Arc::clone(owner), metrics: stage.clone() });
     }
 }
 
-fn add_operator<'a>(plan: &'a dyn ExecutionPlan, entries: &mut Vec<Entry<'a>>) {
+fn add_operator(plan: &dyn ExecutionPlan, entries: &mut Vec<Entry>) {
     let Some(metrics) = plan.metrics() else {
         return;
     };
@@ -143,16 +152,17 @@ fn add_operator<'a>(plan: &'a dyn ExecutionPlan, entries: &mut Vec<Entry<'a>>) {
     entries.push(Entry::Operator { name, rows: metrics.output_rows(), time, spilled });
 }
 
-impl Entry<'_> {
+impl Entry {
     fn spilled_by_operator(&self) -> usize {
         match self {
             Self::Operator { spilled, .. } => *spilled,
-            Self::Stage { .. } => 0,
+            Self::Stage { .. } | Self::Remark(_) => 0,
         }
     }
 
     fn write(&self, number: usize, text: &mut String) -> std::fmt::Result {
         match self {
+            Self::Remark(remark) => writeln!(text, "{remark}"),
             Self::Operator { name, rows, time, spilled } => {
                 write!(text, "Operator {number} {name}: {} compute", seconds(*time))?;
                 if let Some(rows) = rows {

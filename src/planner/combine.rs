@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
+use datafusion::catalog::Session;
 use datafusion::common::Result;
-use datafusion::execution::config::SessionConfig;
 use datafusion::logical_expr::UserDefinedLogicalNode;
 use datafusion::physical_plan::ExecutionPlan;
 
@@ -14,12 +15,13 @@ use crate::physical::{Combination, CombineExec, IntoPlan};
 #[derive(Debug)]
 pub(super) struct PlanCombinations;
 
+#[async_trait]
 impl NodePlanner for PlanCombinations {
-    fn plan(
+    async fn plan(
         &self,
         node: &dyn UserDefinedLogicalNode,
         inputs: &[Arc<dyn ExecutionPlan>],
-        _config: &SessionConfig,
+        _session: &dyn Session,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         let how = match (node.as_any().is::<ZipNode>(), node.as_any().downcast_ref::<MixNode>()) {
             (true, _) => Combination::Zip,

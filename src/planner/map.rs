@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
+use datafusion::catalog::Session;
 use datafusion::common::Result;
-use datafusion::execution::config::SessionConfig;
 use datafusion::logical_expr::UserDefinedLogicalNode;
 use datafusion::physical_plan::ExecutionPlan;
 
@@ -16,16 +17,18 @@ use crate::physical::{FunctionStep, IntoPlan, MapExec, MapStep, SampleStep};
 #[derive(Debug)]
 pub(super) struct PlanMap;
 
+#[async_trait]
 impl NodePlanner for PlanMap {
-    fn plan(
+    async fn plan(
         &self,
         node: &dyn UserDefinedLogicalNode,
         inputs: &[Arc<dyn ExecutionPlan>],
-        config: &SessionConfig,
+        session: &dyn Session,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         let Some(map) = node.as_any().downcast_ref::<MapNode>() else {
             return Ok(None);
         };
+        let config = session.config();
         let input = Arc::clone(&inputs[0]);
         let target = BlockyardOptions::from_config(config.options()).block_bytes(config.target_partitions());
         let call = |function: &crate::functions::FunctionRef, batch_size| {

@@ -4,6 +4,7 @@ mod combine;
 mod formats;
 mod local_shuffle;
 mod map;
+mod pipeline;
 mod query_planner;
 mod random_shuffle;
 mod randomize_blocks;
@@ -16,19 +17,21 @@ pub(crate) use query_planner::BlockyardQueryPlanner;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use async_trait::async_trait;
+use datafusion::catalog::Session;
 use datafusion::common::Result;
-use datafusion::execution::config::SessionConfig;
 use datafusion::logical_expr::UserDefinedLogicalNode;
 use datafusion::physical_plan::ExecutionPlan;
 
 /// Plans one kind of node.
+#[async_trait]
 trait NodePlanner: Debug + Send + Sync {
     /// The operator for `node` over its planned inputs; `None` for other nodes.
-    fn plan(
+    async fn plan(
         &self,
         node: &dyn UserDefinedLogicalNode,
         inputs: &[Arc<dyn ExecutionPlan>],
-        config: &SessionConfig,
+        session: &dyn Session,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>>;
 }
 
@@ -41,5 +44,7 @@ fn node_planners() -> Vec<Arc<dyn NodePlanner>> {
         Arc::new(randomize_blocks::PlanRandomizeBlocks),
         Arc::new(local_shuffle::PlanLocalShuffle),
         Arc::new(combine::PlanCombinations),
+        Arc::new(pipeline::PlanWindows),
+        Arc::new(pipeline::PlanPipeline),
     ]
 }

@@ -16,7 +16,7 @@ use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use super::{NodePlanner, node_planners};
-use crate::logical::is_ours;
+use crate::logical::{is_endless, is_ours};
 use crate::observability::DiagnoseExec;
 use crate::physical::IntoPlan;
 use crate::sources::pin_tables;
@@ -37,6 +37,7 @@ impl BlockyardQueryPlanner {
 #[async_trait]
 impl QueryPlanner for BlockyardQueryPlanner {
     async fn create_physical_plan(&self, plan: &LogicalPlan, session: &dyn Session) -> Result<Arc<dyn ExecutionPlan>> {
+        is_endless(plan)?;
         let pinned = pin_tables(plan)?;
         let plan = pinned.as_ref().unwrap_or(plan);
         if let Some(others) = &self.others
@@ -96,7 +97,7 @@ impl ExtensionPlanner for Adapter {
         session: &dyn Session,
         _context: &PhysicalPlanningContext,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-        let Some(plan) = self.0.plan(node, physical_inputs, session.config())? else {
+        let Some(plan) = self.0.plan(node, physical_inputs, session).await? else {
             return Ok(None);
         };
         check_columns(node.name(), node.schema(), &plan.schema())?;

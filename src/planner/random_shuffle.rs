@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
+use datafusion::catalog::Session;
 use datafusion::common::Result;
-use datafusion::execution::config::SessionConfig;
 use datafusion::logical_expr::UserDefinedLogicalNode;
 use datafusion::physical_plan::ExecutionPlan;
 
@@ -14,16 +15,18 @@ use crate::physical::{ExchangeExec, IntoPlan, RandomScheme};
 #[derive(Debug)]
 pub(super) struct PlanRandomShuffle;
 
+#[async_trait]
 impl NodePlanner for PlanRandomShuffle {
-    fn plan(
+    async fn plan(
         &self,
         node: &dyn UserDefinedLogicalNode,
         inputs: &[Arc<dyn ExecutionPlan>],
-        config: &SessionConfig,
+        session: &dyn Session,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         let Some(shuffle) = node.as_any().downcast_ref::<RandomShuffleNode>() else {
             return Ok(None);
         };
+        let config = session.config();
         let scheme = RandomScheme { seed: shuffle.seed().value(), num_blocks: shuffle.num_blocks() };
         Ok(Some(ExchangeExec::new(Arc::clone(&inputs[0]), scheme, config.target_partitions()).into_plan()))
     }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
+use datafusion::catalog::Session;
 use datafusion::common::Result;
-use datafusion::execution::config::SessionConfig;
 use datafusion::logical_expr::UserDefinedLogicalNode;
 use datafusion::physical_plan::ExecutionPlan;
 
@@ -14,16 +15,18 @@ use crate::physical::{BlockOrderScheme, ExchangeExec, IntoPlan};
 #[derive(Debug)]
 pub(super) struct PlanRandomizeBlocks;
 
+#[async_trait]
 impl NodePlanner for PlanRandomizeBlocks {
-    fn plan(
+    async fn plan(
         &self,
         node: &dyn UserDefinedLogicalNode,
         inputs: &[Arc<dyn ExecutionPlan>],
-        config: &SessionConfig,
+        session: &dyn Session,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         let Some(randomize) = node.as_any().downcast_ref::<RandomizeBlocksNode>() else {
             return Ok(None);
         };
+        let config = session.config();
         let scheme = BlockOrderScheme { seed: randomize.seed().value(), window: randomize.window() };
         Ok(Some(ExchangeExec::new(Arc::clone(&inputs[0]), scheme, config.target_partitions()).into_plan()))
     }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use datafusion::arrow::compute::SortOptions;
+use datafusion::catalog::Session;
 use datafusion::common::{Result, internal_err, not_impl_err};
-use datafusion::execution::config::SessionConfig;
 use datafusion::logical_expr::UserDefinedLogicalNode;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
@@ -19,16 +20,18 @@ use crate::physical::{
 #[derive(Debug)]
 pub(super) struct PlanRepartition;
 
+#[async_trait]
 impl NodePlanner for PlanRepartition {
-    fn plan(
+    async fn plan(
         &self,
         node: &dyn UserDefinedLogicalNode,
         inputs: &[Arc<dyn ExecutionPlan>],
-        config: &SessionConfig,
+        session: &dyn Session,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         let Some(repartition) = node.as_any().downcast_ref::<RepartitionNode>() else {
             return Ok(None);
         };
+        let config = session.config();
         let schema = inputs[0].schema();
         let key = |index: usize| Arc::new(Column::new(schema.field(index).name(), index)) as Arc<dyn PhysicalExpr>;
         let keys = || repartition.key_indices().into_iter().map(key);

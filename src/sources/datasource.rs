@@ -17,7 +17,7 @@ use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use super::files::detect_parallelism;
 use crate::call::Planning;
 use crate::config::{BlockyardOptions, check_num_blocks};
-use crate::physical::{IntoPlan, Operator, ReadExec};
+use crate::physical::{IntoPlan, Operator, ReadExec, ReadMemory};
 
 /// A source of rows in independent read tasks.
 pub trait Datasource: Any + Debug + Send + Sync {
@@ -105,6 +105,9 @@ impl TableProvider for DatasourceTable {
         let tasks = self.source.read_tasks(parallelism)?;
         let scan = StreamingTableExec::try_new(self.source.schema(), tasks, projection, None, false, limit)?;
         let read = ReadExec::new(self.source.name(), Arc::new(scan), state.config().target_partitions());
+        let of_each = |bytes: usize| vec![bytes.div_ceil(read.num_tasks().max(1)); read.num_tasks()];
+        let rows_bytes = self.source.estimated_bytes().map(of_each).unwrap_or_default();
+        let read = read.with_memory(ReadMemory { rows_bytes, ..ReadMemory::default() });
         // With a limit the scan gives fewer rows than the source has, and how many depends on its tasks.
         let known = self.source.num_rows().filter(|_| limit.is_none());
         let Some(rows) = known else {

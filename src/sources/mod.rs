@@ -10,6 +10,7 @@ mod range;
 mod tables;
 #[cfg(feature = "tpch")]
 mod tpch;
+mod window;
 
 pub(crate) use blocks::StoredBlocks;
 pub use datasource::{Datasource, DatasourceTable};
@@ -21,3 +22,4 @@ pub(crate) use range::{Range, ReadRange};
 pub(crate) use tables::{Change, NumberedTable, StoredTable, TableChange, pin_tables};
 #[cfg(feature = "tpch")]
 pub(crate) use tpch::ReadTpch;
+pub(crate) use window::{WindowBlocks, WindowedTable};

@@ -91,6 +91,33 @@ async fn an_iterator_goes_on_where_another_one_was() {
     }
 }
 
+/// Plans with so many rows that operators cut them into several tasks of their own.
+const LARGE_PLANS: &[&str] = &[
+    "SELECT * FROM local_shuffle(range(700000), 500, seed => 5)",
+    "SELECT * FROM zip(range(600000), (SELECT id AS b FROM range(1000000) WHERE id < 600000))",
+    "SELECT * FROM mix(range(600000), range(3000), weights => [1, 20])",
+    "SELECT * FROM mix(range(600000), range(400000), weights => [300, 1])",
+    "SELECT * FROM (SELECT * FROM range(900000) LIMIT 650000)",
+    "SELECT * FROM local_shuffle(zip(range(600000), (SELECT id AS b FROM range(600000))), 900, seed => 1)",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_iterator_that_was_resumed_is_resumed_again() {
+    let context = context_with(2, |options| options.memory_limit = mib(512));
+    for sql in LARGE_PLANS {
+        let (batches, tokens) = read(&context, sql, 50_000, None).await;
+        // Far behind the first of its tasks, and then right behind the first batches of the second iterator.
+        let first = batches.len() - 5;
+        let (rest, after) = read(&context, sql, 50_000, Some(tokens[first].clone())).await;
+        assert!(rest == batches[first..], "{sql}");
+        for second in 0..=4 {
+            let token = after[second].to_string();
+            let (rest, _) = read(&context, sql, 50_000, Some(token.parse().unwrap())).await;
+            assert!(rest == batches[first + second..], "{sql}, {second} batches behind the first cut, {token}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn plans_without_an_order_have_no_tokens() {
     let directory = tempfile::tempdir().unwrap();

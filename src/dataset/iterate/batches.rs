@@ -41,8 +41,15 @@ pub struct Batches<T = RecordBatch> {
 }
 
 impl Batches {
-    /// Begins to make batches of `rows` as `options` say, which somebody has waited for since `began`.
-    pub(super) fn start(rows: MarkedRows, origin: Origin, options: &IterOptions, began: Instant) -> Self {
+    /// Begins to make batches of `rows` as `options` say, which somebody has waited for since `began`. With
+    /// `epochs_apart`, none has rows of two epochs of the pipeline that gives them.
+    pub(super) fn start(
+        rows: MarkedRows,
+        origin: Origin,
+        options: &IterOptions,
+        epochs_apart: bool,
+        began: Instant,
+    ) -> Self {
         let clock = Arc::new(Clock::since(began));
         let (schema, size) = (Arc::clone(&rows.schema), options.batch_size);
         let drop_short = size.filter(|_| options.drop_last);
@@ -54,6 +61,8 @@ impl Batches {
             schema: Arc::clone(&schema),
             pending: VecDeque::new(),
             pending_rows: 0,
+            epochs_apart,
+            of_next_epoch: None,
             before: origin.rows_before(),
             clock: Arc::clone(&clock),
             ended: false,
@@ -98,6 +107,16 @@ impl<T: Send + 'static> Batches<T> {
     /// The next batch, with where it ends.
     pub(in crate::dataset) async fn next_positioned(&mut self) -> Result<Option<(T, Position)>> {
         self.items.try_next().await
+    }
+
+    /// Behind the last batch that was handed out.
+    pub(super) fn position(&self) -> Option<&Position> {
+        self.position.as_ref()
+    }
+
+    /// Rows that were handed out and are not used.
+    pub(super) fn skipped(&self, rows: u64) {
+        self.clock.skipped.fetch_add(rows, Relaxed);
     }
 
     /// What makes tokens of positions.
@@ -248,6 +267,9 @@ struct Cutter {
     /// Rows that were not cut yet, and how many there are.
     pending: VecDeque<Marked>,
     pending_rows: usize,
+    /// Whether no batch has rows of two epochs, and the first rows of the one after those that were not cut yet.
+    epochs_apart: bool,
+    of_next_epoch: Option<Marked>,
     /// Rows of the epoch that were cut.
     before: u64,
     clock: Arc<Clock>,
@@ -259,10 +281,15 @@ impl Cutter {
         loop {
             let began = Instant::now();
             let wanted = self.size.unwrap_or_else(|| self.pending_rows.max(1));
-            if self.pending_rows >= wanted || (self.ended && self.pending_rows > 0) {
+            let is_whole = self.ended || self.of_next_epoch.is_some();
+            if self.pending_rows >= wanted || (is_whole && self.pending_rows > 0) {
                 let batch = self.cut(wanted)?;
                 self.clock.batching.add(began.elapsed());
                 return Ok(Some(batch));
+            }
+            if let Some(marked) = self.of_next_epoch.take() {
+                self.push(marked);
+                continue;
             }
             if self.ended {
                 return Ok(None);
@@ -271,12 +298,20 @@ impl Cutter {
             self.clock.rows.add(began.elapsed());
             match next? {
                 Some(marked) => {
-                    self.pending_rows += marked.batch.num_rows();
-                    self.pending.push_back(marked);
+                    let epoch = self.pending.back().map(|last| last.mark.id.task_of_source());
+                    match epoch.is_some_and(|epoch| self.epochs_apart && epoch != marked.mark.id.task_of_source()) {
+                        true => self.of_next_epoch = Some(marked),
+                        false => self.push(marked),
+                    }
                 }
                 None => self.ended = true,
             }
         }
+    }
+
+    fn push(&mut self, marked: Marked) {
+        self.pending_rows += marked.batch.num_rows();
+        self.pending.push_back(marked);
     }
 
     /// The next rows, at most so many. They are copied only where they come from several batches.

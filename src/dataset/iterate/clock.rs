@@ -36,6 +36,8 @@ pub(super) struct Clock {
     pub(super) first: Timer,
     pub(super) batches: AtomicU64,
     pub(super) num_rows: AtomicU64,
+    /// Rows of epochs that were left before their end.
+    pub(super) skipped: AtomicU64,
 }
 
 impl Clock {
@@ -53,6 +55,7 @@ impl Clock {
             first: Timer::default(),
             batches: AtomicU64::new(0),
             num_rows: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
         }
     }
 
@@ -60,6 +63,7 @@ impl Clock {
         IterStats {
             batches: self.batches.load(Relaxed),
             rows: self.num_rows.load(Relaxed),
+            skipped: self.skipped.load(Relaxed),
             elapsed: self.began.elapsed(),
             first_batch: self.first.get(),
             waiting: self.waiting.get(),
@@ -79,6 +83,8 @@ pub struct IterStats {
     pub batches: u64,
     /// Rows handed out.
     pub rows: u64,
+    /// Rows of epochs of which a consumer did not want the rest.
+    pub skipped: u64,
     /// Since the iterator began.
     pub elapsed: Duration,
     /// From its beginning to the first batch; 0 before it.
@@ -134,6 +140,9 @@ impl fmt::Display for IterStats {
         ] {
             writeln!(f, "* {what}: {:.3}s", time.as_secs_f64())?;
         }
+        if self.skipped > 0 {
+            writeln!(f, "* Rows of epochs that were left before their end: {}", self.skipped)?;
+        }
         writeln!(f, "{}", self.sentence())
     }
 }
@@ -148,6 +157,7 @@ mod tests {
         let stats = |waiting: u64, rows: u64, batching: u64, mapping: u64| IterStats {
             batches: 10,
             rows: 100,
+            skipped: 0,
             elapsed: seconds(100),
             first_batch: seconds(1),
             waiting: seconds(waiting),

@@ -7,13 +7,16 @@
 
 mod batches;
 mod clock;
+mod epochs;
 mod options;
 mod rows;
 mod run;
 mod token;
+mod windows;
 
 pub use batches::{Batches, BlockingBatches};
 pub use clock::IterStats;
+pub use epochs::{Epoch, Epochs};
 pub use options::IterOptions;
 pub(super) use token::{Origin, Position};
 pub use token::{ResumeToken, Resumes};

@@ -21,6 +21,11 @@ impl Dataset {
     /// Where options do not go together, a token is not of this dataset, it cannot be planned, or needs more memory
     /// than there is. What fails later is an error of the stream.
     pub async fn iter_batches(&self, options: IterOptions) -> Result<Batches> {
+        self.batches(options, false).await
+    }
+
+    /// The same, with no batch that has rows of two epochs of the pipeline that the dataset is.
+    pub(super) async fn batches(&self, options: IterOptions, epochs_apart: bool) -> Result<Batches> {
         let began = Instant::now();
         options.check()?;
         let resume = options.resume.as_ref();
@@ -42,7 +47,7 @@ impl Dataset {
         let origin = Origin::of(&dataset, epoch, shuffle_seed, resume)?;
         let rows = dataset.marked_rows(epoch, &origin).await?;
         let origin = origin.with_plan(&dataset, &rows.plan)?;
-        Ok(Batches::start(rows, origin, &options, began))
+        Ok(Batches::start(rows, origin, &options, epochs_apart, began))
     }
 
     /// Streams the rows, typed by serde, in order.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use datafusion::common::{DataFusionError, Result, plan_datafusion_err, plan_err};
+use datafusion::common::{DataFusionError, Result, internal_err, plan_datafusion_err, plan_err};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use serde::{Deserialize, Serialize};
@@ -245,7 +245,10 @@ impl Origin {
             return plan_err!("there is no resume token of this dataset: it {resumes}");
         }
         let (place, rows) = match position {
-            Some(Position { plan, mark, rows }) => (place_of(plan, mark), *rows),
+            Some(Position { plan, mark, rows }) => match place_of(plan, mark) {
+                Some(place) => (place, *rows),
+                None => return internal_err!("nothing is known of where row {} of task {} stands", mark.row, mark.id),
+            },
             None => (self.place.clone(), self.rows_before()),
         };
         Ok(ResumeToken {

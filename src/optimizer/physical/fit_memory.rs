@@ -22,7 +22,9 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{IntoPlan, MapExec, PlanExt, PlanMemory, ReadExec, TurnsExec, builders_at_once, uses_ours};
+use crate::physical::{
+    IntoPlan, MapExec, PipelineExec, PlanExt, PlanMemory, ReadExec, TurnsExec, builders_at_once, uses_ours,
+};
 
 /// A stage that builds blocks, or sorts them, should have so many bytes.
 const BUILDER_BYTES: usize = 64 << 20;
@@ -49,8 +51,8 @@ impl PhysicalOptimizerRule for FitMemory {
     }
 }
 
-/// The plan as it is, or the first of these that can run within `limit` bytes, with at most `max_rows` per batch: the
-/// inputs of its unions one after the other, and its reads with half of their streams, a quarter of them, one. Where
+/// The plan as it is, or the first of these that can run within `limit` bytes, with at most `max_rows` per batch: one
+/// window of its pipelines at a time, the inputs of its unions one after the other, and its reads with half of their streams, a quarter of them, one. Where
 /// none can, the last.
 fn fitted(plan: Arc<dyn ExecutionPlan>, limit: usize, max_rows: usize) -> Result<Arc<dyn ExecutionPlan>> {
     let fits = |plan: &Arc<dyn ExecutionPlan>| {
@@ -60,6 +62,10 @@ fn fitted(plan: Arc<dyn ExecutionPlan>, limit: usize, max_rows: usize) -> Result
     };
     if fits(&plan) {
         return fewer_builders(plan, MIN_BUILDERS.max(limit / BUILDER_BYTES));
+    }
+    let plan = one_window_at_a_time(plan)?;
+    if fits(&plan) {
+        return Ok(plan);
     }
     let mut plan = unions_in_turn(plan)?;
     let mut streams = max_streams(&plan);
@@ -84,6 +90,17 @@ fn fewer_builders(plan: Arc<dyn ExecutionPlan>, max: usize) -> Result<Arc<dyn Ex
 /// The plan as it works on the least at once.
 pub(crate) fn in_least_memory(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     fitted(plan, 0, 1)
+}
+
+/// Pipelines that make no window while another one is taken.
+fn one_window_at_a_time(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    let alone = |node: Arc<dyn ExecutionPlan>| {
+        Ok(match node.operator::<PipelineExec>().filter(|pipeline| pipeline.in_flight() > 1) {
+            Some(pipeline) => Transformed::yes(pipeline.with_in_flight(1).into_plan()),
+            None => Transformed::no(node),
+        })
+    };
+    plan.transform_up(alone).data()
 }
 
 /// The inputs of unions one after the other, unless somebody counts on the order that each of them has.

@@ -19,7 +19,7 @@ use crate::physical::StageMetrics;
 use crate::physical::operator::InputOrder;
 use crate::physical::operator::{InputOverlap, Operator, Starts};
 use crate::physical::operator::{TaskIdentity, TaskPlan};
-use crate::physical::place::{Mark, MarkLog, Place, marked_rows, place_of, rows_of_marked, tasks_of_rows};
+use crate::physical::place::{Mark, MarkLog, Place, marked_rows, rows_of_marked, tasks_of_rows};
 use crate::physical::tasks::RowBalance;
 use crate::physical::tasks::{TaskStream, execute_tasks, properties, stream_of};
 
@@ -162,7 +162,7 @@ impl TaskPlan for CombineExec {
             let begin = self.begin.inputs.get(number).cloned().unwrap_or_default();
             let taken = self.begin.taken.as_ref().map_or(self.begin.row, |taken| taken.rows[number]);
             let rows = marked_rows(input, &context, self.stage.owner(), &begin, None)?;
-            let rows = rows_of_marked(input.schema(), self.logs[number].noting(taken, rows));
+            let rows = rows_of_marked(input.schema(), self.logs[number].noting(taken, &begin, rows));
             // All inputs of a mix are counted together.
             let rows = match balances.get(number).or(balances.first()) {
                 Some(balance) => balance.taking(rows),
@@ -193,17 +193,15 @@ impl TaskPlan for CombineExec {
 
     fn place_of(&self, mark: &Mark) -> Option<Place> {
         let task = mark.id.task_of_source() as u64 * TASK_ROWS;
-        let input_at = |number: usize, row: u64| {
-            let inside = self.logs[number].mark_of(row);
-            inside.map_or_else(Place::default, |mark| place_of(&self.inputs[number], &mark))
-        };
+        let input_at = |number: usize, row: u64| self.logs[number].place_of(&self.inputs[number], row);
         if self.is_zip() {
             let row = task + mark.row;
-            let inputs = (0..self.inputs.len()).map(|number| input_at(number, row)).collect();
+            let inputs = (0..self.inputs.len()).map(|number| input_at(number, row)).collect::<Option<_>>()?;
             return Some(Place { numbers: vec![row], inputs, first_row: mark.row, skip: 0 });
         }
         let taken = self.turns.at(task)?;
-        let inputs = taken.rows.iter().enumerate().map(|(number, row)| input_at(number, *row)).collect();
+        let inputs = taken.rows.iter().enumerate().map(|(number, row)| input_at(number, *row));
+        let inputs = inputs.collect::<Option<_>>()?;
         let numbers = [vec![task, taken.turn.0, taken.turn.1], taken.rows].concat();
         Some(Place { numbers, inputs, first_row: 0, skip: mark.row })
     }
@@ -218,7 +216,8 @@ impl TaskPlan for CombineExec {
         let row = place.numbers.first().copied().unwrap_or(0);
         let begin = Begin { row, inputs: place.inputs.clone(), taken };
         let anew = Self::new(self.inputs.clone(), self.how.clone(), self.schema());
-        Ok(Self { begin, input_orders: self.input_orders.clone(), ..anew }.into_plan())
+        let (logs, turns) = (self.logs.clone(), self.turns.clone());
+        Ok(Self { begin, logs, turns, input_orders: self.input_orders.clone(), ..anew }.into_plan())
     }
 
     fn stage_name(&self) -> String {

@@ -14,7 +14,7 @@ use super::in_order::{gather, gather_in_order};
 use crate::block::TaskId;
 use crate::physical::map::limited;
 use crate::physical::operator::{IntoPlan, Operator, Starts, TaskIdentity, TaskPlan, claims};
-use crate::physical::place::{Mark, MarkLog, Place, marked_rows, place_of, rows_of_marked};
+use crate::physical::place::{Mark, MarkLog, Place, marked_rows, rows_of_marked};
 use crate::physical::tasks::{Task, TaskStream, execute_tasks, is_ordered, owner_of, planned_blocks, properties};
 use crate::physical::{StageMetrics, rows_of_input};
 use crate::store::Owner;
@@ -61,7 +61,7 @@ impl GatherExec {
     ) -> Result<SendableRecordBatchStream> {
         let left = fetch.saturating_sub(self.given as usize);
         let rows = marked_rows(&self.input, context, owner, &self.begin, Some(left))?;
-        Ok(rows_of_marked(self.schema(), self.log.noting(self.given, rows)))
+        Ok(rows_of_marked(self.schema(), self.log.noting(self.given, &self.begin, rows)))
     }
 
     fn over(&self, input: Arc<dyn ExecutionPlan>, fetch: Option<usize>) -> Self {
@@ -175,14 +175,14 @@ impl TaskPlan for GatherExec {
     }
 
     fn place_of(&self, mark: &Mark) -> Option<Place> {
-        let inside = self.log.mark_of(mark.row).filter(|_| self.begins_anywhere())?;
-        let input = place_of(&self.input, &inside);
+        let input = self.log.place_of(&self.input, mark.row).filter(|_| self.begins_anywhere())?;
         Some(Place { numbers: vec![mark.row], inputs: vec![input], first_row: mark.row, skip: 0 })
     }
 
     fn begun_at(&self, place: &Place) -> Result<Arc<dyn ExecutionPlan>> {
         let begin = place.inputs.first().cloned().unwrap_or_default();
-        Ok(Self { begin, given: place.first_row, ..self.over(Arc::clone(&self.input), self.fetch) }.into_plan())
+        let anew = self.over(Arc::clone(&self.input), self.fetch);
+        Ok(Self { begin, given: place.first_row, log: self.log.clone(), ..anew }.into_plan())
     }
 
     fn planned_blocks(&self) -> Option<usize> {

@@ -15,7 +15,7 @@ use super::held_rows::{Delay, HeldRows, Room};
 use crate::physical::StageMetrics;
 use crate::physical::memory::block_bytes;
 use crate::physical::operator::{InputOrder, IntoPlan, Operator, Retention, Starts, TaskIdentity, TaskPlan, claims};
-use crate::physical::place::{Mark, MarkLog, MarkedStream, Place, marked_rows, place_of, tasks_of_rows};
+use crate::physical::place::{Mark, MarkLog, MarkedStream, Place, marked_rows, tasks_of_rows};
 use crate::physical::rows_of_input;
 use crate::physical::tasks::{RowBalance, TaskStream, execute_tasks, owner_of, properties, stream_of};
 use crate::store::BlockStore;
@@ -162,7 +162,7 @@ impl TaskPlan for LocalShuffleExec {
         let room = Room { store, owner: Arc::clone(&owner), max_bytes: block_bytes(&context)?, working_set };
         let rows = marked_rows(&self.input, &context, &owner, &self.begin.input, None)?;
         let shuffling = Shuffling {
-            rows: Some(self.log.noting(self.begin.first_row, rows)),
+            rows: Some(self.log.noting(self.begin.first_row, &self.begin.input, rows)),
             held: HeldRows::new(self.delay(), self.schema(), room, self.begin.first_row, self.begin.bucket),
             ready: None,
             batch_rows: context.session_config().batch_size(),
@@ -200,9 +200,8 @@ impl TaskPlan for LocalShuffleExec {
         let given = mark.id.task_of_source() as u64 * TASK_ROWS + mark.row;
         let (before_bucket, bucket) = self.left.before(given)?;
         let first_row = self.delay().first_row_of(bucket);
-        let inside = self.log.mark_of(first_row)?;
         let numbers = vec![given, before_bucket, bucket, first_row];
-        Some(Place { numbers, inputs: vec![place_of(&self.input, &inside)], first_row: mark.row, skip: 0 })
+        Some(Place { numbers, inputs: vec![self.log.place_of(&self.input, first_row)?], first_row: mark.row, skip: 0 })
     }
 
     fn begun_at(&self, place: &Place) -> Result<Arc<dyn ExecutionPlan>> {
@@ -212,7 +211,8 @@ impl TaskPlan for LocalShuffleExec {
         };
         let begin = Begin { given, bucket, before_bucket, first_row, input: input.clone() };
         let anew = Self::new(Arc::clone(&self.input), self.rows, self.seed);
-        Ok(Self { begin, input_order: self.input_order.clone(), ..anew }.into_plan())
+        let (log, left) = (self.log.clone(), self.left.clone());
+        Ok(Self { begin, log, left, input_order: self.input_order.clone(), ..anew }.into_plan())
     }
 }
 

@@ -52,6 +52,7 @@ impl Needs {
             InputsWork::InputOverlap => Self::together(below),
             InputsWork::FirstBeforeSecond => Self::first_before_second(below, own.as_ref()),
             InputsWork::InTurn => Self::in_turn(below),
+            InputsWork::SeveralOfIt(times) => Self::together(below.into_iter().cycle().take(times).collect()),
         };
         live.extend(own.clone());
         if total(&live) > total(&peak) {

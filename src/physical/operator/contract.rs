@@ -33,6 +33,8 @@ pub(crate) enum InputsWork {
     FirstBeforeSecond,
     /// One after the other, in whatever order.
     InTurn,
+    /// So many of the one input at the same time.
+    SeveralOfIt(usize),
 }
 
 /// When an operator starts to work.
@@ -179,6 +181,17 @@ pub(crate) trait Operator: Any + fmt::Debug + Send + Sync {
         None
     }
 
+    /// The last plans that it made and ran while it ran, each with its name, where it does that: its inputs only show
+    /// how such a plan looks.
+    fn plans_that_ran(&self) -> Option<Vec<(String, Arc<dyn ExecutionPlan>)>> {
+        None
+    }
+
+    /// What else it has to tell of its run, line by line.
+    fn remarks(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// In which order its inputs work.
     fn inputs_work(&self) -> InputsWork {
         InputsWork::InputOverlap
@@ -297,6 +310,11 @@ pub(crate) trait TaskPlan: Operator {
         false
     }
 
+    /// Whether it begins where its inputs begin, which have to be able to, or finds the place itself.
+    fn begins_with_inputs(&self) -> bool {
+        true
+    }
+
     /// Where it would begin to give this row next; `None` where it has to begin anew. Only tasks that follow from the
     /// data have places, and only operators that have tasks of their own are asked. With the first row of a task, the
     /// place is exact: nothing comes before it.
@@ -341,6 +359,8 @@ pub(crate) enum TaskIdentity<'a> {
     OfInput { input: &'a Arc<dyn ExecutionPlan>, is_whole: bool },
     /// Those of the inputs, with the number of the input before theirs.
     OfInputs,
+    /// The first two numbers say which rows a task has: the epoch, and the window in it.
+    Windows,
     /// There is one task.
     OneTask,
     /// Nothing.

@@ -69,6 +69,14 @@ pub(crate) fn stages_below(plan: &dyn ExecutionPlan) -> Vec<&Arc<dyn ExecutionPl
     }
 }
 
+/// The plans below a plan that ran, each with its name where it has one: its inputs, or what it planned itself.
+pub(crate) fn ran_below(plan: &dyn ExecutionPlan) -> Vec<(Option<String>, Arc<dyn ExecutionPlan>)> {
+    match plan.as_operator().and_then(Operator::plans_that_ran) {
+        Some(plans) => plans.into_iter().map(|(name, plan)| (Some(name), plan)).collect(),
+        None => stages_below(plan).into_iter().map(|child| (None, Arc::clone(child))).collect(),
+    }
+}
+
 impl DisplayAs for OperatorExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, details, in_tree) = match t {

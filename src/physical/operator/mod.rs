@@ -17,5 +17,5 @@ mod input_order;
 pub(crate) use contract::{
     InputOverlap, InputsWork, MapSide, Operator, Preparation, Retention, Starts, TaskIdentity, TaskPlan,
 };
-pub(crate) use exec::{IntoPlan, PlanExt, stages_below};
+pub(crate) use exec::{IntoPlan, PlanExt, ran_below, stages_below};
 pub(crate) use input_order::InputOrder;

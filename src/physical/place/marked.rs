@@ -45,6 +45,8 @@ pub(crate) fn marked_rows(
 ) -> Result<MarkedStream> {
     let parts = seeks(plan).ok().and_then(|()| steady_parts(ungathered(plan)));
     let begun = begun_at(plan, place)?;
+    // Those that are passed over are taken too.
+    let fetch = fetch.map(|rows| rows.saturating_add(place.skip as usize));
     let keeps_order = BlockyardOptions::from_task(context).preserve_order && is_ordered(begun.as_ref());
     let identified = match (parts, begun.output_partitioning().partition_count()) {
         (None, _) => {

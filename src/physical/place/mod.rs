@@ -21,5 +21,5 @@ pub(crate) use log::MarkLog;
 pub(crate) use marked::{Marked, MarkedStream, marked_rows, rows_of_marked, tasks_of_rows};
 pub(crate) use origin::{Inputs, text_fingerprint};
 pub(crate) use repeats::unsteady;
-pub(crate) use seek::{place_of, seeks};
+pub(crate) use seek::{begun_at, place_of, seeks};
 pub(crate) use value::{Mark, Place};

@@ -8,14 +8,14 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use super::value::{Mark, Place};
-use crate::physical::operator::{PlanExt, TaskIdentity};
+use crate::physical::operator::TaskIdentity;
 use crate::physical::tasks::{as_task_plan, is_ordered, steady_parts, ungathered};
 
-/// The place of a row, as [`super::marked_rows`] marks it.
-pub(crate) fn place_of(plan: &Arc<dyn ExecutionPlan>, mark: &Mark) -> Place {
+/// The place of a row, as [`super::marked_rows`] marks it. `None` where no such row has come out of the plan.
+pub(crate) fn place_of(plan: &Arc<dyn ExecutionPlan>, mark: &Mark) -> Option<Place> {
     match seeks(plan) {
-        Ok(()) => place_in(ungathered(plan), mark).unwrap_or_else(|| Place::replayed(mark.row)),
-        Err(_) => Place::replayed(mark.row),
+        Ok(()) => place_in(ungathered(plan), mark),
+        Err(_) => Some(Place::replayed(mark.row)),
     }
 }
 
@@ -23,7 +23,7 @@ fn place_in(plan: &Arc<dyn ExecutionPlan>, mark: &Mark) -> Option<Place> {
     if is_union(plan.as_ref()) {
         let (branch, id) = mark.id.out_of()?;
         let input = *plan.children().get(branch as usize)?;
-        let place = place_of(input, &Mark { id, row: mark.row });
+        let place = place_of(input, &Mark { id, row: mark.row })?;
         let (first_row, skip) = (place.first_row, place.skip);
         return Some(Place { numbers: vec![u64::from(branch)], inputs: vec![place], first_row, skip });
     }
@@ -90,7 +90,7 @@ pub(crate) fn seeks(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<(), St
     let Some(operator) = as_task_plan(plan.as_ref()) else { return Err(name()) };
     match operator.identity() {
         TaskIdentity::OfInput { input, .. } => seeks(input),
-        _ if operator.begins_anywhere() && plan.as_operator().is_some_and(|operator| operator.is_read()) => Ok(()),
+        _ if operator.begins_anywhere() && !operator.begins_with_inputs() => Ok(()),
         _ if operator.begins_anywhere() => plan.children().into_iter().try_for_each(seeks),
         _ => Err(name()),
     }

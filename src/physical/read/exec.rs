@@ -4,10 +4,13 @@
 
 use crate::physical::operator::IntoPlan;
 use std::any::Any;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::Schema;
+use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -51,7 +54,9 @@ pub(crate) struct ReadExec {
     stage: StageMetrics,
     /// Which partition of the scan each task reads, and the seed that says so, where it is not the one of its number.
     order: Option<(u64, Arc<[usize]>)>,
-    /// The number of its first task; others before were read already.
+    /// The tasks that it reads, where these are not all: a window of them.
+    window: Option<Range<usize>>,
+    /// The number of its first task, where others before were read already.
     first_task: usize,
 }
 
@@ -63,6 +68,8 @@ pub(crate) struct ReadMemory {
     /// Bytes that each task holds while it runs, beside the batches that it gives; empty where the source does not
     /// know.
     pub(crate) task_bytes: Vec<usize>,
+    /// Bytes of the rows of each task, as far as the source knows before it reads them; empty where it does not.
+    pub(crate) rows_bytes: Vec<usize>,
 }
 
 impl ReadExec {
@@ -79,6 +86,7 @@ impl ReadExec {
             memory: Arc::default(),
             stage: StageMetrics::default(),
             order: None,
+            window: None,
             first_task: 0,
         }
     }
@@ -90,6 +98,7 @@ impl ReadExec {
             memory: Arc::clone(&self.memory),
             order: self.order.clone(),
             streams: self.streams,
+            window: self.window.clone(),
             first_task: self.first_task,
             ..Self::new(self.name.clone(), input, self.partitions())
         }
@@ -97,14 +106,30 @@ impl ReadExec {
 
     /// The same read with its tasks in an order that `seed` gives.
     pub(crate) fn in_random_order(&self, seed: u64) -> Self {
-        let mut order: Vec<usize> = (0..self.num_tasks()).map(|task| self.partition_of(task)).collect();
-        order.sort_by_cached_key(|partition| random_place(seed, &TaskId::root(*partition)));
+        let window = self.window();
+        let mut order: Vec<usize> = (0..window.end).map(|task| self.partition_of(task)).collect();
+        order[window.start..].sort_by_cached_key(|partition| random_place(seed, &TaskId::root(*partition)));
         Self { order: Some((seed, order.into())), ..self.anew(Arc::clone(&self.input)) }
     }
 
     /// The partition of the scan that a task reads.
     fn partition_of(&self, task: usize) -> usize {
         self.order.as_ref().and_then(|(_, order)| order.get(task).copied()).unwrap_or(task)
+    }
+
+    /// The numbers of its tasks.
+    fn window(&self) -> Range<usize> {
+        self.window.clone().unwrap_or(0..self.input.output_partitioning().partition_count())
+    }
+
+    /// The same read of some of its tasks.
+    pub(crate) fn of_tasks(&self, tasks: Range<usize>) -> Self {
+        Self { window: Some(tasks), ..self.anew(Arc::clone(&self.input)) }
+    }
+
+    /// Bytes of the rows of each task, as far as its source knows before it reads them; empty where it does not.
+    pub(crate) fn rows_bytes(&self) -> &[usize] {
+        &self.memory.rows_bytes
     }
 
     /// The same read with what its source knows of the memory that it takes.
@@ -147,7 +172,12 @@ impl ReadExec {
     pub(crate) fn by_file(&self) -> Option<Self> {
         let (scan, task_of) = one_file_each(&self.input)?;
         let bytes = |task: &usize| self.memory.task_bytes.get(*task).copied().unwrap_or(0);
-        let memory = ReadMemory { row_bytes: self.memory.row_bytes, task_bytes: task_of.iter().map(bytes).collect() };
+        let task_bytes = task_of.iter().map(bytes).collect();
+        let memory = ReadMemory { row_bytes: self.memory.row_bytes, task_bytes, rows_bytes: Vec::new() };
+        let window = self.window.as_ref().map(|tasks| {
+            let first_part = |task: usize| task_of.partition_point(|of| *of < task);
+            first_part(tasks.start)..first_part(tasks.end)
+        });
         let order = self.order.as_ref().map(|(seed, order)| {
             // The parts of a task stay together, in their order.
             let parts =
@@ -155,12 +185,27 @@ impl ReadExec {
             let order: Vec<Vec<usize>> = order.iter().map(parts).collect();
             (*seed, order.concat().into())
         });
-        Some(Self { order, ..self.anew(scan) }.with_memory(memory))
+        Some(Self { order, window, ..self.anew(scan) }.with_memory(memory))
     }
 
     /// Number of read tasks.
     pub(crate) fn num_tasks(&self) -> usize {
-        self.input.output_partitioning().partition_count()
+        self.window().len()
+    }
+
+    /// What is known of the rows of a window of the tasks, by what is known of all rows.
+    fn statistics_of_window(&self, all: &Statistics, schema: &Schema) -> Statistics {
+        let (tasks, all_tasks) = (self.num_tasks(), self.input.output_partitioning().partition_count().max(1));
+        let part = |known: Precision<usize>| match known {
+            Precision::Exact(n) | Precision::Inexact(n) => {
+                Precision::Inexact((n as u128 * tasks as u128 / all_tasks as u128) as usize)
+            }
+            Precision::Absent => Precision::Absent,
+        };
+        let mut statistics = Statistics::new_unknown(schema);
+        statistics.num_rows = part(all.num_rows);
+        statistics.total_byte_size = part(all.total_byte_size);
+        statistics
     }
 }
 
@@ -173,7 +218,10 @@ impl Operator for ReadExec {
         let streams =
             if self.streams < self.partitions() { format!(", streams={}", self.streams) } else { String::new() };
         let order = self.order.as_ref().map_or_else(String::new, |(seed, _)| format!(", block_order(seed={seed})"));
-        let first = if self.first_task > 0 { format!(", first_task={}", self.first_task) } else { String::new() };
+        let first = match (self.window().start, self.first_task) {
+            (0, 0) => String::new(),
+            (first, begun) => format!(", first_task={}", first.max(begun)),
+        };
         format!("{}, tasks={}{first}{streams}{order}", self.name, self.num_tasks())
     }
 
@@ -209,7 +257,13 @@ impl Operator for ReadExec {
         match args.partition() {
             // Which tasks a partition will pull is not known.
             Some(_) => Ok(Arc::new(Statistics::new_unknown(&self.schema()))),
-            None => Ok(Arc::clone(self.statistics.as_ref().unwrap_or(&inputs[0]))),
+            None => {
+                let all = self.statistics.as_ref().unwrap_or(&inputs[0]);
+                Ok(match self.window {
+                    Some(_) => Arc::new(self.statistics_of_window(all, &self.schema())),
+                    None => Arc::clone(all),
+                })
+            }
         }
     }
 
@@ -244,16 +298,16 @@ impl TaskPlan for ReadExec {
             // The others take its tasks: all pull from one queue.
             return Ok(stream::empty().boxed());
         }
-        let (input, next_task, total) =
-            (Arc::clone(&self.input), self.next_task.join(partition, &context), self.num_tasks());
-        let (name, memory, first_task) = (self.name.clone(), Arc::clone(&self.memory), self.first_task);
+        let (input, next_task) = (Arc::clone(&self.input), self.next_task.join(partition, &context));
+        let Range { start, end } = self.window();
+        let (name, memory, first_task) = (self.name.clone(), Arc::clone(&self.memory), start.max(self.first_task));
         let (files, order) = (self.files_of_tasks(), self.order.as_ref().map(|(_, order)| Arc::clone(order)));
         let store = BlockStore::of_task(&context)?;
         let owner = owner_of(self, &context);
         let (retries, log) = (Retries::of_io(&BlockyardOptions::from_task(&context)), self.stage.failures());
         let tasks = stream::iter(std::iter::from_fn(move || {
             let index = first_task + next_task.fetch_add(1, Relaxed);
-            (index < total).then(|| {
+            (index < end).then(|| {
                 let partition = order.as_ref().and_then(|order| order.get(index).copied()).unwrap_or(index);
                 let working_set = store.working_set(&owner, memory.task_bytes.get(partition).copied().unwrap_or(0))?;
                 let batches = input.execute(partition, Arc::clone(&context))?;
@@ -294,6 +348,10 @@ impl TaskPlan for ReadExec {
 
     fn begins_anywhere(&self) -> bool {
         true
+    }
+
+    fn begins_with_inputs(&self) -> bool {
+        false
     }
 
     fn place_of(&self, mark: &Mark) -> Option<Place> {

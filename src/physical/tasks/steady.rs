@@ -24,6 +24,7 @@ fn identity_of(plan: &Arc<dyn ExecutionPlan>) -> TaskIdentity<'_> {
 pub(crate) fn steady_parts(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
     match identity_of(plan) {
         TaskIdentity::Own { .. } | TaskIdentity::OneTask => Some(1),
+        TaskIdentity::Windows => Some(2),
         _ if is_one_task(plan) => Some(1),
         TaskIdentity::OwnIfInput { input } => steady_parts(input).map(|_| 1),
         TaskIdentity::OfInput { input, .. } => Some(input).filter(|_| is_ordered(plan.as_ref())).and_then(steady_parts),

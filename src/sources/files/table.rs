@@ -181,8 +181,8 @@ impl TableProvider for FileTable {
         statistics.total_byte_size = layout.bytes;
         let bytes = layout.units.iter().map(|u| u.bytes).sum();
         let tasks = self.options.override_num_blocks.unwrap_or_else(|| detect_parallelism(bytes, &options));
-        let Packed { groups, held_bytes } = pack(&files.files, layout.units, tasks);
-        let memory = ReadMemory { row_bytes: layout.row_bytes, task_bytes: held_bytes };
+        let Packed { groups, held_bytes, bytes } = pack(&files.files, layout.units, tasks);
+        let memory = ReadMemory { row_bytes: layout.row_bytes, task_bytes: held_bytes, rows_bytes: bytes };
         // Declaring the partitioning keeps DataFusion from splitting the groups again and from stealing between them.
         let pinned = Partitioning::UnknownPartitioning(groups.len());
         let source = layout.format.file_source(self.table_schema.clone());

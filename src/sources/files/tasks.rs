@@ -39,6 +39,8 @@ pub(super) struct Packed {
     pub(super) groups: Vec<FileGroup>,
     /// The most bytes that each task holds while it reads.
     pub(super) held_bytes: Vec<usize>,
+    /// Bytes of the rows of each task.
+    pub(super) bytes: Vec<usize>,
 }
 
 /// More tasks than this cost more to plan than they give; blocks are cut from them anyway.
@@ -73,7 +75,8 @@ pub(super) fn pack(files: &[PartitionedFile], units: Vec<Unit>, tasks: usize) ->
     }
     let held = |units: &Vec<Unit>| units.iter().map(|unit| unit.held_bytes).max().unwrap_or(0);
     let held_bytes = groups.iter().map(held).collect();
-    Packed { groups: groups.into_iter().map(|units| FileGroup::new(join(files, units))).collect(), held_bytes }
+    let bytes = groups.iter().map(|units| units.iter().map(|unit| unit.bytes).sum()).collect();
+    Packed { groups: groups.into_iter().map(|units| FileGroup::new(join(files, units))).collect(), held_bytes, bytes }
 }
 
 /// Neighbouring units of one file are one range, unless they are read in pieces.

@@ -7,6 +7,7 @@
 
 mod plan;
 mod resumed;
+mod windows;
 
 use std::path::Path;
 use std::sync::LazyLock;

@@ -1,0 +1,229 @@
+//! Ray's `DatasetPipeline`. Rust: `window(size)`, `repeat(times)`. SQL: `windows(t, blocks_per_window => 10)`,
+//! `repeat(t, 3)`.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchemaRef, Result, plan_err};
+use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
+
+use super::WindowNode;
+use crate::block::WindowSize;
+use crate::logical::{extension, node_of};
+
+/// What the epochs of a pipeline are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Epochs {
+    /// Those of the pipeline that is its source.
+    OfSource,
+    /// So many passes over the source each, and so many of them, or without end.
+    Of {
+        /// Passes over the source in an epoch, at least 1.
+        passes: u64,
+        /// Epochs, at least 1; `None`: without end.
+        times: Option<u64>,
+    },
+}
+
+/// Runs a plan for one window of its source after the other, again and again: the part of the plan above its
+/// [`WindowNode`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
+pub struct PipelineNode {
+    input: LogicalPlan,
+    epochs: Epochs,
+}
+
+impl PipelineNode {
+    /// Runs `input` once for each window. The windows are those of the [`WindowNode`] in it.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no such node in `input`, or several that differ.
+    pub fn try_new(input: LogicalPlan, epochs: Epochs) -> Result<Self> {
+        if let Epochs::Of { passes: 0, .. } | Epochs::Of { times: Some(0), .. } = epochs {
+            return plan_err!("times must be at least 1, got 0");
+        }
+        let node = Self { input, epochs };
+        node.window()?;
+        Ok(node)
+    }
+
+    /// All of `source`, again and again; or that of each pass, if it is a pipeline. `None`: without end.
+    ///
+    /// # Errors
+    ///
+    /// Where `times` is 0, or `source` has no end.
+    pub fn repeat(source: LogicalPlan, times: Option<u64>) -> Result<Self> {
+        if times == Some(0) {
+            return plan_err!("times must be at least 1, got 0");
+        }
+        let Some(pipeline) = node_of::<Self>(&source) else {
+            let window = WindowNode::try_new(source, None, false)?;
+            return Self::try_new(extension(window), Epochs::Of { passes: 1, times });
+        };
+        if pipeline.is_endless()? {
+            return plan_err!("an endless pipeline cannot be repeated: its first epoch would never end");
+        }
+        let passes = match pipeline.epochs {
+            Epochs::Of { passes, times: Some(times) } => passes.saturating_mul(times),
+            _ => 1,
+        };
+        Ok(Self { epochs: Epochs::Of { passes, times }, ..pipeline.clone() })
+    }
+
+    /// Windows of `source`, once.
+    ///
+    /// # Errors
+    ///
+    /// Where windows would have nothing in them.
+    pub fn windows(source: LogicalPlan, size: WindowSize) -> Result<Self> {
+        let window = WindowNode::try_new(source, Some(size), false)?;
+        Self::try_new(extension(window), Epochs::Of { passes: 1, times: Some(1) })
+    }
+
+    /// Other windows over what comes out of a pipeline.
+    ///
+    /// # Errors
+    ///
+    /// Where windows would have nothing in them, or `source` is no pipeline.
+    pub fn rewindow(source: LogicalPlan, size: WindowSize, preserve_epoch: bool) -> Result<Self> {
+        if node_of::<Self>(&source).is_none() {
+            return plan_err!("rewindow needs a pipeline; window() makes one");
+        }
+        let window = WindowNode::try_new(source, Some(size), false)?;
+        match preserve_epoch {
+            true => Self::try_new(extension(window.keeping_epochs()), Epochs::OfSource),
+            false => Self::try_new(extension(window), Epochs::Of { passes: 1, times: Some(1) }),
+        }
+    }
+
+    /// The plan of one window.
+    pub fn each_window(&self) -> &LogicalPlan {
+        &self.input
+    }
+
+    /// The same windows with another plan for each.
+    ///
+    /// # Errors
+    ///
+    /// Where the plan does not read the window.
+    pub fn with_each_window(&self, plan: LogicalPlan) -> Result<Self> {
+        Self::try_new(plan, self.epochs)
+    }
+
+    /// What its epochs are.
+    pub fn epochs(&self) -> Epochs {
+        self.epochs
+    }
+
+    /// What is cut into windows, and how.
+    ///
+    /// # Errors
+    ///
+    /// Where the plan of a window does not read the window, or several that differ.
+    pub fn window(&self) -> Result<&WindowNode> {
+        let windows = windows_of(&self.input)?;
+        match windows.as_slice() {
+            [] => plan_err!("the plan of a window does not read the window"),
+            [first, others @ ..] if others.iter().all(|other| other == first) => Ok(first),
+            _ => plan_err!("the plan of a window reads windows of several pipelines; it can read those of one"),
+        }
+    }
+
+    /// How many times the plan of a window reads the window.
+    pub(crate) fn num_readers(&self) -> Result<usize> {
+        Ok(windows_of(&self.input)?.len())
+    }
+
+    /// How many steps there are, the source included.
+    pub(crate) fn num_stages(&self) -> usize {
+        fn depth(plan: &LogicalPlan) -> usize {
+            if node_of::<WindowNode>(plan).is_some() {
+                return 0;
+            }
+            let own = usize::from(!matches!(plan, LogicalPlan::SubqueryAlias(_)));
+            own + plan.inputs().into_iter().map(depth).max().unwrap_or(0)
+        }
+        1 + depth(&self.input)
+    }
+
+    /// Whether it never ends.
+    ///
+    /// # Errors
+    ///
+    /// As [`PipelineNode::window`].
+    pub fn is_endless(&self) -> Result<bool> {
+        match self.epochs {
+            Epochs::Of { times, .. } => Ok(times.is_none() || super::is_endless(self.window()?.input())?),
+            Epochs::OfSource => super::is_endless(self.window()?.input()),
+        }
+    }
+}
+
+/// The windows that a plan reads, but for those of pipelines in it.
+fn windows_of(plan: &LogicalPlan) -> Result<Vec<&WindowNode>> {
+    let mut windows = Vec::new();
+    plan.apply(|node| {
+        if let Some(window) = node_of::<WindowNode>(node) {
+            windows.push(window);
+            return Ok(TreeNodeRecursion::Jump);
+        }
+        Ok(match node_of::<PipelineNode>(node) {
+            Some(_) => TreeNodeRecursion::Jump,
+            None => TreeNodeRecursion::Continue,
+        })
+    })?;
+    Ok(windows)
+}
+
+impl UserDefinedLogicalNodeCore for PipelineNode {
+    fn name(&self) -> &str {
+        "Pipeline"
+    }
+
+    fn inputs(&self) -> Vec<&LogicalPlan> {
+        vec![&self.input]
+    }
+
+    fn schema(&self) -> &DFSchemaRef {
+        self.input.schema()
+    }
+
+    fn expressions(&self) -> Vec<Expr> {
+        Vec::new()
+    }
+
+    // Rows of a window that are left out before its end are left out of the whole.
+    fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
+        HashSet::new()
+    }
+
+    fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pipeline: {}", self.epochs)
+    }
+
+    fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
+        // Rules may be half-way when they come here: what is read is looked at again when the plan is planned.
+        Ok(Self { input: inputs.swap_remove(0), epochs: self.epochs })
+    }
+
+    fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
+        Some(vec![output_columns.to_vec()])
+    }
+}
+
+impl fmt::Display for Epochs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OfSource => write!(f, "epochs of its source"),
+            Self::Of { passes, times } => {
+                match times {
+                    Some(times) => write!(f, "epochs={times}")?,
+                    None => write!(f, "epochs=inf")?,
+                }
+                if *passes > 1 { write!(f, ", passes={passes}") } else { Ok(()) }
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Windows that are cut out of the rows of a plan.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::common::Result;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use futures::TryStreamExt;
+use futures::stream::{BoxStream, StreamExt};
+
+use super::exec::PipelineExec;
+use super::queue::Shared;
+use super::run::Start;
+use crate::block::{Block, TaskId, WindowSize, sliced_bytes};
+use crate::config::BlockyardOptions;
+use crate::physical::gather::{PIECE_BYTES, blocks_in_order};
+use crate::physical::memory::block_bytes;
+use crate::physical::operator::PlanExt;
+use crate::physical::place::{Mark, Place, begun_at, marked_rows, place_of, seeks};
+use crate::physical::tasks::{
+    RowBalance, block_batches, block_stream, check_rows, is_ordered, steady_parts, ungathered,
+};
+use crate::store::{BlockHandle, NextUse};
+
+/// Rows of the source, in its order.
+struct Piece {
+    /// Where the first one stands, where the source can begin at a row.
+    mark: Option<Mark>,
+    /// Of which epoch they are, of a pipeline.
+    epoch: u32,
+    /// Whether they are of another block than those before.
+    begins_block: bool,
+    batch: RecordBatch,
+}
+
+/// Rows of a window, in the store.
+pub(super) struct Cut {
+    pub(super) epoch: u32,
+    /// The place of the first one in the source.
+    pub(super) place: Option<Place>,
+    /// The blocks, each in pieces.
+    pub(super) blocks: Vec<Vec<BlockHandle>>,
+}
+
+/// Cuts the rows of a source into windows.
+pub(super) struct Cutter {
+    source: Arc<dyn ExecutionPlan>,
+    pieces: BoxStream<'static, Result<Piece>>,
+    pending: Option<Piece>,
+    size: WindowSize,
+    keeps_epochs: bool,
+    shared: Shared,
+    /// Windows at the beginning that nobody wants.
+    skip: u64,
+    /// Whether there has been a window.
+    is_begun: bool,
+    taken: usize,
+    given: usize,
+}
+
+impl Cutter {
+    /// From the window on that is the next one.
+    pub(super) fn start(
+        source: &Arc<dyn ExecutionPlan>,
+        size: WindowSize,
+        keeps_epochs: bool,
+        next: &Start,
+        shared: &Shared,
+    ) -> Result<Self> {
+        let (place, skip) = match &next.source {
+            Some(place) => (place.clone(), 0),
+            None => (Place::default(), next.number),
+        };
+        Ok(Self {
+            source: Arc::clone(source),
+            pieces: pieces_of(source, &place, shared)?,
+            pending: None,
+            size,
+            keeps_epochs,
+            shared: shared.clone(),
+            skip,
+            is_begun: next.number > 0,
+            taken: 0,
+            given: 0,
+        })
+    }
+
+    /// The next window. A source without rows is one window.
+    pub(super) async fn next(&mut self) -> Result<Option<Cut>> {
+        loop {
+            let cut = self.cut().await?;
+            match (&cut, self.skip) {
+                (Some(_), skip @ 1..) => self.skip = skip - 1,
+                _ => return Ok(cut),
+            }
+        }
+    }
+
+    /// Compares the rows that came with those of the windows.
+    pub(super) fn check(&self) -> Result<()> {
+        check_rows(|| "cutting windows".to_owned(), self.taken, self.given)
+    }
+
+    async fn fill(&mut self) -> Result<bool> {
+        while self.pending.is_none() {
+            let Some(piece) = self.pieces.try_next().await? else { return Ok(false) };
+            self.taken += piece.batch.num_rows();
+            self.pending = Some(piece).filter(|piece| piece.batch.num_rows() > 0);
+        }
+        Ok(true)
+    }
+
+    async fn cut(&mut self) -> Result<Option<Cut>> {
+        let mut cut: Option<Cut> = None;
+        let (mut rows, mut bytes) = (0, 0);
+        while self.fill().await? {
+            let Some(mut piece) = self.pending.take() else { break };
+            let begins = piece.begins_block || cut.is_none();
+            if cut.as_ref().is_some_and(|cut| self.is_full(cut, &piece, rows, bytes)) {
+                self.pending = Some(piece);
+                break;
+            }
+            let room = match self.size {
+                WindowSize::Rows(size) => size - rows,
+                _ => usize::MAX,
+            };
+            let taken = room.min(piece.batch.num_rows());
+            let batch = piece.batch.slice(0, taken);
+            let place = piece.mark.as_ref().and_then(|mark| place_of(&self.source, mark));
+            let window = cut.get_or_insert_with(|| Cut { epoch: piece.epoch, place, blocks: Vec::new() });
+            rows += taken;
+            bytes += sliced_bytes(&batch);
+            self.given += taken;
+            let handle = if self.skip > 0 { None } else { Some(self.put(batch)?) };
+            match window.blocks.last_mut() {
+                Some(last) if !begins => last.extend(handle),
+                _ => window.blocks.push(handle.into_iter().collect()),
+            }
+            if taken < piece.batch.num_rows() {
+                piece.batch = piece.batch.slice(taken, piece.batch.num_rows() - taken);
+                piece.mark = piece.mark.map(|mark| mark.behind(taken));
+                piece.begins_block = false;
+                self.pending = Some(piece);
+            }
+            if matches!(self.size, WindowSize::Rows(size) if rows == size) {
+                break;
+            }
+        }
+        let is_begun = std::mem::replace(&mut self.is_begun, true);
+        Ok(cut.or_else(|| (!is_begun).then(|| Cut { epoch: 0, place: None, blocks: Vec::new() })))
+    }
+
+    /// Whether a piece is of the next window.
+    fn is_full(&self, cut: &Cut, piece: &Piece, rows: usize, bytes: usize) -> bool {
+        let has_room = match self.size {
+            WindowSize::Blocks(blocks) => !piece.begins_block || cut.blocks.len() < blocks,
+            WindowSize::Bytes(size) => !piece.begins_block || bytes + sliced_bytes(&piece.batch) <= size,
+            WindowSize::Rows(size) => rows < size,
+        };
+        !has_room || (self.keeps_epochs && piece.epoch != cut.epoch)
+    }
+
+    fn put(&self, batch: RecordBatch) -> Result<BlockHandle> {
+        let Shared { store, owner, .. } = &self.shared;
+        store.put(Block::new(batch.schema(), vec![batch]), NextUse::Soon, owner)
+    }
+}
+
+/// The rows of a source from a place on.
+fn pieces_of(
+    source: &Arc<dyn ExecutionPlan>,
+    place: &Place,
+    shared: &Shared,
+) -> Result<BoxStream<'static, Result<Piece>>> {
+    let Shared { context, owner, .. } = shared;
+    let source = ungathered(source);
+    if source.is_operator::<PipelineExec>() {
+        let begun = begun_at(source, place)?;
+        if let Some(pipeline) = begun.operator::<PipelineExec>() {
+            let windows = pipeline.windows(context)?.map_ok(|window| {
+                let epoch = window.start.label.0;
+                window.pieces().map_ok(move |piece| Piece {
+                    mark: Some(piece.marked.mark),
+                    epoch,
+                    begins_block: piece.begins_block,
+                    batch: piece.marked.batch,
+                })
+            });
+            return Ok(windows.try_flatten().boxed());
+        }
+    }
+    if seeks(source).is_ok() {
+        let mut last: Option<TaskId> = None;
+        let rows = marked_rows(source, context, owner, place, None)?.map_ok(move |marked| {
+            let begins_block = last.as_ref() != Some(&marked.mark.id);
+            last = Some(marked.mark.id.clone());
+            Piece { mark: Some(marked.mark), epoch: 0, begins_block, batch: marked.batch }
+        });
+        return Ok(rows.boxed());
+    }
+    blocks_of(source, shared)
+}
+
+/// The rows of a source that begins at its first row, block by block.
+fn blocks_of(source: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<BoxStream<'static, Result<Piece>>> {
+    let Shared { context, owner, store, .. } = shared;
+    let (parts, mut last) = (steady_parts(source), None::<TaskId>);
+    let mut begins = move |id: &TaskId| {
+        let Some(parts) = parts else { return true };
+        let id = id.first_parts(parts);
+        let begins = last.as_ref() != Some(&id);
+        last = Some(id);
+        begins
+    };
+    let is_gathered = is_ordered(source.as_ref()) && BlockyardOptions::from_task(context).preserve_order;
+    let balance = RowBalance::new("gathering rows for windows", context);
+    let blocks = match source.output_partitioning().partition_count() {
+        1 => {
+            let (store, owner) = (Arc::clone(store), Arc::clone(owner));
+            let blocks = block_stream(source, 0, Arc::clone(context), block_bytes(context)?)?;
+            let taken = Arc::clone(&balance);
+            let put = move |(id, block): (TaskId, Block)| {
+                taken.take(block.num_rows());
+                std::future::ready(store.put(block, NextUse::Soon, &owner).map(|handle| (id, handle)))
+            };
+            blocks.and_then(put).boxed()
+        }
+        _ if is_gathered => blocks_in_order(source, context, owner, PIECE_BYTES, &balance)?,
+        _ => {
+            let rows = crate::physical::gather(source, Arc::clone(context), owner)?;
+            let piece = |batch| Piece { mark: None, epoch: 0, begins_block: true, batch };
+            return Ok(rows.map_ok(piece).boxed());
+        }
+    };
+    let pieces = blocks.map_ok(move |(id, handle)| {
+        let mut begins_block = begins(&id);
+        let given = Arc::clone(&balance);
+        block_batches(handle).map_ok(move |batch| {
+            given.give(batch.num_rows());
+            Piece { mark: None, epoch: 0, begins_block: std::mem::take(&mut begins_block), batch }
+        })
+    });
+    Ok(pieces.try_flatten().boxed())
+}
