@@ -74,13 +74,12 @@ pub mod cli;
 
 pub mod prelude;
 
-pub use block::WindowSize;
 pub use config::{BlockyardOptions, ByteSize, MemoryLimit};
 pub use dataset::{
     Batches, DataContext, Dataset, DatasetPipeline, GroupedDataset, IterOptions, ResumeToken, Resumes, SortKey,
     SplitBarrier, SplitIterator, SplitOptions, TestSize, TrainTestSplit, WriteOptions, asc, desc,
 };
-pub use functions::{Actor, FunctionRef, MapOptions, actor};
+pub use functions::{Actor, FunctionRef, MapOptions, WindowSize, actor};
 pub use logical::{BlockOrderOptions, LocalShuffleOptions, MixOptions, Repartitioning, ShuffleOptions};
 pub use seed::RandomSeed;
 pub use session::{Blockyard, SessionStateBuilderExt};

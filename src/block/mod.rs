@@ -5,7 +5,6 @@ mod id;
 mod metadata;
 mod output_buffer;
 mod views;
-mod window_size;
 
 pub(crate) use copy::copied;
 pub use id::TaskId;
@@ -14,7 +13,6 @@ pub use metadata::BlockMetadata;
 pub(crate) use metadata::sliced_bytes;
 pub(crate) use output_buffer::{OutputBuffer, rows_of_block};
 pub(crate) use views::{compact_views, has_views, without_views};
-pub use window_size::WindowSize;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;

@@ -7,7 +7,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 
 use super::{Batches, Dataset, IterOptions, SortKey};
-use crate::block::WindowSize;
+use crate::functions::WindowSize;
 use crate::functions::{MapFunction, MapOptions, Row};
 use crate::logical::{Epochs, PipelineNode, Repartitioning, extension, node_of};
 use crate::seed::RandomSeed;
@@ -23,8 +23,8 @@ impl Dataset {
         Ok(DatasetPipeline(self.with_plan(extension(PipelineNode::windows(self.plan.clone(), size)?))))
     }
 
-    /// The rows again and again, so many `times`, or for ever. Everything is done anew in each epoch, down to the files;
-    /// [`Dataset::materialize`] first keeps it.
+    /// The rows again and again, so many `times`, or for ever. Everything is done anew in each epoch, down to the
+    /// files; [`Dataset::materialize`] first keeps it.
     ///
     /// # Errors
     ///

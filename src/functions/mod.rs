@@ -13,6 +13,7 @@ mod map_function;
 mod map_options;
 mod registry;
 mod rows;
+mod window_size;
 
 pub(crate) use actor::drop_states;
 pub use actor::{Actor, actor};
@@ -26,3 +27,4 @@ pub use map_options::MapOptions;
 pub use registry::FunctionRegistry;
 pub use rows::{Row, filter_rows, flat_map_rows, map_rows};
 pub(crate) use rows::{batch_of_rows, rows_of_batch};
+pub use window_size::WindowSize;

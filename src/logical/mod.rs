@@ -38,7 +38,7 @@ pub(crate) use map_groups::{MapGroups, map_groups};
 pub(crate) use mix::Mix;
 pub use mix::{MixNode, MixOptions, MixStoppingCondition};
 pub use pipeline::{Epochs, PipelineNode, WindowNode};
-pub(crate) use pipeline::{LABELS, is_endless};
+pub(crate) use pipeline::{LABELS, is_endless, pipeline_functions};
 pub(crate) use random_shuffle::RandomShuffle;
 pub use random_shuffle::{RandomShuffleNode, ShuffleOptions};
 pub(crate) use randomize_blocks::RandomizeBlockOrder;

@@ -17,7 +17,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, Projection, TableScan, UserDef
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::NodePlanner;
-use crate::block::WindowSize;
+use crate::functions::WindowSize;
 use crate::logical::{Epochs, LABELS, MapNode, PipelineNode, WindowNode, node_of, plan_of_epoch};
 use crate::physical::{
     IntoPlan, Pass, PassEpochs, PassSource, PipelineExec, ReadExec, WindowInput, WindowPlans, WindowTasks,

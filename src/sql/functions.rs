@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::call::{AnyTableFunction, TableFunctions};
 use crate::logical::{
     LocalShuffle, MapBatches, MapGroups, Mix, RandomShuffle, RandomizeBlockOrder, Repartition, Summary, Zip,
+    pipeline_functions,
 };
 #[cfg(feature = "tpch")]
 use crate::sources::ReadTpch;
@@ -25,7 +26,7 @@ pub(crate) fn table_functions() -> TableFunctions {
         Arc::new(Zip),
         Arc::new(Mix),
     ];
-    TableFunctions::new([range, tpch(), read_functions(), others].concat())
+    TableFunctions::new([range, tpch(), read_functions(), others, pipeline_functions()].concat())
 }
 
 #[cfg(feature = "tpch")]

@@ -5,11 +5,12 @@
 //! * Relations without an alias get one where there are several (`names.rs`), columns of `USING` are written out
 //!   (`using.rs`), `IS DISTINCT FROM` is put where it binds (`distinct_from.rs`), `EXCEPT ALL` and `INTERSECT ALL`
 //!   become calls (`set_operations.rs`).
+//! * The text in `foreach_window(t, 'SELECT ..')` becomes a query (`this_window.rs`).
 //! * `FROM t` without SELECT becomes `SELECT * FROM t`: DataFusion would select no columns.
 
 use std::ops::ControlFlow;
 
-use datafusion::common::{Result, not_impl_err};
+use datafusion::common::{DataFusionError, Result, not_impl_datafusion_err, not_impl_err};
 use datafusion::sql::parser::{CopyToSource, CreateExternalTable, Statement as DFStatement};
 use datafusion::sql::sqlparser::ast::{
     ColumnOption, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName, Query, Select,
@@ -17,7 +18,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::syntax::{function_of, named, select_all};
-use super::{distinct_from, names, set_operations, using};
+use super::{distinct_from, names, set_operations, this_window, using};
 use crate::call::TableFunctions;
 
 /// Rewrites a statement in place.
@@ -46,7 +47,7 @@ fn has_keys(table: &CreateExternalTable) -> bool {
 fn visit(node: &mut impl VisitMut, functions: &TableFunctions) -> Result<()> {
     match node.visit(&mut Normaliser { functions }) {
         ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(what) => not_impl_err!("{what}"),
+        ControlFlow::Break(error) => Err(error),
     }
 }
 
@@ -55,9 +56,9 @@ struct Normaliser<'a> {
 }
 
 impl VisitorMut for Normaliser<'_> {
-    type Break = String;
+    type Break = DataFusionError;
 
-    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<String> {
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<DataFusionError> {
         if let SetExpr::Select(select) = query.body.as_mut() {
             names::name_relations(select, self.functions);
         }
@@ -65,27 +66,30 @@ impl VisitorMut for Normaliser<'_> {
         continue_unless(using::write_out_order(query))
     }
 
-    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<String> {
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<DataFusionError> {
         distinct_from::rebind(expr);
         ControlFlow::Continue(())
     }
 
-    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<String> {
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
         if select.flavor == SelectFlavor::FromFirstNoSelect {
             select.flavor = SelectFlavor::Standard;
             select.projection = vec![SelectItem::Wildcard(WildcardAdditionalOptions::default())];
         }
         if let Some(what) = unhandled(select) {
-            return ControlFlow::Break(what.to_owned());
+            return ControlFlow::Break(not_impl_datafusion_err!("{what}"));
         }
         names::name_relations(select, self.functions);
         continue_unless(using::write_out(select))
     }
 
-    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<String> {
+    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<DataFusionError> {
         if let TableFactor::Table { name, args: Some(TableFunctionArgs { args, .. }), .. } = factor
             && let Some(function) = function_of(name, self.functions)
         {
+            if let Err(error) = this_window::rewrite(name, args) {
+                return ControlFlow::Break(error);
+            }
             let tables = args.iter_mut().filter_map(|arg| match arg {
                 FunctionArg::Unnamed(FunctionArgExpr::Expr(expression)) => Some(expression),
                 _ => None,
@@ -100,10 +104,10 @@ impl VisitorMut for Normaliser<'_> {
     }
 }
 
-fn continue_unless(done: Result<(), String>) -> ControlFlow<String> {
+fn continue_unless(done: Result<(), String>) -> ControlFlow<DataFusionError> {
     match done {
         Ok(()) => ControlFlow::Continue(()),
-        Err(what) => ControlFlow::Break(what),
+        Err(what) => ControlFlow::Break(not_impl_datafusion_err!("{what}")),
     }
 }
 

@@ -8,6 +8,8 @@
 //!         TableScan: t
 //! ```
 
+mod calls;
+mod each_window;
 mod endless;
 mod node;
 mod window;
@@ -16,3 +18,23 @@ pub(crate) use endless::is_endless;
 pub use node::{Epochs, PipelineNode};
 pub(crate) use window::LABELS;
 pub use window::WindowNode;
+
+use std::sync::Arc;
+
+use crate::call::AnyTableFunction;
+
+/// The table functions of pipelines.
+pub(crate) fn pipeline_functions() -> Vec<Arc<dyn AnyTableFunction>> {
+    vec![
+        Arc::new(calls::Windows),
+        Arc::new(calls::Repeat),
+        Arc::new(calls::Rewindow),
+        Arc::new(calls::ForeachWindow),
+        Arc::new(each_window::RandomShuffleEachWindow),
+        Arc::new(each_window::RandomizeBlockOrderEachWindow),
+        Arc::new(each_window::SortEachWindow),
+        Arc::new(each_window::RepartitionEachWindow),
+        Arc::new(calls::EachWindow),
+        Arc::new(calls::ThisWindow),
+    ]
+}

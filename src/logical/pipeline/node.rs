@@ -9,7 +9,7 @@ use datafusion::common::{DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
 use super::WindowNode;
-use crate::block::WindowSize;
+use crate::functions::WindowSize;
 use crate::logical::{extension, node_of};
 
 /// What the epochs of a pipeline are.

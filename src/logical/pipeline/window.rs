@@ -8,7 +8,7 @@ use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::common::{DFSchema, DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
-use crate::block::WindowSize;
+use crate::functions::WindowSize;
 
 /// The columns that say of which epoch and window a row is.
 pub(crate) const LABELS: [&str; 2] = ["_epoch", "_window"];

@@ -8,15 +8,14 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::TryStreamExt;
 use futures::stream::{BoxStream, StreamExt};
 
-use super::exec::PipelineExec;
-use super::queue::Shared;
-use super::run::Start;
-use crate::block::{Block, TaskId, WindowSize, sliced_bytes};
+use super::queue::{Shared, Window};
+use super::start::Start;
+use crate::block::{Block, TaskId, sliced_bytes};
 use crate::config::BlockyardOptions;
+use crate::functions::WindowSize;
 use crate::physical::gather::{PIECE_BYTES, blocks_in_order};
 use crate::physical::memory::block_bytes;
-use crate::physical::operator::PlanExt;
-use crate::physical::place::{Mark, Place, begun_at, marked_rows, place_of, seeks};
+use crate::physical::place::{Mark, Place, marked_rows, place_of, seeks};
 use crate::physical::tasks::{
     RowBalance, block_batches, block_stream, check_rows, is_ordered, steady_parts, ungathered,
 };
@@ -59,11 +58,11 @@ pub(super) struct Cutter {
 }
 
 impl Cutter {
-    /// From the window on that is the next one.
+    /// From the window on that is the next one. `windows` are those of the source, where it is a pipeline.
     pub(super) fn start(
         source: &Arc<dyn ExecutionPlan>,
-        size: WindowSize,
-        keeps_epochs: bool,
+        windows: Option<BoxStream<'static, Result<Window>>>,
+        (size, keeps_epochs): (WindowSize, bool),
         next: &Start,
         shared: &Shared,
     ) -> Result<Self> {
@@ -73,7 +72,10 @@ impl Cutter {
         };
         Ok(Self {
             source: Arc::clone(source),
-            pieces: pieces_of(source, &place, shared)?,
+            pieces: match windows {
+                Some(windows) => pieces_of_windows(windows),
+                None => pieces_of(source, &place, shared)?,
+            },
             pending: None,
             size,
             keeps_epochs,
@@ -166,6 +168,20 @@ impl Cutter {
     }
 }
 
+/// The rows of the windows of a pipeline.
+fn pieces_of_windows(windows: BoxStream<'static, Result<Window>>) -> BoxStream<'static, Result<Piece>> {
+    let pieces = windows.map_ok(|window| {
+        let epoch = window.start.label.0;
+        window.pieces().map_ok(move |piece| Piece {
+            mark: Some(piece.marked.mark),
+            epoch,
+            begins_block: piece.begins_block,
+            batch: piece.marked.batch,
+        })
+    });
+    pieces.try_flatten().boxed()
+}
+
 /// The rows of a source from a place on.
 fn pieces_of(
     source: &Arc<dyn ExecutionPlan>,
@@ -174,21 +190,6 @@ fn pieces_of(
 ) -> Result<BoxStream<'static, Result<Piece>>> {
     let Shared { context, owner, .. } = shared;
     let source = ungathered(source);
-    if source.is_operator::<PipelineExec>() {
-        let begun = begun_at(source, place)?;
-        if let Some(pipeline) = begun.operator::<PipelineExec>() {
-            let windows = pipeline.windows(context)?.map_ok(|window| {
-                let epoch = window.start.label.0;
-                window.pieces().map_ok(move |piece| Piece {
-                    mark: Some(piece.marked.mark),
-                    epoch,
-                    begins_block: piece.begins_block,
-                    batch: piece.marked.batch,
-                })
-            });
-            return Ok(windows.try_flatten().boxed());
-        }
-    }
     if seeks(source).is_ok() {
         let mut last: Option<TaskId> = None;
         let rows = marked_rows(source, context, owner, place, None)?.map_ok(move |marked| {

@@ -13,14 +13,15 @@ use futures::stream::{BoxStream, StreamExt};
 use super::history::History;
 use super::plans::{Pass, PassEpochs, PassSource, WindowPlans};
 use super::queue::{Shared, Window};
-use super::run::{Runner, Start};
+use super::run::Runner;
+use super::start::Start;
 use crate::block::TaskId;
 use crate::physical::StageMetrics;
 use crate::physical::operator::{
-    InputOrder, InputsWork, IntoPlan, Operator, Retention, Starts, TaskIdentity, TaskPlan,
+    InputOrder, InputsWork, IntoPlan, Operator, PlanExt, Retention, Starts, TaskIdentity, TaskPlan,
 };
-use crate::physical::place::{Mark, Place};
-use crate::physical::tasks::{Task, TaskStream, execute_tasks, owner_of, properties, stream_of};
+use crate::physical::place::{Mark, Place, begun_at};
+use crate::physical::tasks::{Task, TaskStream, execute_tasks, owner_of, properties, stream_of, ungathered};
 use crate::store::BlockStore;
 
 /// Windows that are made or taken at the same time.
@@ -92,7 +93,7 @@ impl PipelineExec {
     }
 
     /// The windows, each when it has begun.
-    pub(super) fn windows(&self, context: &Arc<TaskContext>) -> Result<BoxStream<'static, Result<Window>>> {
+    fn windows(&self, context: &Arc<TaskContext>) -> Result<BoxStream<'static, Result<Window>>> {
         let shared = Shared {
             store: BlockStore::of_task(context)?,
             owner: owner_of(self, context),
@@ -106,10 +107,25 @@ impl PipelineExec {
             epochs: self.epochs,
             begin: self.begin.clone(),
             in_flight: self.in_flight,
+            windows_of,
             shared,
         };
         Ok(runner.windows())
     }
+}
+
+/// The windows of a plan that is a pipeline, from a place on.
+fn windows_of(
+    plan: &Arc<dyn ExecutionPlan>,
+    place: &Place,
+    context: &Arc<TaskContext>,
+) -> Result<Option<BoxStream<'static, Result<Window>>>> {
+    let plan = ungathered(plan);
+    if !plan.is_operator::<PipelineExec>() {
+        return Ok(None);
+    }
+    let begun = begun_at(plan, place)?;
+    begun.operator::<PipelineExec>().map(|pipeline| pipeline.windows(context)).transpose()
 }
 
 impl Operator for PipelineExec {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use datafusion::physical_plan::ExecutionPlan;
 use parking_lot::Mutex;
 
-use super::run::Start;
+use super::start::Start;
 use crate::physical::place::MarkLog;
 
 /// So many of the last windows are told of.

@@ -18,6 +18,7 @@ mod history;
 mod plans;
 mod queue;
 mod run;
+mod start;
 
 pub(crate) use exec::PipelineExec;
 pub(crate) use plans::{Pass, PassEpochs, PassSource, WindowInput, WindowPlans, WindowTasks};

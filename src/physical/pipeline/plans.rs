@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use datafusion::common::Result;
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::block::WindowSize;
+use crate::functions::WindowSize;
 use crate::store::BlockHandle;
 
 /// Plans the windows of a pipeline.

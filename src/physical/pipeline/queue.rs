@@ -13,7 +13,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::history::History;
-use super::run::Start;
+use super::start::Start;
 use crate::block::{Block, sliced_bytes};
 use crate::physical::memory::stage_memory;
 use crate::physical::place::{Mark, MarkLog, Marked, marked_rows};

@@ -4,34 +4,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::ExecutionPlan;
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::cut::Cutter;
 use super::plans::{Pass, PassEpochs, PassSource, WindowInput, WindowPlans};
 use super::queue::{Shared, Window};
+use super::start::Start;
 use crate::physical::place::Place;
 use crate::runtime::Drivers;
 
 /// After so many passes without a row nobody waits for the next one.
 const EMPTY_PASSES: u64 = 3;
 
-/// Where a window begins.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Start {
-    /// The pass over the source, and the number of the window in it.
-    pub(super) pass: u64,
-    pub(super) number: u64,
-    /// Its epoch, and its number in it.
-    pub(super) label: (u32, u32),
-    /// The place of its first row in the source, where the window is cut out of rows and the source can begin there.
-    pub(super) source: Option<Place>,
-    /// Where its plan begins, and the number of the first row that comes from there.
-    pub(super) inside: Place,
-    pub(super) row: u64,
-    /// Whether nobody has waited for a window before.
-    pub(super) is_first: bool,
-}
+/// The windows from a place on of a plan that is a pipeline itself.
+pub(super) type WindowsOf =
+    fn(&Arc<dyn ExecutionPlan>, &Place, &Arc<TaskContext>) -> Result<Option<BoxStream<'static, Result<Window>>>>;
 
 /// Begins windows.
 pub(super) struct Runner {
@@ -41,6 +31,7 @@ pub(super) struct Runner {
     pub(super) epochs: PassEpochs,
     pub(super) begin: Start,
     pub(super) in_flight: usize,
+    pub(super) windows_of: WindowsOf,
     pub(super) shared: Shared,
 }
 
@@ -114,7 +105,9 @@ impl Runner {
                 Ok(true)
             }
             PassSource::Rows { plan, size, keeps_epochs } => {
-                let mut cutter = Cutter::start(plan, *size, *keeps_epochs, next, &self.shared)?;
+                let place = next.source.clone().unwrap_or_default();
+                let windows = (self.windows_of)(plan, &place, &self.shared.context)?;
+                let mut cutter = Cutter::start(plan, windows, (*size, *keeps_epochs), next, &self.shared)?;
                 loop {
                     let permit = permit(permits).await?;
                     let Some(cut) = cutter.next().await? else {
