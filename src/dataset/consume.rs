@@ -24,7 +24,9 @@ use crate::functions::{Row, rows_of_batch};
 use crate::logical::{check_plan_depth, is_endless, plan_of_epoch};
 use crate::observability::{Execution, Watch};
 use crate::optimizer::in_least_memory;
-use crate::physical::{PlanMemory, StoredBlock, collect_blocks, gather, planned_blocks, query_context};
+use crate::physical::{
+    PlanExt, PlanMemory, StoredBlock, collect_blocks, gather, planned_blocks, query_context,
+};
 use crate::runtime::{DeepStack, block_on_io, in_background};
 use crate::sources::{DatasourceTable, FileTable, StoredBlocks, StoredTable};
 use crate::store::{Admission, NextUse, Owner};
@@ -316,11 +318,21 @@ impl Dataset {
     /// Where the dataset cannot be planned.
     pub async fn explain(&self) -> Result<String> {
         let optimized = self.state.optimize(&self.plan)?;
+        let plan = self.state.create_physical_plan(&self.plan).await?;
+        let (limit, threads) = (self.context.store().budget().limit(), self.state.config().target_partitions());
+        let mut windows = String::new();
+        plan.apply(|node| {
+            let lines = node.as_operator().map(|operator| operator.warnings(limit, threads)).unwrap_or_default();
+            if !lines.is_empty() {
+                windows.push_str(&format!("-- {} --\n{}\n", node.name(), lines.join("\n")));
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })?;
         Ok(format!(
-            "-- Logical plan --\n{}\n-- Optimized plan --\n{}\n-- Execution plan --\n{}-- Memory --\n{}\n",
+            "-- Logical plan --\n{}\n-- Optimized plan --\n{}\n-- Execution plan --\n{}{windows}-- Memory --\n{}\n",
             self.plan.display_indent(),
             optimized.display_indent(),
-            self.execution_plan().await?,
+            displayable(plan.as_ref()).indent(false),
             self.explain_memory().await?
         ))
     }

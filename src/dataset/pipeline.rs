@@ -255,9 +255,9 @@ impl DatasetPipeline {
 impl fmt::Debug for DatasetPipeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let node = self.node().map_err(|_| fmt::Error)?;
-        let windows = match (node.is_endless(), node.epochs(), node.window().map(|window| window.size())) {
+        let windows = match (node.is_endless(), node.epochs(), node.window().size()) {
             (Ok(true), ..) => "inf".to_owned(),
-            (_, Epochs::Of { passes, times: Some(times) }, Ok(None)) => passes.saturating_mul(times).to_string(),
+            (_, Epochs::Of { passes, times: Some(times) }, None) => passes.saturating_mul(times).to_string(),
             _ => "?".to_owned(),
         };
         write!(f, "DatasetPipeline(num_windows={windows}, num_stages={})", node.num_stages())

@@ -61,7 +61,7 @@ impl NodePlanner for PlanPipeline {
         let Some(node) = node.as_any().downcast_ref::<PipelineNode>() else {
             return Ok(None);
         };
-        let window = node.window()?.clone();
+        let window = node.window().clone();
         let epochs = match node.epochs() {
             Epochs::OfSource => PassEpochs::OfSource,
             Epochs::Of { passes, times } => PassEpochs::Of { passes, times },
@@ -139,7 +139,11 @@ impl WindowPlans for Plans {
             }
             planner.table = None;
         }
-        let plan = planned(&self.state, &source).await?;
+        // A window that no plan reads was not optimized with it.
+        let plan = match self.readers {
+            0 => self.state.create_physical_plan(&source).await?,
+            _ => planned(&self.state, &source).await?,
+        };
         planner.source = PassSource::Rows { plan, size, keeps_epochs: self.window.keeps_epochs() };
         Ok(Arc::new(planner))
     }

@@ -188,18 +188,12 @@ impl TableFunction for Rewindow {
     }
 }
 
-arguments! {
-    /// What a call of `foreach_window` says.
-    #[derive(Debug, Default)]
-    pub(crate) struct ForeachWindowArguments {}
-}
-
 /// `foreach_window(t, 'SELECT .. FROM this_window')`, which was rewritten: the query comes first, as a table.
 #[derive(Debug)]
 pub(crate) struct ForeachWindow;
 
 impl TableFunction for ForeachWindow {
-    type Arguments = ForeachWindowArguments;
+    type Arguments = ();
 
     fn name(&self) -> &'static str {
         "foreach_window"
@@ -214,7 +208,7 @@ impl TableFunction for ForeachWindow {
         Tables::Several
     }
 
-    fn plan(&self, _arguments: ForeachWindowArguments, planning: Planning<'_>) -> Result<LogicalPlan> {
+    fn plan(&self, (): (), planning: Planning<'_>) -> Result<LogicalPlan> {
         let [query, pipeline] = planning.tables.as_slice() else {
             return plan_err!("foreach_window takes a pipeline and the text of a query over this_window");
         };

@@ -7,10 +7,16 @@ use super::PipelineNode;
 use crate::logical::{LocalShuffleNode, MapNode, MixNode, RandomizeBlocksNode, WindowNode, ZipNode, node_of};
 
 /// Whether a plan never ends: a pipeline that is repeated for ever, with what hands its rows on above it. Fails where
-/// something needs all rows of such a plan.
+/// something needs all rows of such a plan, or a window is read that no pipeline gives.
 pub(crate) fn is_endless(plan: &LogicalPlan) -> Result<bool> {
     if let Some(pipeline) = node_of::<PipelineNode>(plan) {
         return pipeline.is_endless();
+    }
+    if node_of::<WindowNode>(plan).is_some() {
+        return plan_err!(
+            "a window is read outside of the pipeline that it is of; in SQL, this_window stands in the query of \
+             each_window or foreach_window"
+        );
     }
     let mut endless = Vec::new();
     for input in plan.inputs() {
@@ -43,7 +49,6 @@ pub(crate) fn is_endless(plan: &LogicalPlan) -> Result<bool> {
 /// Whether it is a node of ours that gives rows while they come.
 fn hands_on(plan: &LogicalPlan) -> bool {
     node_of::<MapNode>(plan).is_some()
-        || node_of::<WindowNode>(plan).is_some()
         || node_of::<LocalShuffleNode>(plan).is_some()
         || node_of::<ZipNode>(plan).is_some()
         || node_of::<MixNode>(plan).is_some()

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchemaRef, Result, plan_err};
@@ -32,6 +33,8 @@ pub enum Epochs {
 pub struct PipelineNode {
     input: LogicalPlan,
     epochs: Epochs,
+    /// What is cut into windows, also where a rule finds that the plan of a window needs no row of it.
+    window: Arc<WindowNode>,
 }
 
 impl PipelineNode {
@@ -44,9 +47,13 @@ impl PipelineNode {
         if let Epochs::Of { passes: 0, .. } | Epochs::Of { times: Some(0), .. } = epochs {
             return plan_err!("times must be at least 1, got 0");
         }
-        let node = Self { input, epochs };
-        node.window()?;
-        Ok(node)
+        let windows = windows_of(&input)?;
+        let window = match windows.as_slice() {
+            [] => return plan_err!("the plan of a window does not read the window"),
+            [first, others @ ..] if others.iter().all(|other| other == first) => Arc::new((*first).clone()),
+            _ => return plan_err!("the plan of a window reads windows of several pipelines; it can read those of one"),
+        };
+        Ok(Self { input, epochs, window })
     }
 
     /// All of `source`, again and again; or that of each pass, if it is a pipeline. `None`: without end.
@@ -118,17 +125,8 @@ impl PipelineNode {
     }
 
     /// What is cut into windows, and how.
-    ///
-    /// # Errors
-    ///
-    /// Where the plan of a window does not read the window, or several that differ.
-    pub fn window(&self) -> Result<&WindowNode> {
-        let windows = windows_of(&self.input)?;
-        match windows.as_slice() {
-            [] => plan_err!("the plan of a window does not read the window"),
-            [first, others @ ..] if others.iter().all(|other| other == first) => Ok(first),
-            _ => plan_err!("the plan of a window reads windows of several pipelines; it can read those of one"),
-        }
+    pub fn window(&self) -> &WindowNode {
+        &self.window
     }
 
     /// How many times the plan of a window reads the window.
@@ -152,11 +150,11 @@ impl PipelineNode {
     ///
     /// # Errors
     ///
-    /// As [`PipelineNode::window`].
+    /// Where something below needs all rows of a plan that never ends.
     pub fn is_endless(&self) -> Result<bool> {
         match self.epochs {
-            Epochs::Of { times, .. } => Ok(times.is_none() || super::is_endless(self.window()?.input())?),
-            Epochs::OfSource => super::is_endless(self.window()?.input()),
+            Epochs::Of { times, .. } => Ok(times.is_none() || super::is_endless(self.window.input())?),
+            Epochs::OfSource => super::is_endless(self.window.input()),
         }
     }
 }
@@ -204,8 +202,9 @@ impl UserDefinedLogicalNodeCore for PipelineNode {
     }
 
     fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
-        // Rules may be half-way when they come here: what is read is looked at again when the plan is planned.
-        Ok(Self { input: inputs.swap_remove(0), epochs: self.epochs })
+        let input = inputs.swap_remove(0);
+        let window = windows_of(&input)?.first().map(|window| Arc::new((*window).clone()));
+        Ok(Self { window: window.unwrap_or_else(|| Arc::clone(&self.window)), input, epochs: self.epochs })
     }
 
     fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {

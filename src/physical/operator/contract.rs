@@ -187,6 +187,11 @@ pub(crate) trait Operator: Any + fmt::Debug + Send + Sync {
         None
     }
 
+    /// What there is to say of it before it runs, line by line, within a limit of so many bytes and on so many threads.
+    fn warnings(&self, _limit: usize, _threads: usize) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What else it has to tell of its run, line by line.
     fn remarks(&self) -> Vec<String> {
         Vec::new()

@@ -11,7 +11,7 @@ use futures::TryStreamExt;
 use futures::stream::{BoxStream, StreamExt};
 
 use super::history::History;
-use super::plans::{Pass, PassEpochs, PassSource, WindowPlans};
+use super::plans::{Pass, PassEpochs, PassSource, WindowPlans, describe};
 use super::queue::{Shared, Window};
 use super::run::Runner;
 use super::start::Start;
@@ -85,11 +85,6 @@ impl PipelineExec {
     /// Windows that are in flight at once, at most.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
-    }
-
-    /// What the windows of the first pass are.
-    pub(crate) fn source(&self) -> &PassSource {
-        self.first_pass.source()
     }
 
     /// The windows, each when it has begun.
@@ -168,6 +163,14 @@ impl Operator for PipelineExec {
 
     fn plans_that_ran(&self) -> Option<Vec<(String, Arc<dyn ExecutionPlan>)>> {
         Some(self.history.told())
+    }
+
+    fn warnings(&self, limit: usize, threads: usize) -> Vec<String> {
+        match self.first_pass.source() {
+            PassSource::Tasks(windows) => describe(windows, limit, threads),
+            PassSource::All => vec!["One window of all rows in each pass".to_owned()],
+            PassSource::Rows { size, .. } => vec![format!("Windows by {size}, cut while the rows come")],
+        }
     }
 
     fn remarks(&self) -> Vec<String> {

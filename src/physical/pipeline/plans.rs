@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use datafusion::common::Result;
 use datafusion::physical_plan::ExecutionPlan;
 
+use crate::config::ByteSize;
 use crate::functions::WindowSize;
 use crate::store::BlockHandle;
 
@@ -97,5 +98,52 @@ impl PassEpochs {
     /// Whether there is no last one.
     pub(super) fn is_endless(self) -> bool {
         matches!(self, Self::Of { times: None, .. })
+    }
+}
+
+/// A window should have this part of the memory limit at most: two are in flight, each with its input and output.
+const SHARE: usize = 4;
+
+/// How large windows are, as Ray says it when it makes a pipeline, and which of them are too large or too small.
+pub(super) fn describe(windows: &[WindowTasks], limit: usize, threads: usize) -> Vec<String> {
+    let spread = |of: &dyn Fn(&WindowTasks) -> usize, show: &dyn Fn(usize) -> String| {
+        let values: Vec<usize> = windows.iter().map(of).collect();
+        let (min, max) = (values.iter().min().copied().unwrap_or(0), values.iter().max().copied().unwrap_or(0));
+        let mean = values.iter().sum::<usize>() / values.len().max(1);
+        (max, format!("{} min, {} max, {} mean", show(min), show(max), show(mean)))
+    };
+    let (blocks, about_blocks) = spread(&|window| window.tasks.len(), &|blocks| blocks.to_string());
+    let mut lines = vec![format!("{} windows in each pass", windows.len()), format!("Blocks per window: {about_blocks}")];
+    if windows.iter().all(|window| window.bytes.is_some()) {
+        let (bytes, about) = spread(&|window| window.bytes.unwrap_or(0), &|bytes| ByteSize(bytes).to_string());
+        lines.push(format!("Bytes per window: {about}"));
+        if bytes > limit / SHARE {
+            lines.push(format!(
+                "Warning: windows of more than {} (a quarter of the memory limit) may spill; make them smaller",
+                ByteSize(limit / SHARE)
+            ));
+        }
+    }
+    if blocks < threads {
+        lines.push(format!(
+            "Warning: windows of {blocks} blocks keep {blocks} of {threads} threads busy; make them larger, or blocks smaller"
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_that_are_too_large_or_too_small_are_told() {
+        let window = |first: usize, last: usize, bytes| WindowTasks { tasks: first..last, bytes: Some(bytes) };
+        let windows = [window(0, 3, 3 << 20), window(3, 5, 1 << 20)];
+        let good = describe(&windows, 64 << 20, 2);
+        let blocks = "Blocks per window: 2 min, 3 max, 2 mean";
+        assert_eq!(good, ["2 windows in each pass", blocks, "Bytes per window: 1.0MiB min, 3.0MiB max, 2.0MiB mean"]);
+        let bad = describe(&windows, 8 << 20, 4);
+        assert!(bad[3].contains("more than 2.0MiB") && bad[4].contains("3 of 4 threads"), "{bad:?}");
     }
 }
