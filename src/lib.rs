@@ -91,4 +91,5 @@ pub use sources::{Datasource, ReadCsvOptions, ReadJsonOptions, ReadParquetOption
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/guide/rust.md")]
 #[doc = include_str!("../docs/guide/training.md")]
+#[doc = include_str!("../docs/concepts/pipelines.md")]
 pub struct Documents;

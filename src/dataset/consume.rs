@@ -24,9 +24,7 @@ use crate::functions::{Row, rows_of_batch};
 use crate::logical::{check_plan_depth, is_endless, plan_of_epoch};
 use crate::observability::{Execution, Watch};
 use crate::optimizer::in_least_memory;
-use crate::physical::{
-    PlanExt, PlanMemory, StoredBlock, collect_blocks, gather, planned_blocks, query_context,
-};
+use crate::physical::{PlanExt, PlanMemory, StoredBlock, collect_blocks, gather, planned_blocks, query_context};
 use crate::runtime::{DeepStack, block_on_io, in_background};
 use crate::sources::{DatasourceTable, FileTable, StoredBlocks, StoredTable};
 use crate::store::{Admission, NextUse, Owner};

@@ -27,7 +27,7 @@ arguments! {
     /// What gives the order in each window.
     #[derive(Debug, Default)]
     pub(crate) struct SeedArguments {
-        /// What gives the orders: another one in each window and epoch, and the same for the same seed. Drawn if not said.
+        /// What gives the orders, another one in each window and epoch. Drawn if not said.
         pub(crate) seed: Option<u64>,
     }
 }

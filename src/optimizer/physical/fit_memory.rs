@@ -1,5 +1,5 @@
 //! Plans that would be refused, because they work on more at once than the limit has room for, work on less at once:
-//! the inputs of a union come one after the other, and fewer streams of a read have a row group open. Inputs come one
+//! pipelines make no window while another one is taken, the inputs of a union come one after the other, and fewer streams of a read have a row group open. Inputs come one
 //! after the other, too, where so many of them sort or shuffle that little of the memory would be left for each.
 //!
 //! Correct because streams of a read pull their tasks from one queue, and because the tasks of a union are the same in
@@ -52,8 +52,8 @@ impl PhysicalOptimizerRule for FitMemory {
 }
 
 /// The plan as it is, or the first of these that can run within `limit` bytes, with at most `max_rows` per batch: one
-/// window of its pipelines at a time, the inputs of its unions one after the other, and its reads with half of their streams, a quarter of them, one. Where
-/// none can, the last.
+/// window of its pipelines at a time, the inputs of its unions one after the other, and its reads with half of their
+/// streams, a quarter of them, one. Where none can, the last.
 fn fitted(plan: Arc<dyn ExecutionPlan>, limit: usize, max_rows: usize) -> Result<Arc<dyn ExecutionPlan>> {
     let fits = |plan: &Arc<dyn ExecutionPlan>| {
         // Smaller batches than the limit asks for may be what lets it run.

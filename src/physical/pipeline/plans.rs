@@ -113,7 +113,8 @@ pub(super) fn describe(windows: &[WindowTasks], limit: usize, threads: usize) ->
         (max, format!("{} min, {} max, {} mean", show(min), show(max), show(mean)))
     };
     let (blocks, about_blocks) = spread(&|window| window.tasks.len(), &|blocks| blocks.to_string());
-    let mut lines = vec![format!("{} windows in each pass", windows.len()), format!("Blocks per window: {about_blocks}")];
+    let mut lines =
+        vec![format!("{} windows in each pass", windows.len()), format!("Blocks per window: {about_blocks}")];
     if windows.iter().all(|window| window.bytes.is_some()) {
         let (bytes, about) = spread(&|window| window.bytes.unwrap_or(0), &|bytes| ByteSize(bytes).to_string());
         lines.push(format!("Bytes per window: {about}"));
@@ -142,8 +143,8 @@ mod tests {
         let windows = [window(0, 3, 3 << 20), window(3, 5, 1 << 20)];
         let good = describe(&windows, 64 << 20, 2);
         let blocks = "Blocks per window: 2 min, 3 max, 2 mean";
-        assert_eq!(good, ["2 windows in each pass", blocks, "Bytes per window: 1.0MiB min, 3.0MiB max, 2.0MiB mean"]);
+        assert_eq!(good, ["2 windows in each pass", blocks, "Bytes per window: 1MiB min, 3MiB max, 2MiB mean"]);
         let bad = describe(&windows, 8 << 20, 4);
-        assert!(bad[3].contains("more than 2.0MiB") && bad[4].contains("3 of 4 threads"), "{bad:?}");
+        assert!(bad[3].contains("more than 2MiB") && bad[4].contains("3 of 4 threads"), "{bad:?}");
     }
 }
