@@ -1,6 +1,7 @@
 //! Plans that would be refused, because they work on more at once than the limit has room for, work on less at once:
-//! pipelines make no window while another one is taken, the inputs of a union come one after the other, and fewer streams of a read have a row group open. Inputs come one
-//! after the other, too, where so many of them sort or shuffle that little of the memory would be left for each.
+//! pipelines make no window while another one is taken, the inputs of a union come one after the other, and fewer
+//! streams of a read have a row group open. Inputs come one after the other, too, where so many of them sort or shuffle
+//! that little of the memory would be left for each.
 //!
 //! Correct because streams of a read pull their tasks from one queue, and because the tasks of a union are the same in
 //! whatever order they run. It comes after all rules that add operators, whose needs it counts.

@@ -90,7 +90,7 @@ impl Window {
         let log = MarkLog::default();
         shared.history.begin(&start, &plan, &log, !holds_blocks);
         let flight = Flight { label: start.label, holds_blocks, history: shared.history.clone(), _permit: permit };
-        let ahead = (stage_memory(&shared.context)? / AHEAD_PART >> 10).clamp(MIN_AHEAD_KIB, MAX_AHEAD_KIB);
+        let ahead = (stage_memory(&shared.context)? / (AHEAD_PART << 10)).clamp(MIN_AHEAD_KIB, MAX_AHEAD_KIB);
         let rows = marked_rows(&plan, &shared.context, &shared.owner, &start.inside, None)?;
         let mut rows = log.noting(start.row, &start.inside, rows);
         let (send, made) = mpsc::unbounded_channel();

@@ -94,6 +94,22 @@ impl Pipeline {
         pipeline
     }
 
+    /// The same rows in windows, with something done in each, or not.
+    pub(super) fn in_windows(self, random: &mut Random) -> Self {
+        let size = match random.below(3) {
+            0 => format!("blocks_per_window => {}", random.between(1, 8)),
+            1 => format!("bytes_per_window => '{}B'", random.between(1, 60_000)),
+            _ => format!("rows_per_window => {}", random.between(50, 3000)),
+        };
+        let windows = self.call("windows", &size);
+        match random.below(4) {
+            0 => windows.call("repartition_each_window", &format!("num_blocks => {}", random.between(1, 9))),
+            1 => windows.call("random_shuffle_each_window", "seed => 3").moved(),
+            2 => windows.call("rewindow", &format!("rows_per_window => {}", random.between(50, 2000))),
+            _ => windows,
+        }
+    }
+
     fn select(self, list: &str, rest: &str) -> Self {
         Self { sql: format!("(SELECT {list} FROM {} AS p {rest})", self.sql), ..self }
     }

@@ -243,7 +243,7 @@ async fn the_next_window_is_read_while_one_is_transformed_and_no_third() {
     });
     let (done, open) = (Arc::clone(&transformed), Arc::clone(&gates));
     let transform = move |batch: RecordBatch| -> Result<RecordBatch> {
-        for id in ints(&[batch.clone()], "id") {
+        for id in ints(std::slice::from_ref(&batch), "id") {
             // What waits for this thread goes on at another one.
             tokio::task::block_in_place(|| futures::executor::block_on(open[id as usize].acquire())).unwrap().forget();
             done.fetch_add(1, SeqCst);
@@ -256,24 +256,26 @@ async fn the_next_window_is_read_while_one_is_transformed_and_no_third() {
         windows.map_batches_with(transform, MapOptions { num_cpus: Some(0.5), ..MapOptions::default() }).unwrap();
     let (taken, mut given) = tokio::sync::mpsc::unbounded_channel();
     let consumed = windows.clone();
-    let consumer = tokio::spawn(async move {
+    let consumer = async move {
         let options = IterOptions { batch_size: Some(1), ..IterOptions::default() };
         let mut batches = consumed.iter_batches(options).await.unwrap();
         while let Some(batch) = batches.try_next().await.unwrap() {
             taken.send(ints(&[batch], "id")).unwrap();
         }
-    });
-    for window in 0..8 {
-        // The window after the one that is held is read before that is transformed.
-        while read.load(SeqCst) < (window + 2).min(8) {
-            tokio::task::yield_now().await;
+    };
+    let gatekeeper = async {
+        for window in 0..8 {
+            // The window after the one that is held is read before that is transformed.
+            while read.load(SeqCst) < (window + 2).min(8) {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(transformed.load(SeqCst), window);
+            assert!(read.load(SeqCst) <= window + 2, "{} windows are read", read.load(SeqCst));
+            gates[window].add_permits(1);
+            assert_eq!(given.recv().await, Some(vec![window as i64]));
         }
-        assert_eq!(transformed.load(SeqCst), window);
-        assert!(read.load(SeqCst) <= window + 2, "{} windows are read", read.load(SeqCst));
-        gates[window].add_permits(1);
-        assert_eq!(given.recv().await, Some(vec![window as i64]));
-    }
-    consumer.await.unwrap();
+    };
+    tokio::join!(consumer, gatekeeper);
     let stats = windows.stats();
     assert!(stats.contains("at most 2 in flight"), "{stats}");
 }
@@ -313,7 +315,7 @@ async fn windows_keep_to_the_memory_limit_and_errors_come_through() {
     let windows = rows.window(WindowSize::Rows(60_000)).unwrap().random_shuffle_each_window(1).unwrap();
     assert_eq!(windows.repeat(2).unwrap().count().await.unwrap(), 400_000);
     let failing = windows.map_batches(|batch: RecordBatch| {
-        if ints(&[batch.clone()], "id").contains(&130_000) {
+        if ints(std::slice::from_ref(&batch), "id").contains(&130_000) {
             return datafusion::common::exec_err!("a bad row");
         }
         Ok(batch)
