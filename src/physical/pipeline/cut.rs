@@ -6,7 +6,7 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::TryStreamExt;
-use futures::stream::{BoxStream, StreamExt};
+use futures::stream::{self, BoxStream, StreamExt};
 
 use super::queue::{Shared, Window};
 use super::start::Start;
@@ -233,13 +233,15 @@ fn blocks_of(source: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<BoxStre
             return Ok(rows.map_ok(piece).boxed());
         }
     };
+    let all = Arc::clone(&balance);
     let pieces = blocks.map_ok(move |(id, handle)| {
         let mut begins_block = begins(&id);
         let given = Arc::clone(&balance);
         block_batches(handle).map_ok(move |batch| {
             given.give(batch.num_rows());
-            Piece { mark: None, epoch: 0, begins_block: std::mem::take(&mut begins_block), batch }
+            Some(Piece { mark: None, epoch: 0, begins_block: std::mem::take(&mut begins_block), batch })
         })
     });
-    Ok(pieces.try_flatten().boxed())
+    let ended = stream::once(async move { all.check().map(|()| None) });
+    Ok(pieces.try_flatten().chain(ended).try_filter_map(|piece| std::future::ready(Ok(piece))).boxed())
 }

@@ -323,3 +323,36 @@ async fn windows_keep_to_the_memory_limit_and_errors_come_through() {
     let error = failing.unwrap().count().await.unwrap_err().to_string();
     assert!(error.contains("a bad row"), "{error}");
 }
+
+#[tokio::test]
+async fn a_pipeline_tells_its_stages_its_windows_and_its_sql() {
+    let context = context();
+    let windows = context.range_in_blocks(12, 6).unwrap().window(WindowSize::Blocks(2)).unwrap().repeat(2).unwrap();
+    let mapped = windows.map_batches("identity").unwrap().map_batches("identity").unwrap();
+    let shuffled = mapped.random_shuffle_each_window(5).unwrap();
+    let all = ids_of(&shuffled).await;
+    let stats = shuffled.stats();
+    let fused = "ReadRange->MapBatches(identity)->MapBatches(identity)->RandomShuffleMap";
+    assert!(stats.contains(fused) && stats.contains("RandomShuffleReduce"), "{stats}");
+    assert!(stats.contains("== Pipeline Window 2 of epoch 1 =="), "{stats}");
+    assert!(!stats.contains("of epoch 0"), "only the last three windows are told: {stats}");
+    assert!(stats.contains("* Time stalled waiting for next dataset: "), "{stats}");
+
+    let explained = mapped.explain().await.unwrap();
+    for line in ["3 windows in each pass", "Blocks per window: 2 min, 2 max, 2 mean", "Bytes per window: 32B min"] {
+        assert!(explained.contains(line), "{line}: {explained}");
+    }
+    let small = context.range_in_blocks(12, 12).unwrap().window(WindowSize::Blocks(1)).unwrap();
+    let explained = small.explain().await.unwrap();
+    assert!(explained.contains("Warning: windows of 1 blocks keep 1 of 2 threads busy"), "{explained}");
+
+    let sql = mapped.to_sql().unwrap();
+    let again = context.sql(&sql).await.unwrap();
+    assert_eq!(ids(&again).await, ids_of(&mapped).await, "{sql}");
+    let mut sorted = all;
+    sorted.sort_unstable();
+    assert_eq!(sorted, (0..12).flat_map(|id| [id, id]).collect::<Vec<_>>());
+
+    let shown = mapped.show_windows(1).await.unwrap();
+    assert_eq!(shown.matches("=== Window").count(), 6, "{shown}");
+}
