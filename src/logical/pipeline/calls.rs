@@ -1,7 +1,7 @@
 //! Pipelines in SQL. `windows`, `repeat` and `rewindow` make them of tables; `foreach_window` says what is done with
 //! each window; `each_window` and `this_window` are the two nodes, as which plans are written.
 
-use datafusion::common::{Result, plan_err};
+use datafusion::common::{Result, not_impl_err, plan_err};
 use datafusion::logical_expr::LogicalPlan;
 
 use super::{Epochs, PipelineNode, WindowNode};
@@ -9,7 +9,7 @@ use crate::arguments;
 use crate::call::{Planning, TableFunction, Tables};
 use crate::config::ByteSize;
 use crate::functions::WindowSize;
-use crate::logical::{MapNode, extension, node_of};
+use crate::logical::{MapNode, extension, node_of, plan_of_epoch};
 
 /// The pipeline that a table is, with what is done row by row above it as a part of what is done with each window.
 pub(super) fn pipeline_of(plan: &LogicalPlan, function: &str) -> Result<PipelineNode> {
@@ -261,16 +261,20 @@ impl TableFunction for EachWindow {
     }
 
     fn call_of(&self, plan: &LogicalPlan) -> Result<Option<(Vec<LogicalPlan>, EachWindowArguments)>> {
-        Ok(node_of::<PipelineNode>(plan).map(|node| {
-            let unsaid = EachWindowArguments::default();
-            let arguments = match node.epochs() {
-                Epochs::OfSource => EachWindowArguments { preserve_epoch: true, ..unsaid },
-                Epochs::Of { passes, times } => {
-                    EachWindowArguments { times, passes: Some(passes).filter(|passes| *passes > 1), ..unsaid }
-                }
-            };
-            (vec![node.each_window().clone()], arguments)
-        }))
+        let Some(node) = node_of::<PipelineNode>(plan) else { return Ok(None) };
+        if plan_of_epoch(node.each_window().clone(), 1)? != *node.each_window() {
+            return not_impl_err!(
+                "SQL for an order that is another one in each window or epoch, unless it is the last step of a window"
+            );
+        }
+        let unsaid = EachWindowArguments::default();
+        let arguments = match node.epochs() {
+            Epochs::OfSource => EachWindowArguments { preserve_epoch: true, ..unsaid },
+            Epochs::Of { passes, times } => {
+                EachWindowArguments { times, passes: Some(passes).filter(|passes| *passes > 1), ..unsaid }
+            }
+        };
+        Ok(Some((vec![node.each_window().clone()], arguments)))
     }
 }
 

@@ -5,11 +5,12 @@
 use datafusion::common::{Result, plan_err};
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder, SortExpr, col, ident};
 
+use super::PipelineNode;
 use super::calls::pipeline_of;
 use crate::arguments;
 use crate::call::{Planning, TableFunction, Tables};
 use crate::logical::repartition::RepartitionArguments;
-use crate::logical::{RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, extension};
+use crate::logical::{RandomShuffleNode, RandomizeBlocksNode, RepartitionNode, extension, node_of};
 use crate::seed::{RandomSeed, fresh_seed};
 
 /// A pipeline with more done in each window.
@@ -21,6 +22,19 @@ fn each_window(
     let pipeline = pipeline_of(&planning.table()?, function)?;
     let window = what(pipeline.each_window().clone())?;
     Ok(extension(pipeline.with_each_window(window)?))
+}
+
+/// The pipeline without the last thing that is done in each window, and that: a node whose seed is another one in each.
+fn last_of_each_window<N: Clone + 'static>(
+    plan: &LogicalPlan,
+    seed: impl FnOnce(&N) -> Option<RandomSeed>,
+) -> Result<Option<(Vec<LogicalPlan>, SeedArguments)>> {
+    let Some(pipeline) = node_of::<PipelineNode>(plan) else { return Ok(None) };
+    let Some(node) = node_of::<N>(pipeline.each_window()) else { return Ok(None) };
+    let Some(seed) = seed(node).filter(|seed| seed.is_for_each_execution()) else { return Ok(None) };
+    let below = pipeline.each_window().inputs()[0].clone();
+    let arguments = SeedArguments { seed: Some(seed.value()) };
+    Ok(Some((vec![extension(pipeline.with_each_window(below)?)], arguments)))
 }
 
 arguments! {
@@ -62,6 +76,10 @@ impl TableFunction for RandomShuffleEachWindow {
             Ok(extension(RandomShuffleNode::try_new(window, arguments.seed(), None)?))
         })
     }
+
+    fn call_of(&self, plan: &LogicalPlan) -> Result<Option<(Vec<LogicalPlan>, SeedArguments)>> {
+        last_of_each_window(plan, |node: &RandomShuffleNode| node.num_blocks().is_none().then_some(node.seed()))
+    }
 }
 
 /// `randomize_block_order_each_window(t, ..)`.
@@ -87,6 +105,10 @@ impl TableFunction for RandomizeBlockOrderEachWindow {
         each_window(planning, self.name(), |window| {
             Ok(extension(RandomizeBlocksNode::try_new(window, arguments.seed(), None)?))
         })
+    }
+
+    fn call_of(&self, plan: &LogicalPlan) -> Result<Option<(Vec<LogicalPlan>, SeedArguments)>> {
+        last_of_each_window(plan, |node: &RandomizeBlocksNode| node.window().is_none().then_some(node.seed()))
     }
 }
 

@@ -346,9 +346,13 @@ async fn a_pipeline_tells_its_stages_its_windows_and_its_sql() {
     let explained = small.explain().await.unwrap();
     assert!(explained.contains("Warning: windows of 1 blocks keep 1 of 2 threads busy"), "{explained}");
 
-    let sql = mapped.to_sql().unwrap();
-    let again = context.sql(&sql).await.unwrap();
-    assert_eq!(ids(&again).await, ids_of(&mapped).await, "{sql}");
+    for pipeline in [&mapped, &shuffled] {
+        let sql = pipeline.to_sql().unwrap();
+        let again = context.sql(&sql).await.unwrap();
+        assert_eq!(ids(&again).await, ids_of(pipeline).await, "{sql}");
+    }
+    let error = shuffled.map_batches("identity").unwrap().to_sql().unwrap_err().to_string();
+    assert!(error.contains("another one in each window"), "{error}");
     let mut sorted = all;
     sorted.sort_unstable();
     assert_eq!(sorted, (0..12).flat_map(|id| [id, id]).collect::<Vec<_>>());
