@@ -193,7 +193,7 @@ impl DatasetPipeline {
         self.0.iter_batches(IterOptions { epoch: Some(0), ..options }).await
     }
 
-    /// The windows, one after the other, each with its rows in the store.
+    /// The windows that have rows, one after the other, each with its rows in the store.
     ///
     /// # Errors
     ///

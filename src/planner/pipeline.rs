@@ -247,7 +247,7 @@ impl Pass for PassPlanner {
         let rows = self.rows(&input)?;
         // Other seeds for each window of each pass. In the first window of the first pass they are those of the plan.
         let plan = plan_of_epoch(self.each_window.clone(), self.pass << 32 | number)?;
-        let plan = plan.transform_down(|node| {
+        let plan = plan.transform_down_with_subqueries(|node| {
             if node_of::<PipelineNode>(&node).is_some() {
                 return Ok(Transformed::new(node, false, TreeNodeRecursion::Jump));
             }

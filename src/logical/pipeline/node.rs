@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
@@ -50,7 +50,7 @@ impl PipelineNode {
         let windows = windows_of(&input)?;
         let window = match windows.as_slice() {
             [] => return plan_err!("the plan of a window does not read the window"),
-            [first, others @ ..] if others.iter().all(|other| other == first) => Arc::new((*first).clone()),
+            [first, others @ ..] if others.iter().all(|other| other == first) => Arc::new(first.clone()),
             _ => return plan_err!("the plan of a window reads windows of several pipelines; it can read those of one"),
         };
         Ok(Self { input, epochs, window })
@@ -159,12 +159,12 @@ impl PipelineNode {
     }
 }
 
-/// The windows that a plan reads, but for those of pipelines in it.
-fn windows_of(plan: &LogicalPlan) -> Result<Vec<&WindowNode>> {
+/// The windows that a plan reads, in its subqueries too, but for those of pipelines in it.
+fn windows_of(plan: &LogicalPlan) -> Result<Vec<WindowNode>> {
     let mut windows = Vec::new();
-    plan.apply(|node| {
+    plan.apply_with_subqueries(|node| {
         if let Some(window) = node_of::<WindowNode>(node) {
-            windows.push(window);
+            windows.push(window.clone());
             return Ok(TreeNodeRecursion::Jump);
         }
         Ok(match node_of::<PipelineNode>(node) {
@@ -203,7 +203,7 @@ impl UserDefinedLogicalNodeCore for PipelineNode {
 
     fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
         let input = inputs.swap_remove(0);
-        let window = windows_of(&input)?.first().map(|window| Arc::new((*window).clone()));
+        let window = windows_of(&input)?.into_iter().next().map(Arc::new);
         Ok(Self { window: window.unwrap_or_else(|| Arc::clone(&self.window)), input, epochs: self.epochs })
     }
 
