@@ -22,6 +22,9 @@
 //! What most programs need is here or in the [`prelude`]; the rest stands in the module of its subject. These are in
 //! the order in which data flows.
 
+/// Datasets for other processes.
+mod remote;
+
 pub mod dataset;
 
 pub mod sql;
@@ -76,11 +79,12 @@ pub mod prelude;
 
 pub use config::{BlockyardOptions, ByteSize, MemoryLimit};
 pub use dataset::{
-    Batches, DataContext, Dataset, DatasetPipeline, GroupedDataset, IterOptions, ResumeToken, Resumes, SortKey,
-    SplitBarrier, SplitIterator, SplitOptions, TestSize, TrainTestSplit, WriteOptions, asc, desc,
+    Batches, DataContext, Dataset, DatasetPipeline, Deal, GroupedDataset, IterOptions, OnLost, ResumeToken, Resumes,
+    SortKey, SplitBarrier, SplitIterator, SplitOptions, TestSize, TrainTestSplit, WriteOptions, asc, desc,
 };
 pub use functions::{Actor, FunctionRef, MapOptions, WindowSize, actor};
 pub use logical::{BlockOrderOptions, LocalShuffleOptions, MixOptions, Repartitioning, ShuffleOptions};
+pub use remote::{SplitClient, SplitClientOptions, SplitServer};
 pub use seed::RandomSeed;
 pub use session::{Blockyard, SessionStateBuilderExt};
 pub use sinks::SaveMode;

@@ -63,6 +63,9 @@ mod resume;
 /// Stages that the scheduler runs.
 #[path = "integration/runtime.rs"]
 mod runtime;
+/// Splits for other processes.
+#[path = "integration/served.rs"]
+mod served;
 /// Shuffles and repartitions: rows, order, uniformity, files.
 #[path = "integration/shuffle.rs"]
 mod shuffle;

@@ -1,10 +1,12 @@
 //! What can be said on the command line.
 
 use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::MemoryLimit;
+use crate::{ByteSize, MemoryLimit};
 
 /// Ray Data's dataset model on Apache DataFusion: SQL over files and blocks, within a memory limit.
 #[derive(Debug, Parser)]
@@ -29,8 +31,121 @@ pub(super) enum Command {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+    /// Deal the rows of the last query of a file to several consumers in other processes
+    Serve {
+        /// A file of SQL; '-' is standard input
+        file: PathBuf,
+        #[command(flatten)]
+        split: Split,
+    },
+    /// Write what one consumer of a served query gets
+    Consume(Consumer),
     /// Read statements from a prompt (the default on a terminal)
     Shell,
+}
+
+/// How rows are dealt.
+#[derive(Debug, Args)]
+pub(super) struct Split {
+    /// How many consumers there are
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) splits: u16,
+    /// Where they connect: unix:PATH, or tcp:127.0.0.1:PORT, where port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) listen: String,
+    /// Rows of a step for all consumers together, instead of --batch-size for each
+    #[arg(long, value_name = "N", conflicts_with = "batch_size", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) global_batch_size: Option<u32>,
+    /// Everyone gets equally many rows
+    #[arg(long)]
+    pub(super) equal: bool,
+    /// Leave out the last step when it is short
+    #[arg(long)]
+    pub(super) drop_last: bool,
+    /// Between what consumers wait for each other
+    #[arg(long, value_enum, default_value_t = Barrier::Epoch)]
+    pub(super) barrier: Barrier,
+    /// Whether batches come in turn, or whoever asks gets the next one
+    #[arg(long, value_enum, default_value_t = Deal::Turns)]
+    pub(super) deal: Deal,
+    /// What happens when a consumer is gone: fail, redistribute (by demand), or a time to come back like 30s
+    #[arg(long, value_name = "WHAT", default_value = "fail")]
+    pub(super) on_lost: OnLost,
+    /// Bytes that may wait for each consumer
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub(super) buffer: ByteSize,
+    /// How long a consumer waits for others before that is an error, like 10min
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) max_wait: Option<Duration>,
+}
+
+/// Which consumer one is.
+#[derive(Debug, Args)]
+pub(super) struct Consumer {
+    /// The address that `serve` has printed
+    pub(super) address: String,
+    /// The number of the consumer, from 0 on
+    #[arg(long, value_name = "I", default_value_t = 0)]
+    pub(super) index: usize,
+    /// The key that `serve` has printed
+    #[arg(long, value_name = "KEY", conflicts_with = "key_file")]
+    pub(super) key: Option<String>,
+    /// A file with that key, which other users of the machine need not see
+    #[arg(long, value_name = "FILE")]
+    pub(super) key_file: Option<PathBuf>,
+    /// How many epochs are read
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) epochs: u64,
+    /// Say how all consumers stand instead, as a line of JSON
+    #[arg(long)]
+    pub(super) status: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Barrier {
+    /// Epochs
+    Epoch,
+    /// Windows of a pipeline
+    Window,
+    /// Nobody waits
+    None,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Deal {
+    /// Batches come in turn
+    Turns,
+    /// Whoever asks gets the next one
+    Demand,
+}
+
+/// What happens when a consumer is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OnLost(pub(super) crate::OnLost);
+
+impl FromStr for OnLost {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(Self(match text {
+            "fail" => crate::OnLost::Fail,
+            "redistribute" => crate::OnLost::Redistribute,
+            time => crate::OnLost::Wait(duration(time).map_err(|e| format!("fail, redistribute, or a time: {e}"))?),
+        }))
+    }
+}
+
+/// A time like `500ms`, `30s` or `10min`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| format!("a time is a number and ms, s or min, got '{text}'"))?;
+    match unit {
+        "ms" => Ok(Duration::from_millis(number)),
+        "s" => Ok(Duration::from_secs(number)),
+        "min" => Ok(Duration::from_secs(number.saturating_mul(60))),
+        _ => Err(format!("a time is a number and ms, s or min, got '{text}'")),
+    }
 }
 
 #[derive(Debug, Args)]

@@ -1,13 +1,16 @@
-//! The command-line tool: `blockyard sql`, `blockyard run`, `blockyard shell`.
+//! The command-line tool: `blockyard sql`, `blockyard run`, `blockyard shell`, and `blockyard serve` and `blockyard
+//! consume` for several consumers of one query.
 
 mod arguments;
 mod completion;
+mod consume;
 mod destination;
 mod headers;
 mod output;
 mod plans;
 mod positions;
 mod progress;
+mod serve;
 mod session;
 mod shell;
 mod signals;
@@ -67,6 +70,8 @@ fn run(arguments: Arguments, allocator: Option<Arc<dyn Allocator>>) -> Result<()
                 session.run_script(&script)?;
             }
         }
+        Command::Serve { file, split } => return serve::serve(&mut session, &file, &split, options.batch_size),
+        Command::Consume(consumer) => return consume::consume(&mut session, &consumer),
         Command::Shell => return shell::run(&mut session),
     }
     session.check_written()

@@ -47,6 +47,11 @@ impl Positions {
         }))
     }
 
+    /// Where results begin, if not at their first row.
+    pub(super) fn resume(&self) -> Option<&ResumeToken> {
+        self.resume.as_ref()
+    }
+
     /// The batches of a result.
     pub(super) async fn batches(positions: Option<Self>, dataset: Dataset) -> Result<Results> {
         let Some(Self { batch_size, resume, save }) = positions else {

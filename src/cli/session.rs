@@ -18,11 +18,13 @@ use super::headers;
 use super::output::Output;
 use super::positions::{Positions, Saved};
 use super::progress::Progress;
+use super::serve::WaitWarnings;
 use super::signals::{Stop, stopped};
 use super::statements::{Place, Script};
+use crate::observability::ExecutionCallback;
 use crate::sql::SqlStatement;
 use crate::store::Allocator;
-use crate::{Blockyard, BlockyardOptions, DataContext, Dataset};
+use crate::{Blockyard, BlockyardOptions, DataContext, Dataset, ResumeToken};
 
 /// Bytes of the stacks of threads: expressions of thousands of terms are trees as deep as that. Memory is what they
 /// touch.
@@ -113,7 +115,11 @@ impl Session {
         let mut config = SessionConfig::from_env().map_err(usage)?;
         let threads = options.threads.map_or_else(|| settings.num_cpus, usize::from);
         config = config.with_target_partitions(threads);
-        let blockyard = Blockyard { options: settings, allocator, ..Default::default() };
+        let callbacks: Vec<Arc<dyn ExecutionCallback>> = match options.quiet {
+            true => Vec::new(),
+            false => vec![Arc::new(WaitWarnings)],
+        };
+        let blockyard = Blockyard { options: settings, allocator, callbacks, ..Default::default() };
         let context = DataContext::with_config(blockyard, config).map_err(usage)?;
         let workers = Builder::new_multi_thread()
             .worker_threads(threads)
@@ -151,6 +157,16 @@ impl Session {
         &self.context
     }
 
+    /// The token at which results go on, if they do.
+    pub(super) fn resume(&self) -> Option<&ResumeToken> {
+        self.positions.as_ref().and_then(Positions::resume)
+    }
+
+    /// Where results go.
+    pub(super) fn destination(&self) -> &Destination {
+        &self.destination
+    }
+
     /// Whether nothing but results and errors is to be printed.
     pub(super) fn is_quiet(&self) -> bool {
         self.quiet
@@ -169,6 +185,20 @@ impl Session {
             return Err(Failure::Usage("--output takes one result, but the statements give several".to_owned()));
         }
         let is_only = statements.len() == 1;
+        self.listening(async |session| {
+            for (index, statement) in statements.into_iter().enumerate() {
+                let place = place(Some((index + 1, statement.line())), is_only);
+                session.run_statement(statement).await.map_err(|failure| at(place, failure))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Does what signals end.
+    pub(super) fn listening<T>(
+        &mut self,
+        work: impl AsyncFnOnce(&mut Self) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let Some(foreground) = self.foreground.take() else {
             return Err(Failure::Stopped(Stop::Interrupt));
         };
@@ -176,15 +206,11 @@ impl Session {
         let result = foreground.block_on(async {
             // Listens from before the first statement to after the last: a signal between two of them counts too.
             let mut stop = pin!(stopped());
-            for (index, statement) in statements.into_iter().enumerate() {
-                let place = place(Some((index + 1, statement.line())), is_only);
-                tokio::select! {
-                    biased;
-                    stop = &mut stop => return Err(Failure::Stopped(stop)),
-                    result = self.run_statement(statement) => result.map_err(|failure| at(place, failure))?,
-                }
+            tokio::select! {
+                biased;
+                stop = &mut stop => Err(Failure::Stopped(stop)),
+                result = work(self) => result,
             }
-            Ok(())
         });
         self.busy.store(false, Relaxed);
         self.foreground = Some(foreground);
@@ -217,7 +243,8 @@ impl Session {
         }
     }
 
-    async fn run_statement(&mut self, statement: SqlStatement) -> Result<(), Failure> {
+    /// Runs a statement, and writes its result.
+    pub(super) async fn run_statement(&mut self, statement: SqlStatement) -> Result<(), Failure> {
         let started = Instant::now();
         let progress = Progress::start(self.progress);
         let context = self.context.clone();
@@ -239,7 +266,7 @@ impl Session {
     }
 
     /// Runs a future on the threads that run queries, and cancels it when nobody waits for it any more.
-    async fn on_workers<T: Send + 'static>(
+    pub(super) async fn on_workers<T: Send + 'static>(
         &self,
         future: impl Future<Output = datafusion::common::Result<T>> + Send + 'static,
     ) -> Result<T, Failure> {
@@ -254,7 +281,7 @@ impl Session {
     }
 
     /// Runs what may take long or wait for whoever reads the output, where signals are heard meanwhile.
-    async fn on_writer<T: Send + 'static>(
+    pub(super) async fn on_writer<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> datafusion::common::Result<T> + Send + 'static,
     ) -> Result<T, Failure> {

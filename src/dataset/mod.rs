@@ -19,7 +19,8 @@ pub use iterate::{Batches, BlockingBatches, Epoch, Epochs, IterOptions, IterStat
 pub use order::{SortKey, asc, desc};
 pub use pipeline::DatasetPipeline;
 pub use split::{TestSize, TrainTestSplit};
-pub use streaming_split::{SplitBarrier, SplitIterator, SplitOptions};
+pub(crate) use streaming_split::Split;
+pub use streaming_split::{Deal, OnLost, SplitBarrier, SplitIterator, SplitOptions};
 pub use transform::Predicate;
 pub use write::WriteOptions;
 

@@ -34,6 +34,13 @@ impl Dataset {
     }
 }
 
+impl Dataset {
+    /// The dataset as the pipeline that it is, if it is one: `windows(..)` or `repeat(..)` of SQL.
+    pub fn as_pipeline(&self) -> Option<DatasetPipeline> {
+        node_of::<PipelineNode>(&self.plan).map(|_| DatasetPipeline(self.clone()))
+    }
+}
+
 /// A lazy plan that runs for one window of a dataset after the other: Ray's `DatasetPipeline`. It can be read many
 /// times.
 #[derive(Clone)]

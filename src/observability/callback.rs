@@ -23,6 +23,11 @@ pub trait ExecutionCallback: Debug + Send + Sync {
         let _any = event;
     }
 
+    /// A consumer of a split has waited for others for 10 seconds, and then each time that has doubled.
+    fn on_consumer_waits(&self, event: &ConsumerWaits) {
+        let _any = event;
+    }
+
     /// An execution has handed out all of its rows.
     fn after_success(&self, event: &ExecutionSucceeded) {
         let _any = event;
@@ -54,6 +59,17 @@ pub struct ExecutionProgress {
     pub rows: usize,
     /// Tasks of all stages that ended.
     pub tasks: usize,
+}
+
+/// A consumer of a split that waits.
+#[derive(Debug, Clone)]
+pub struct ConsumerWaits {
+    /// Its number.
+    pub consumer: usize,
+    /// The consumers that it waits for; none where it waits for the dataset.
+    pub waits_for: Vec<usize>,
+    /// For how long.
+    pub waited: Duration,
 }
 
 /// An execution that has ended well.

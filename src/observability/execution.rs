@@ -10,6 +10,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use parking_lot::Mutex;
 
 use super::callback::ExecutionCallback;
+use super::iterators::ObservedIterators;
 use crate::runtime::Scheduler;
 use crate::store::{BlockStore, Owner};
 
@@ -18,12 +19,13 @@ use crate::store::{BlockStore, Owner};
 pub(crate) struct Observers {
     pub(super) callbacks: Vec<Arc<dyn ExecutionCallback>>,
     pub(super) running: Mutex<BTreeMap<u64, Execution>>,
+    pub(super) iterators: ObservedIterators,
 }
 
 impl Observers {
     /// Calls `callbacks` in turn.
     pub(crate) fn new(callbacks: Vec<Arc<dyn ExecutionCallback>>) -> Self {
-        Self { callbacks, running: Mutex::default() }
+        Self { callbacks, ..Self::default() }
     }
 
     /// The executions that run now.

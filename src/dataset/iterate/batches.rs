@@ -11,15 +11,18 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::session_state::SessionState;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::clock::Clock;
 use super::run::MarkedRows;
-use super::token::{Origin, Position};
+use super::token::{Apart, Origin, Position};
 use super::{IterOptions, IterStats, ResumeToken};
+use crate::observability::{IteratorStatus, ObservedIterator, Observers};
 use crate::physical::{Mark, Marked, MarkedStream};
 use crate::runtime::{Drivers, on_io_thread};
 
@@ -34,22 +37,18 @@ pub struct Batches<T = RecordBatch> {
     origin: Arc<Origin>,
     clock: Arc<Clock>,
     /// Behind the last batch that was handed out.
-    position: Option<Position>,
+    position: Arc<Mutex<Option<Position>>>,
     /// When somebody began to wait, and when the last batch was handed out.
     asked: Option<Instant>,
     given: Option<Instant>,
+    /// What others can see of it.
+    status: Option<Arc<BatchesStatus>>,
 }
 
 impl Batches {
-    /// Begins to make batches of `rows` as `options` say, which somebody has waited for since `began`. With
-    /// `epochs_apart`, none has rows of two epochs of the pipeline that gives them.
-    pub(super) fn start(
-        rows: MarkedRows,
-        origin: Origin,
-        options: &IterOptions,
-        epochs_apart: bool,
-        began: Instant,
-    ) -> Self {
+    /// Begins to make batches of `rows` as `options` say, which somebody has waited for since `began`. None
+    /// has rows of two parts of a pipeline that are kept `apart`.
+    pub(super) fn start(rows: MarkedRows, origin: Origin, options: &IterOptions, apart: Apart, began: Instant) -> Self {
         let clock = Arc::new(Clock::since(began));
         let (schema, size) = (Arc::clone(&rows.schema), options.batch_size);
         let drop_short = size.filter(|_| options.drop_last);
@@ -61,8 +60,8 @@ impl Batches {
             schema: Arc::clone(&schema),
             pending: VecDeque::new(),
             pending_rows: 0,
-            epochs_apart,
-            of_next_epoch: None,
+            apart,
+            of_next_part: None,
             before: origin.rows_before(),
             clock: Arc::clone(&clock),
             ended: false,
@@ -99,7 +98,8 @@ impl Batches {
             std::future::ready(drop_short.is_none_or(|size| batch.num_rows() == size))
         };
         let items = received.try_filter(wanted).boxed();
-        Self { schema, items, origin: Arc::new(origin), clock, position: None, asked: None, given: None }
+        let (origin, position) = (Arc::new(origin), Arc::default());
+        Self { schema, items, origin, clock, position, asked: None, given: None, status: None }
     }
 }
 
@@ -110,8 +110,21 @@ impl<T: Send + 'static> Batches<T> {
     }
 
     /// Behind the last batch that was handed out.
-    pub(super) fn position(&self) -> Option<&Position> {
-        self.position.as_ref()
+    pub(super) fn position(&self) -> Option<Position> {
+        self.position.lock().clone()
+    }
+
+    /// The same, in the table of the iterators of a session.
+    pub(super) fn observed(mut self, state: &SessionState) -> Self {
+        if let Some(observers) = state.config().get_extension::<Observers>() {
+            let (clock, origin, position) =
+                (Arc::clone(&self.clock), Arc::clone(&self.origin), Arc::clone(&self.position));
+            let name = observers.name_of_iterator("iterator");
+            let status = Arc::new(BatchesStatus { name, clock, origin, position });
+            observers.add_iterator(&(Arc::clone(&status) as Arc<dyn ObservedIterator>));
+            self.status = Some(status);
+        }
+        self
     }
 
     /// Rows that were handed out and are not used.
@@ -158,6 +171,7 @@ impl<T: Send + 'static> Batches<T> {
             position: self.position,
             asked: None,
             given: None,
+            status: self.status,
         }
     }
 
@@ -168,7 +182,7 @@ impl<T: Send + 'static> Batches<T> {
     ///
     /// Where the dataset does not give the same rows in the same order again; the error says why, and what helps.
     pub fn token(&self) -> Result<ResumeToken> {
-        self.origin.token(self.position.as_ref())
+        self.origin.token(self.position.lock().as_ref())
     }
 
     /// Where the time went, up to now.
@@ -184,6 +198,7 @@ impl<T: Send + 'static> Batches<T> {
 
     fn handed_out(&mut self, rows: u64) {
         let (clock, now) = (&self.clock, Instant::now());
+        clock.is_waiting.store(false, Relaxed);
         if let Some(asked) = self.asked.take() {
             clock.waiting.add(now - asked);
         }
@@ -202,12 +217,16 @@ impl<T: Send + 'static> Stream for Batches<T> {
         if let Some(given) = self.given.take() {
             self.clock.user.add(given.elapsed());
         }
-        self.asked.get_or_insert_with(Instant::now);
+        if self.asked.is_none() {
+            self.asked = Some(Instant::now());
+            self.clock.is_waiting.store(true, Relaxed);
+        }
         Poll::Ready(match ready!(self.items.poll_next_unpin(context)) {
             Some(Ok((item, position))) => {
-                let before = self.position.as_ref().map_or(self.origin.rows_before(), |position| position.rows);
-                self.handed_out(position.rows - before);
-                self.position = Some(position);
+                let rows = position.rows;
+                let before = self.position.lock().replace(position);
+                let before = before.map_or(self.origin.rows_before(), |position| position.rows);
+                self.handed_out(rows - before);
                 Some(Ok(item))
             }
             Some(Err(e)) => Some(Err(e)),
@@ -257,6 +276,37 @@ impl<T: Send + 'static> Iterator for BlockingBatches<T> {
     }
 }
 
+/// What is known of batches beside those who take them.
+#[derive(Debug)]
+struct BatchesStatus {
+    name: String,
+    clock: Arc<Clock>,
+    origin: Arc<Origin>,
+    position: Arc<Mutex<Option<Position>>>,
+}
+
+impl ObservedIterator for BatchesStatus {
+    fn statuses(&self) -> Vec<IteratorStatus> {
+        let stats = self.clock.stats();
+        let position = self.position.lock().clone();
+        let is_waiting = self.clock.is_waiting.load(Relaxed);
+        let (epoch, window) = self.origin.epoch_and_window(position.as_ref());
+        vec![IteratorStatus {
+            name: self.name.clone(),
+            consumer: 0,
+            state: if is_waiting { "waits" } else { "works" },
+            waits_for: if is_waiting { "the dataset".to_owned() } else { String::new() },
+            epoch: Some(epoch),
+            window,
+            rows: stats.rows,
+            waited: stats.waiting,
+            user: stats.user,
+            buffered_bytes: 0,
+            token: self.origin.token(position.as_ref()).map(|token| token.to_string()).unwrap_or_default(),
+        }]
+    }
+}
+
 /// Cuts batches of a size out of rows, and knows where each ends.
 struct Cutter {
     rows: MarkedStream,
@@ -267,9 +317,9 @@ struct Cutter {
     /// Rows that were not cut yet, and how many there are.
     pending: VecDeque<Marked>,
     pending_rows: usize,
-    /// Whether no batch has rows of two epochs, and the first rows of the one after those that were not cut yet.
-    epochs_apart: bool,
-    of_next_epoch: Option<Marked>,
+    /// What no batch has rows of two of, and the first rows of the one after those that were not cut yet.
+    apart: Apart,
+    of_next_part: Option<Marked>,
     /// Rows of the epoch that were cut.
     before: u64,
     clock: Arc<Clock>,
@@ -281,13 +331,13 @@ impl Cutter {
         loop {
             let began = Instant::now();
             let wanted = self.size.unwrap_or_else(|| self.pending_rows.max(1));
-            let is_whole = self.ended || self.of_next_epoch.is_some();
+            let is_whole = self.ended || self.of_next_part.is_some();
             if self.pending_rows >= wanted || (is_whole && self.pending_rows > 0) {
                 let batch = self.cut(wanted)?;
                 self.clock.batching.add(began.elapsed());
                 return Ok(Some(batch));
             }
-            if let Some(marked) = self.of_next_epoch.take() {
+            if let Some(marked) = self.of_next_part.take() {
                 self.push(marked);
                 continue;
             }
@@ -298,9 +348,9 @@ impl Cutter {
             self.clock.rows.add(began.elapsed());
             match next? {
                 Some(marked) => {
-                    let epoch = self.pending.back().map(|last| last.mark.id.task_of_source());
-                    match epoch.is_some_and(|epoch| self.epochs_apart && epoch != marked.mark.id.task_of_source()) {
-                        true => self.of_next_epoch = Some(marked),
+                    let last = self.pending.back();
+                    match last.is_some_and(|last| self.apart.parts(&last.mark, &marked.mark)) {
+                        true => self.of_next_part = Some(marked),
                         false => self.push(marked),
                     }
                 }

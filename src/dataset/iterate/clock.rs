@@ -1,7 +1,7 @@
 //! Where the time of an iterator goes.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Time that several threads add to.
@@ -22,6 +22,8 @@ impl Timer {
 #[derive(Debug)]
 pub(super) struct Clock {
     pub(super) began: Instant,
+    /// Whether the consumer waits now.
+    pub(super) is_waiting: AtomicBool,
     /// The consumer waits for a batch.
     pub(super) waiting: Timer,
     /// The consumer does something else.
@@ -47,6 +49,7 @@ impl Clock {
         waiting.add(began.elapsed());
         Self {
             began,
+            is_waiting: AtomicBool::default(),
             waiting,
             user: Timer::default(),
             rows: Timer::default(),

@@ -7,7 +7,7 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{Result, plan_err};
 use futures::{Stream, StreamExt};
 
-use super::token::Position;
+use super::token::{Apart, Position};
 use super::{Batches, IterOptions, IterStats, ResumeToken};
 use crate::dataset::{Dataset, DatasetPipeline};
 
@@ -29,7 +29,8 @@ impl DatasetPipeline {
             );
         }
         let dataset: Dataset = self.clone().into_dataset();
-        let batches = dataset.batches(IterOptions { epoch: Some(0), ..options }, true).await?;
+        let batches =
+            dataset.batches(IterOptions { epoch: Some(0), ..options }, Apart::Epochs).await?.observed(&dataset.state);
         Ok(Epochs { batches, waiting: None, current: None, handed: None, left: max.into() })
     }
 }
@@ -129,7 +130,7 @@ impl Stream for Epoch<'_> {
             epochs.current = None;
             return Poll::Ready(None);
         }
-        epochs.handed = epochs.batches.position().cloned();
+        epochs.handed = epochs.batches.position();
         Poll::Ready(epochs.waiting.take().map(Ok))
     }
 }

@@ -18,5 +18,5 @@ pub use batches::{Batches, BlockingBatches};
 pub use clock::IterStats;
 pub use epochs::{Epoch, Epochs};
 pub use options::IterOptions;
-pub(super) use token::{Origin, Position};
+pub(super) use token::{Apart, Origin, Position};
 pub use token::{ResumeToken, Resumes};

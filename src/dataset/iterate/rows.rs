@@ -7,7 +7,7 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 
 use super::run::repeatable;
-use super::token::Origin;
+use super::token::{Apart, Origin};
 use super::{Batches, IterOptions, Resumes};
 use crate::dataset::Dataset;
 use crate::functions::{Row, rows_of_batch};
@@ -21,11 +21,11 @@ impl Dataset {
     /// Where options do not go together, a token is not of this dataset, it cannot be planned, or needs more memory
     /// than there is. What fails later is an error of the stream.
     pub async fn iter_batches(&self, options: IterOptions) -> Result<Batches> {
-        self.batches(options, false).await
+        Ok(self.batches(options, Apart::Nothing).await?.observed(&self.state))
     }
 
-    /// The same, with no batch that has rows of two epochs of the pipeline that the dataset is.
-    pub(super) async fn batches(&self, options: IterOptions, epochs_apart: bool) -> Result<Batches> {
+    /// The same, with no batch that has rows of two parts of the pipeline that the dataset is.
+    pub(in crate::dataset) async fn batches(&self, options: IterOptions, apart: Apart) -> Result<Batches> {
         let began = Instant::now();
         options.check()?;
         let resume = options.resume.as_ref();
@@ -47,7 +47,7 @@ impl Dataset {
         let origin = Origin::of(&dataset, epoch, shuffle_seed, resume)?;
         let rows = dataset.marked_rows(epoch, &origin).await?;
         let origin = origin.with_plan(&dataset, &rows.plan)?;
-        Ok(Batches::start(rows, origin, &options, epochs_apart, began))
+        Ok(Batches::start(rows, origin, &options, apart, began))
     }
 
     /// Streams the rows, typed by serde, in order.

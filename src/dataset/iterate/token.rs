@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{BlockyardOptions, ByteSize};
 use crate::dataset::Dataset;
+use crate::logical::{PipelineNode, node_of};
 use crate::physical::{Inputs, Mark, Place, place_of, seeks, text_fingerprint, unsteady};
 
 /// The version of tokens that is written and read.
@@ -154,6 +155,32 @@ pub(in crate::dataset) struct Position {
     pub(super) rows: u64,
 }
 
+/// What no batch has rows of two of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::dataset) enum Apart {
+    Nothing,
+    /// Epochs of a pipeline.
+    Epochs,
+    /// Windows of a pipeline.
+    Windows,
+}
+
+impl Apart {
+    /// Whether a row is not in the same part as the one before.
+    pub(super) fn parts(self, before: &Mark, row: &Mark) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Epochs => before.id.task_of_source() != row.id.task_of_source(),
+            Self::Windows => before.id != row.id,
+        }
+    }
+
+    /// As [`Apart::parts`], of the rows behind which positions are.
+    pub(in crate::dataset) fn parts_positions(self, before: &Position, row: &Position) -> bool {
+        self.parts(&before.mark, &row.mark)
+    }
+}
+
 /// Of what an iterator is, and where it begins.
 #[derive(Debug)]
 pub(in crate::dataset) struct Origin {
@@ -163,6 +190,7 @@ pub(in crate::dataset) struct Origin {
     shuffle_seed: Option<u64>,
     resume: Option<ResumeToken>,
     place: Place,
+    is_pipeline: bool,
     /// What is known when the plan has been made.
     planned: Option<(Inputs, Resumes)>,
 }
@@ -185,12 +213,21 @@ impl Origin {
         }
         let cpus = resume.map_or(options.num_cpus, |token| token.cpus);
         let place = resume.map(|token| token.place.clone()).unwrap_or_default();
-        Ok(Self { plan, epoch, cpus, shuffle_seed, resume: resume.cloned(), place, planned: None })
+        let is_pipeline = node_of::<PipelineNode>(&dataset.plan).is_some();
+        Ok(Self { plan, epoch, cpus, shuffle_seed, resume: resume.cloned(), place, is_pipeline, planned: None })
     }
 
     /// The CPUs by which reads are cut into tasks.
     pub(super) fn cpus(&self) -> usize {
         self.cpus
+    }
+
+    /// The epoch in which rows at a position are, and the window of it where they are those of a pipeline.
+    pub(in crate::dataset) fn epoch_and_window(&self, position: Option<&Position>) -> (u64, Option<u64>) {
+        match position.filter(|_| self.is_pipeline).and_then(|position| position.mark.id.out_of()) {
+            Some((epoch, rest)) => (u64::from(epoch), Some(rest.task_of_source() as u64)),
+            None => (self.epoch, None),
+        }
     }
 
     /// Where it begins.

@@ -1,115 +1,120 @@
-//! The dealer: runs the dataset for each epoch and puts the parts of turns into queues.
+//! The dealer: runs the dataset for each epoch and puts the parts of turns where consumers find them.
 
 use std::sync::Arc;
 
+use datafusion::arrow::array::RecordBatch;
 use datafusion::common::Result;
-use parking_lot::Mutex;
-use tokio::sync::Notify;
 
-use super::options::Deal;
-use super::table::{Part, Table};
+use super::options::Turns;
+use super::shared::{Shared, Standing};
 use crate::block::{Block, copied, sliced_bytes};
 use crate::dataset::Dataset;
-use crate::dataset::iterate::{Batches, IterOptions, Origin, ResumeToken};
-use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
+use crate::dataset::iterate::{Apart, IterOptions, ResumeToken};
+use crate::store::NextUse;
 
-/// What dealer and consumers share.
-pub(super) struct Shared {
-    pub(super) table: Mutex<Table<BlockHandle>>,
-    /// Somebody has changed the table.
-    pub(super) changed: Notify,
-    /// Of which epoch positions are; the first one that was begun.
-    pub(super) first_epoch: u64,
-    /// What makes tokens of positions, for each epoch that was begun, the last two of them.
-    pub(super) origins: Mutex<Vec<(u64, Arc<Origin>)>>,
-    store: Arc<BlockStore>,
-    owner: Arc<Owner>,
+/// What is dealt, and how.
+#[derive(Debug)]
+pub(super) struct Dealer {
+    pub(super) dataset: Dataset,
+    pub(super) turns: Turns,
+    /// What one epoch of the split is: the whole dataset, or a part of a pipeline.
+    pub(super) apart: Apart,
+    pub(super) resume: Option<ResumeToken>,
 }
 
-impl Shared {
-    pub(super) fn new(table: Table<BlockHandle>, store: Arc<BlockStore>, first_epoch: u64) -> Self {
-        let (table, origins) = (Mutex::new(table), Mutex::default());
-        Self { table, changed: Notify::new(), first_epoch, origins, store, owner: Arc::default() }
+impl Dealer {
+    /// Deals epoch after epoch until there are no more, or nobody is left. What goes wrong is said to all consumers.
+    pub(super) async fn deal(self, shared: Arc<Shared>) -> Result<()> {
+        let dealt = match self.apart {
+            Apart::Nothing => self.deal_again_and_again(&shared).await,
+            _ => self.deal_parts_of_pipeline(&shared).await,
+        };
+        if let Err(e) = dealt {
+            shared.change(|table| table.stop(e.to_string()));
+        }
+        Ok(())
     }
 
-    /// Changes the table, and wakes whoever waits for that.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Table<BlockHandle>) -> T) -> T {
-        let changed = change(&mut self.table.lock());
-        self.changed.notify_waiters();
-        changed
+    fn options(&self, epoch: u64, resume: Option<ResumeToken>) -> IterOptions {
+        IterOptions { batch_size: self.turns.rows, epoch: Some(epoch), resume, ..IterOptions::default() }
     }
 
-    /// Waits until the table is as it has to be, or everything has stopped.
-    async fn until(&self, is_so: impl Fn(&Table<BlockHandle>) -> bool) -> bool {
-        loop {
-            let changed = self.changed.notified();
-            let mut changed = std::pin::pin!(changed);
-            // From here on no change is missed.
-            changed.as_mut().enable();
-            {
-                let table = self.table.lock();
-                if table.stopped().is_some() || is_so(&table) {
-                    return table.stopped().is_none();
+    async fn deal_again_and_again(&self, shared: &Shared) -> Result<()> {
+        let mut epoch = self.resume.as_ref().map_or(0, ResumeToken::epoch);
+        let mut resume = self.resume.clone();
+        while shared.until(|table| table.may_begin()).await {
+            let mut turns = self.dataset.batches(self.options(epoch, resume.take()), Apart::Nothing).await?;
+            let origin = Arc::clone(turns.origin());
+            let standing = |position| Standing { origin: Arc::clone(&origin), position };
+            shared.change(|table| table.begin(epoch, standing(None)));
+            let mut turn = 0;
+            while let Some((rows, position)) = turns.next_positioned().await? {
+                if !self.deal_turn(shared, turn, rows, standing(Some(position))).await? {
+                    return Ok(());
+                }
+                turn += 1;
+                if shared.look(|table| table.all_gave_up()) {
+                    break;
                 }
             }
-            changed.await;
+            shared.change(|table| table.epoch_dealt(false));
+            epoch += 1;
         }
+        Ok(())
     }
-}
 
-/// Deals epoch after epoch until nobody is left. What goes wrong is said to all consumers.
-pub(super) async fn deal_epochs(
-    shared: Arc<Shared>,
-    dataset: Dataset,
-    deal: Deal,
-    resume: Option<ResumeToken>,
-) -> Result<()> {
-    let mut epoch = shared.first_epoch;
-    let mut resume = resume;
-    while shared.until(Table::may_begin).await {
-        if let Err(e) = deal_epoch(&shared, &dataset, deal, epoch, resume.take()).await {
-            shared.change(|table| table.stop(e.to_string()));
-            return Ok(());
-        }
-        shared.change(Table::epoch_dealt);
-        epoch += 1;
-    }
-    Ok(())
-}
-
-async fn deal_epoch(
-    shared: &Shared,
-    dataset: &Dataset,
-    deal: Deal,
-    epoch: u64,
-    resume: Option<ResumeToken>,
-) -> Result<()> {
-    let options =
-        IterOptions { batch_size: Some(deal.turn_rows), epoch: Some(epoch), resume, ..IterOptions::default() };
-    let mut turns: Batches = dataset.iter_batches(options).await?;
-    {
-        let mut origins = shared.origins.lock();
-        origins.push((epoch, Arc::clone(turns.origin())));
-        let first = origins.len().saturating_sub(2);
-        origins.drain(..first);
-    }
-    let mut turn = 0;
-    while let Some((rows, position)) = turns.next_positioned().await? {
-        shared.change(|table| table.begin_turn(turn, position));
-        for (consumer, part) in deal.parts(rows.num_rows()).into_iter().enumerate().filter(|(_, part)| !part.is_empty())
-        {
-            if !shared.until(|table| table.has_room(consumer)).await {
+    async fn deal_parts_of_pipeline(&self, shared: &Shared) -> Result<()> {
+        let mut turns = self.dataset.batches(self.options(0, self.resume.clone()), self.apart).await?;
+        let origin = Arc::clone(turns.origin());
+        let standing = |position| Standing { origin: Arc::clone(&origin), position };
+        let mut next = turns.next_positioned().await?;
+        let (mut before, mut windows) = (None, 0);
+        while let Some((mut rows, mut position)) = next.take() {
+            if !shared.until(|table| table.may_begin()).await {
                 return Ok(());
             }
+            let label = match self.apart {
+                Apart::Epochs => origin.epoch_and_window(Some(&position)).0,
+                _ => windows,
+            };
+            windows += 1;
+            shared.change(|table| table.begin(label, standing(before.take())));
+            let mut turn = 0;
+            loop {
+                if !self.deal_turn(shared, turn, rows, standing(Some(position.clone()))).await? {
+                    return Ok(());
+                }
+                turn += 1;
+                next = turns.next_positioned().await?;
+                match next.take_if(|(_, behind)| !self.apart.parts_positions(&position, behind)) {
+                    Some(more) => (rows, position) = more,
+                    None => break,
+                }
+            }
+            before = Some(position);
+            shared.change(|table| table.epoch_dealt(next.is_none()));
+        }
+        shared.change(|table| table.finish());
+        Ok(())
+    }
+
+    /// Deals the parts of a turn, behind which rows stand there. Whether there is anybody left.
+    async fn deal_turn(&self, shared: &Shared, turn: u64, rows: RecordBatch, behind: Standing) -> Result<bool> {
+        shared.change(|table| table.begin_turn(turn, behind));
+        let parts = self.turns.parts(rows.num_rows());
+        for (consumer, part) in parts.into_iter().enumerate().filter(|(_, part)| !part.is_empty()) {
+            if !shared.until(|table| table.has_room(consumer)).await {
+                return Ok(false);
+            }
+            let is_whole = part.len() == rows.num_rows();
             let rows = rows.slice(part.start, part.len());
             // A part that waits keeps no other one.
-            let rows = if deal.n > 1 { copied(&rows)? } else { rows };
+            let rows = if is_whole { rows } else { copied(&rows)? };
             let bytes = sliced_bytes(&rows);
             let block = Block::new(rows.schema(), vec![rows]);
             let handle = shared.store.put(block, NextUse::Soon, &shared.owner)?;
-            shared.change(|table| table.deal(consumer, Part { turn, bytes, rows: handle }));
+            shared.change(|table| table.deal(consumer, turn, bytes, handle));
         }
-        turn += 1;
+        Ok(true)
     }
-    Ok(())
 }

@@ -2,76 +2,66 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::RecordBatch;
-use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use datafusion::common::{Result, exec_err};
 
-use super::dealer::{Shared, deal_epochs};
-use super::options::{SplitBarrier, SplitOptions};
-use super::table::{Next, Table};
-use crate::dataset::{Dataset, ResumeToken};
-use crate::runtime::{Drivers, on_io_thread};
+use super::shared::{SplitTable, names};
+use super::split::Split;
+use super::table::{Entry, Next};
+use crate::dataset::ResumeToken;
+use crate::runtime::on_io_thread;
 use crate::store::BlockHandle;
 
 /// One of several consumers of a dataset. [`next_epoch`](Self::next_epoch) begins an epoch, and
-/// [`next_batch`](Self::next_batch) gives its batches until there are no more. Dropped inside an epoch, it is lost, and
-/// the others get an error.
+/// [`next_batch`](Self::next_batch) gives its batches until there are no more. Dropped inside an epoch, it is lost:
+/// [`OnLost`](super::OnLost) says what that means for the others.
 pub struct SplitIterator {
     index: usize,
-    barrier: bool,
-    max_wait: Option<Duration>,
-    shared: Arc<Shared>,
-    /// Ends with the last consumer.
-    _dealer: Arc<Drivers<()>>,
-}
-
-impl Dataset {
-    /// `n` iterators over the dataset, for as many consumers at once, in as many epochs as they ask for. Rows are dealt
-    /// by turns: what is in batch `k` of iterator `i` depends on `k`, `i`, `n` and the dataset alone.
-    ///
-    /// # Errors
-    ///
-    /// Where options do not go together. What fails later is an error of all iterators.
-    pub fn streaming_split(&self, n: usize, options: SplitOptions) -> Result<Vec<SplitIterator>> {
-        let deal = options.deal(n)?;
-        let table = Table::new(n, options.buffer_bytes.0.max(1));
-        let first_epoch = options.resume.as_ref().map_or(0, ResumeToken::epoch);
-        let shared = Arc::new(Shared::new(table, Arc::clone(self.context.store()), first_epoch));
-        let dealer = deal_epochs(Arc::clone(&shared), self.clone(), deal, options.resume.clone());
-        let dealer = Arc::new(Drivers::start([dealer]));
-        let iterator = |index| SplitIterator {
-            index,
-            barrier: options.barrier == SplitBarrier::Epoch,
-            max_wait: options.max_wait,
-            shared: Arc::clone(&shared),
-            _dealer: Arc::clone(&dealer),
-        };
-        Ok((0..n).map(iterator).collect())
-    }
+    split: Arc<Split>,
+    /// It came back into the middle of this epoch.
+    inside: Option<u64>,
 }
 
 impl SplitIterator {
+    pub(super) fn new(index: usize, split: Arc<Split>, inside: Option<u64>) -> Self {
+        Self { index, split, inside }
+    }
+
     /// The number of the consumer, from 0 on.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Begins the next epoch, and gives its number. What is left of the one before is given up. With a barrier it
-    /// returns when all consumers have finished that one, or given it up.
+    /// The split of which it is one.
+    pub(crate) fn split(&self) -> &Arc<Split> {
+        &self.split
+    }
+
+    /// Begins the next epoch, and gives its number; `None` where a pipeline has no more. What is left of the epoch
+    /// before is given up. With a barrier it returns when all consumers have finished that one, or given it up.
     ///
     /// # Errors
     ///
     /// Where the dataset fails, another consumer is lost, or others are waited for longer than the options allow.
-    pub async fn next_epoch(&mut self) -> Result<u64> {
-        self.shared.change(|table| table.arrive(self.index));
+    pub async fn next_epoch(&mut self) -> Result<Option<u64>> {
+        if let Some(epoch) = self.inside.take() {
+            return Ok(Some(epoch));
+        }
+        let index = self.index;
+        self.split.shared.change(|table| table.arrive(index));
         self.until(|table| {
             if let Some(gone) = table.gone() {
                 return Some(exec_err!("consumer {gone} of the split is gone, and has no part in another epoch"));
             }
-            table.enter(self.index, self.barrier).then(|| Ok(table.at(self.index).0 + self.shared.first_epoch))
+            match table.enter(index) {
+                Entry::Entered(epoch) => Some(Ok(Some(epoch))),
+                Entry::Finished => Some(Ok(None)),
+                Entry::Wait => None,
+            }
         })
         .await
+        .inspect(|_| self.split.shared.goes_on(index, 0))
     }
 
     /// The next batch of the epoch; `None` at its end, and outside of one. That it is asked for says that the batch
@@ -81,22 +71,34 @@ impl SplitIterator {
     ///
     /// As [`next_epoch`](Self::next_epoch).
     pub async fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
-        let part = self.until(|table| match table.next(self.index) {
+        self.ack();
+        self.next_unacknowledged().await
+    }
+
+    /// The same, which says nothing of batches before.
+    pub(crate) async fn next_unacknowledged(&mut self) -> Result<Option<RecordBatch>> {
+        let index = self.index;
+        let part = self.until(|table| match table.next(index) {
             Next::Part(part) => Some(Ok(Some(part))),
             Next::Ended => Some(Ok(None)),
             Next::Wait => None,
         });
-        let Some(part) = part.await? else { return Ok(None) };
+        let Some(part) = part.await? else {
+            self.split.shared.goes_on(index, 0);
+            return Ok(None);
+        };
         let block: BlockHandle = part.rows;
-        match block.batch_in_memory(0) {
-            Some(batch) => Ok(Some(batch)),
-            None => on_io_thread(move || block.get_batch(0)).await.map(Some),
-        }
+        let batch = match block.batch_in_memory(0) {
+            Some(batch) => batch,
+            None => on_io_thread(move || block.get_batch(0)).await?,
+        };
+        self.split.shared.goes_on(index, batch.num_rows() as u64);
+        Ok(Some(batch))
     }
 
-    /// Says that the last batch is done with, before the next one is asked for.
+    /// Says that all batches up to now are done with, before the next one is asked for.
     pub fn ack(&mut self) {
-        self.shared.change(|table| table.acknowledge(self.index));
+        self.split.acknowledge(self.index, usize::MAX);
     }
 
     /// The position behind the turn of the last batch that this consumer got. A split that gets it as `resume` goes on
@@ -104,76 +106,62 @@ impl SplitIterator {
     ///
     /// # Errors
     ///
-    /// Where the dataset does not give the same rows in the same order again, and outside of an epoch.
+    /// Where the dataset does not give the same rows in the same order again, outside of an epoch, and by demand.
     pub fn token(&self) -> Result<ResumeToken> {
-        let table = self.shared.table.lock();
-        let (epoch, _) = table.at(self.index);
-        self.shared.token(epoch, table.position_of(self.index))
+        let standing = self.split.shared.look(|table| table.position_of(self.index).cloned());
+        self.split.shared.token(standing.as_ref())
+    }
+
+    /// Consumer `index` once more, which was dropped: [`next_epoch`](Self::next_epoch) of it gives the epoch in which it
+    /// was, and then it gets what it had not acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no such consumer, it was not dropped, or was away for too long, and without
+    /// [`OnLost::Wait`](super::OnLost::Wait).
+    pub fn rejoin(&self, index: usize) -> Result<Self> {
+        self.split.rejoin(index)
     }
 
     /// Waits until something comes out of the table.
-    async fn until<T>(&self, mut look: impl FnMut(&mut Table<BlockHandle>) -> Option<Result<T>>) -> Result<T> {
-        let began = Instant::now();
-        loop {
-            let mut changed = std::pin::pin!(self.shared.changed.notified());
-            changed.as_mut().enable();
-            {
-                let mut table = self.shared.table.lock();
-                if let Some(stopped) = table.stopped() {
-                    return exec_err!("{}", stopped.message);
-                }
-                if let Some(found) = look(&mut table) {
-                    drop(table);
-                    self.shared.changed.notify_waiters();
-                    return found;
-                }
-            }
-            let Some(max_wait) = self.max_wait else {
-                changed.await;
-                continue;
+    async fn until<T>(&self, mut look: impl FnMut(&mut SplitTable) -> Option<Result<T>>) -> Result<T> {
+        let shared = &self.split.shared;
+        let mut is_waiting = false;
+        let found = shared.wait_for(|table| {
+            let found = match table.stopped() {
+                Some(stopped) => Some(Err(stopped.clone())),
+                None => look(table).map(Ok),
             };
-            let left = max_wait.saturating_sub(began.elapsed());
-            if tokio::time::timeout(left, changed).await.is_err() {
-                let others = self.shared.table.lock().waits_for(self.index);
-                let others = match others.as_slice() {
-                    [] => "the dataset".to_owned(),
-                    [one] => format!("consumer {one}"),
-                    many => {
-                        format!("consumers {}", many.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
-                    }
-                };
-                return exec_err!("consumer {} has waited for {others} for {max_wait:?}", self.index);
+            if found.is_none() && !is_waiting {
+                is_waiting = true;
+                shared.waits(self.index);
             }
-        }
-    }
-}
-
-impl Shared {
-    /// The token of a position in an epoch, counted from the first one.
-    fn token(&self, epoch: u64, position: Option<&crate::dataset::iterate::Position>) -> Result<ResumeToken> {
-        let epoch = epoch + self.first_epoch;
-        let origins = self.origins.lock();
-        let origin = origins.iter().find(|(of, _)| *of == epoch).map(|(_, origin)| origin);
-        origin.ok_or_else(|| exec_datafusion_err!("epoch {epoch} of the split has not begun"))?.token(position)
+            found
+        });
+        let found = match self.split.max_wait {
+            None => found.await,
+            Some(max_wait) => match tokio::time::timeout(max_wait, found).await {
+                Ok(found) => found,
+                Err(_) => {
+                    let others = shared.look(|table| table.waits_for(self.index));
+                    let others = match others.as_slice() {
+                        [] => "the dataset".to_owned(),
+                        [one] => format!("consumer {one}"),
+                        many => format!("consumers {}", names(many)),
+                    };
+                    return exec_err!("consumer {} has waited for {others} for {max_wait:?}", self.index);
+                }
+            },
+        };
+        // What it took may be what others wait for.
+        shared.change(|_| ());
+        found.unwrap_or_else(|stopped| Err(shared.error(&stopped)))
     }
 }
 
 impl Drop for SplitIterator {
     fn drop(&mut self) {
-        let shared = &self.shared;
-        shared.change(|table| {
-            let ((epoch, turn), last) = (table.at(self.index), table.acknowledged_by_all());
-            let token = shared.token(last.0, table.position_of_all());
-            if table.leave(self.index) {
-                let epoch = epoch + shared.first_epoch;
-                let token = token.map_or_else(|e| format!("there is no token: {e}"), |token| token.to_string());
-                table.stop(format!(
-                    "consumer {} of the split was lost in epoch {epoch} behind turn {turn}; all have acknowledged {} turns, \
-                     and can go on there with this token: {token}",
-                    self.index, last.1
-                ));
-            }
-        });
+        self.split.shared.leave(self.index);
     }
 }
 

@@ -1,9 +1,11 @@
 //! How rows are dealt to consumers.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use datafusion::common::{Result, plan_err};
 
+use super::table::Rules;
 use crate::config::ByteSize;
 use crate::dataset::ResumeToken;
 
@@ -13,17 +15,42 @@ pub enum SplitBarrier {
     /// An epoch begins when all have finished the one before, or given it up.
     #[default]
     Epoch,
+    /// What is an epoch otherwise is a window of a pipeline here, and begins when all have finished the one before.
+    Window,
     /// Nobody waits.
     None,
 }
 
-/// How rows are dealt to consumers: by turns, in which each gets neighbouring rows.
+/// Who gets which rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Deal {
+    /// By turns: batch `k` of consumer `i` depends on `k`, `i` and the number of consumers alone.
+    #[default]
+    Turns,
+    /// Whoever asks gets the next batch. There are no tokens.
+    Demand,
+}
+
+/// What happens when a consumer is gone in the middle of an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnLost {
+    /// All others get an error, with a token behind the last turn that all had acknowledged.
+    #[default]
+    Fail,
+    /// It may come back within this time, and goes on at its first batch that was not acknowledged; otherwise as `Fail`.
+    Wait(Duration),
+    /// Others get what it had not acknowledged. By demand only.
+    Redistribute,
+}
+
+/// How rows are dealt to consumers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SplitOptions {
     /// Everyone gets equally many rows, and as many batches: the last rows, less than there are consumers, are left
     /// out.
     pub equal: bool,
-    /// Rows that each consumer gets in a turn; at least 1. Not with `global_batch_size`.
+    /// Rows that each consumer gets in a turn; at least 1. Not with `global_batch_size`. By demand `None` means batches
+    /// as they come.
     pub batch_size: Option<usize>,
     /// Rows of a turn for all consumers together: whatever their number, turn `s` has the same rows.
     pub global_batch_size: Option<usize>,
@@ -31,8 +58,12 @@ pub struct SplitOptions {
     pub drop_last: bool,
     /// Who waits for whom between epochs.
     pub barrier: SplitBarrier,
-    /// Bytes that may wait for each consumer.
+    /// Who gets which rows.
+    pub deal: Deal,
+    /// Bytes that may wait for each consumer; by demand, for all of them. They are in the store, and spill.
     pub buffer_bytes: ByteSize,
+    /// What happens when a consumer is gone in the middle of an epoch.
+    pub on_lost: OnLost,
     /// How long a consumer waits for others before that is an error; for ever if not said.
     pub max_wait: Option<Duration>,
     /// Goes on behind the turn at which a token was taken, also with another number of consumers if it was taken with
@@ -48,7 +79,9 @@ impl Default for SplitOptions {
             global_batch_size: None,
             drop_last: false,
             barrier: SplitBarrier::Epoch,
+            deal: Deal::Turns,
             buffer_bytes: ByteSize::mib(64),
+            on_lost: OnLost::Fail,
             max_wait: None,
             resume: None,
         }
@@ -61,45 +94,85 @@ impl SplitOptions {
         Self { batch_size: None, global_batch_size: Some(rows), ..Self::default() }
     }
 
-    /// How rows are dealt to `n` consumers.
-    pub(super) fn deal(&self, n: usize) -> Result<Deal> {
-        if n == 0 {
-            return plan_err!("streaming_split needs at least 1 consumer, got 0");
-        }
-        let turn_rows = match (self.batch_size, self.global_batch_size) {
-            (Some(0), _) => return plan_err!("batch_size must be at least 1, got 0"),
-            (_, Some(0)) => return plan_err!("global_batch_size must be at least 1, got 0"),
-            (Some(_), Some(_)) => return plan_err!("a split has either a batch_size or a global_batch_size, not both"),
-            (None, None) => return plan_err!("a split needs a batch_size or a global_batch_size"),
-            (Some(rows), None) => rows.saturating_mul(n),
-            (None, Some(rows)) if self.equal && rows % n != 0 => {
-                return plan_err!("equal needs a global_batch_size that {n} consumers divide, got {rows}");
+    /// Fails where options do not go together.
+    fn check(&self, n: usize) -> Result<()> {
+        match self {
+            _ if n == 0 => plan_err!("streaming_split needs at least 1 consumer, got 0"),
+            Self { batch_size: Some(0), .. } => plan_err!("batch_size must be at least 1, got 0"),
+            Self { global_batch_size: Some(0), .. } => plan_err!("global_batch_size must be at least 1, got 0"),
+            Self { batch_size: Some(_), global_batch_size: Some(_), .. } => {
+                plan_err!("a split has either a batch_size or a global_batch_size, not both")
             }
-            (None, Some(rows)) => rows,
+            Self { deal: Deal::Demand, global_batch_size: Some(_), .. } => {
+                plan_err!("global batches are dealt by turns, not by demand")
+            }
+            Self { deal: Deal::Demand, equal: true, .. } => {
+                plan_err!("equal parts are dealt by turns, not by demand")
+            }
+            Self { deal: Deal::Demand, resume: Some(_), .. } => {
+                plan_err!("what is dealt by demand has no tokens, and cannot go on at one")
+            }
+            Self { deal: Deal::Turns, on_lost: OnLost::Redistribute, .. } => {
+                plan_err!("what a lost consumer had is given to others by demand only, not by turns")
+            }
+            Self { deal: Deal::Turns, batch_size: None, global_batch_size: None, .. } => {
+                plan_err!("a split needs a batch_size or a global_batch_size")
+            }
+            Self { batch_size: None, drop_last: true, global_batch_size: None, .. } => {
+                plan_err!("drop_last needs a batch_size: without one, no batch is short")
+            }
+            Self { equal: true, global_batch_size: Some(rows), .. } if rows % n != 0 => {
+                plan_err!("equal needs a global_batch_size that {n} consumers divide, got {rows}")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How rows are dealt to `n` consumers.
+    pub(super) fn turns(&self, n: usize) -> Result<Turns> {
+        self.check(n)?;
+        let by_demand = self.deal == Deal::Demand;
+        let rows = match (self.batch_size, self.global_batch_size) {
+            (Some(rows), _) if by_demand => Some(rows),
+            (Some(rows), _) => Some(rows.saturating_mul(n)),
+            (None, global) => global,
         };
-        Ok(Deal { n, turn_rows, by_batches: self.batch_size, equal: self.equal, drop_last: self.drop_last })
+        Ok(Turns { n, rows, by_batches: self.batch_size, equal: self.equal, drop_last: self.drop_last, by_demand })
+    }
+
+    /// How consumers depend on each other.
+    pub(super) fn rules(&self) -> Rules {
+        Rules {
+            barrier: self.barrier != SplitBarrier::None,
+            by_demand: self.deal == Deal::Demand,
+            on_lost: self.on_lost,
+            buffer_bytes: self.buffer_bytes.0.max(1),
+        }
     }
 }
 
 /// How the rows of a turn become parts.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Deal {
+pub(super) struct Turns {
     pub(super) n: usize,
-    /// Rows of a whole turn.
-    pub(super) turn_rows: usize,
+    /// Rows of a whole turn; without that, they are as they come.
+    pub(super) rows: Option<usize>,
     /// Rows of each part, where the parts of a short turn are as long as long as there are rows.
     by_batches: Option<usize>,
     equal: bool,
     drop_last: bool,
+    /// A turn is one part, for whoever asks.
+    by_demand: bool,
 }
 
-impl Deal {
+impl Turns {
     /// Where the parts of a turn of so many rows begin and end; an empty part is none.
-    pub(super) fn parts(&self, rows: usize) -> Vec<std::ops::Range<usize>> {
+    pub(super) fn parts(&self, rows: usize) -> Vec<Range<usize>> {
         let n = self.n;
-        let is_short = rows < self.turn_rows;
+        let is_short = self.rows.is_some_and(|whole| rows < whole);
         match self.by_batches {
             _ if is_short && self.drop_last => vec![0..0; n],
+            _ if self.by_demand => Vec::from([0..rows]),
             _ if is_short && self.equal => (0..n).map(|part| part * (rows / n)..(part + 1) * (rows / n)).collect(),
             Some(size) => (0..n).map(|part| (part * size).min(rows)..((part + 1) * size).min(rows)).collect(),
             None => (0..n).map(|part| part * rows / n..(part + 1) * rows / n).collect(),
@@ -113,16 +186,16 @@ mod tests {
 
     #[test]
     fn turns_are_parted() {
-        let deal = |options: SplitOptions, n| options.deal(n).unwrap();
-        let lengths = |deal: Deal, rows| deal.parts(rows).into_iter().map(|part| part.len()).collect::<Vec<_>>();
+        let turns = |options: SplitOptions, n| options.turns(n).unwrap();
+        let lengths = |turns: Turns, rows| turns.parts(rows).into_iter().map(|part| part.len()).collect::<Vec<_>>();
         let batches = SplitOptions { batch_size: Some(10), ..SplitOptions::default() };
-        let three = deal(batches.clone(), 3);
-        assert_eq!(three.turn_rows, 30);
+        let three = turns(batches.clone(), 3);
+        assert_eq!(three.rows, Some(30));
         assert_eq!(lengths(three, 30), [10, 10, 10]);
         assert_eq!(lengths(three, 14), [10, 4, 0]);
-        assert_eq!(lengths(deal(SplitOptions { equal: true, ..batches.clone() }, 3), 14), [4, 4, 4]);
-        assert_eq!(lengths(deal(SplitOptions { drop_last: true, ..batches }, 3), 14), [0, 0, 0]);
-        let global = deal(SplitOptions::of_global_batches(10), 3);
+        assert_eq!(lengths(turns(SplitOptions { equal: true, ..batches.clone() }, 3), 14), [4, 4, 4]);
+        assert_eq!(lengths(turns(SplitOptions { drop_last: true, ..batches }, 3), 14), [0, 0, 0]);
+        let global = turns(SplitOptions::of_global_batches(10), 3);
         assert_eq!(lengths(global, 10), [3, 3, 4]);
         assert_eq!(lengths(global, 2), [0, 1, 1]);
     }

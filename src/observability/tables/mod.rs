@@ -4,6 +4,7 @@
 
 mod blocks;
 mod column;
+mod iterators;
 mod memory;
 mod operators;
 mod queries;
@@ -17,11 +18,12 @@ pub(crate) use schema::{SYSTEM_SCHEMA, system_schema};
 pub use schema::{SystemColumn, SystemTable};
 
 /// The system tables of every session, in the order of the reference.
-pub fn system_tables() -> [SystemTable; 7] {
+pub fn system_tables() -> [SystemTable; 8] {
     [
         SystemTable::of::<queries::Queries>(),
         SystemTable::of::<operators::Operators>(),
         SystemTable::of::<tasks::Tasks>(),
+        SystemTable::of::<iterators::Iterators>(),
         SystemTable::of::<memory::Memory>(),
         SystemTable::of::<blocks::Blocks>(),
         SystemTable::of::<spills::Spills>(),
