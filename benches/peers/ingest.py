@@ -172,7 +172,7 @@ def run(engine, source, threads, tool):
         total += int(ids.sum())
         spreads.append(ids.std())
     seconds = time.perf_counter() - started
-    # Of whom nothing is known, but of this process and of its children that have ended.
+    # Of this process, and of its only child.
     peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     mib = None if engine == "ray" else (sum(peaks) if engine == "blockyard" else peaks[0]) / 1024
     spread = float(np.mean(spreads))

@@ -21,6 +21,7 @@ import json
 import math
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -275,11 +276,12 @@ class Drawing:
         return Rows(sql, left.kinds | {new: right.kinds[name]}, rows.count)
 
     def steps(self, rows, number):
-        kinds = [
+        # What can begin in its middle is drawn more often: where all is read again there is less to go wrong.
+        seeking = [
             self.filtered, self.projected, self.sampled, self.limited, self.mapped, self.locally_shuffled,
-            self.shuffled, self.in_other_block_order, self.sorted, self.repartitioned, self.windowed, self.together,
-            self.zipped,
+            self.in_other_block_order, self.windowed, self.together, self.zipped,
         ]
+        kinds = 2 * seeking + [self.shuffled, self.sorted, self.repartitioned]
         for _ in range(number):
             rows = self.random.choice(kinds)(rows)
         return rows
@@ -330,6 +332,8 @@ class Run:
         self.errors.seek(0)
         said = self.errors.read().decode(errors="replace").strip()
         self.errors.close()
+        if code == -signal.SIGKILL:
+            return f"it took more than {SECONDS} s"
         return None if code == 0 else f"exit code {code}: {said[-400:] or 'it said nothing'}"
 
     def kill(self):
@@ -364,7 +368,7 @@ class Case:
         ]:
             if value := self.random.choice(values):
                 self.settings += ["--set", f"blockyard.{key}={value}"]
-        self.made = 0
+        self.made, self.longest, self.replays = 0, 0, False
 
     def start(self, options, token=None, pipe_bytes=-1):
         command = [self.tool, "sql", self.sql, "--format", "arrow", "--quiet", *self.settings, *options]
@@ -382,8 +386,10 @@ class Case:
             text = file.read()
         token = json.loads(text)
         sources = max(1, self.sql.count("read_") + self.sql.count("range("))
-        if len(text.encode()) > TOKEN_BYTES + SOURCE_BYTES * (sources - 1):
-            raise Wrong(f"a token of {sources} sources has {len(text.encode())} bytes: {text}")
+        size = len(text.encode())
+        self.longest = max(self.longest, size)
+        if size > TOKEN_BYTES + SOURCE_BYTES * (sources - 1):
+            raise Wrong(f"a token of {sources} sources has {size} bytes: {text}")
         return token["rows"], token
 
     def compare(self, run, first, options):
@@ -458,7 +464,7 @@ class Case:
         self.compare(run, len(self.whole.rows), options)
 
 
-Outcome = collections.namedtuple("Outcome", "sql made replays differences refused")
+Outcome = collections.namedtuple("Outcome", "sql made replays longest differences refused")
 
 
 def run_plan(arguments, sources, scratch, number):
@@ -478,8 +484,8 @@ def run_plan(arguments, sources, scratch, number):
         except Wrong as wrong:
             settings = " ".join([*case.settings, *case.whole_options])
             differences.append(f"--seed {arguments.seed} --only {number}: {wrong}\n    {settings}\n    {case.sql}\n")
-        return Outcome(case.sql, case.made, getattr(case, "replays", False), differences, refused)
-    return Outcome("", 0, False, [], refused)
+        return Outcome(case.sql, case.made, case.replays, case.longest, differences, refused)
+    return Outcome("", 0, False, 0, [], refused)
 
 
 def main():
@@ -509,7 +515,8 @@ def main():
     print(", ".join(f"{part} {sum(f'{part}(' in sql or f' {part} ' in sql for sql in queries)}" for part in PARTS))
     print(
         f"{len(ran)} plans, {refused} drawn that have no token or few rows; {made} of {planned} cuts made; "
-        f"{len(ran) - replays} plans seek, {replays} replay; {wrong} differ"
+        f"{len(ran) - replays} plans seek, {replays} replay; the longest token has "
+        f"{max((outcome.longest for outcome in ran), default=0)} bytes; {wrong} differ"
     )
     if wrong or made * 2 < planned:
         sys.exit(1)
