@@ -47,7 +47,7 @@ async fn measure(rows: &Dataset) -> Result<Quality> {
         let (Some(ids), Some(runs_of_rows)) = (column("id"), column("run")) else {
             return exec_err!("the rows need columns id and run");
         };
-        for id in ids.values() {
+        for id in ids.values().iter() {
             largest = largest.max(*id);
             held += largest - place;
             place += 1;
