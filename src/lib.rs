@@ -60,6 +60,8 @@ pub mod call;
 
 pub mod aggregates;
 
+pub mod tensors;
+
 /// The wiring of a session.
 mod session;
 

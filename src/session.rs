@@ -93,7 +93,8 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         aggregates.extend(crate::aggregates::all());
         let ours = BlockyardRelationPlanner::new(table_functions, config.clone(), Arc::clone(&runtime));
         relations.insert(0, Arc::new(ours));
-        let scalars = bounded(self.scalar_functions().take().unwrap_or_default());
+        let mut scalars = bounded(self.scalar_functions().take().unwrap_or_default());
+        scalars.extend(crate::tensors::scalar_functions());
         let mut formats = self.file_formats().take().unwrap_or_default();
         let ours = block_formats();
         formats.retain(|format| !ours.iter().any(|o| o.get_ext() == format.get_ext()));

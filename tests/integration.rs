@@ -81,6 +81,9 @@ mod stars;
 /// Stored tables and what changes them.
 #[path = "integration/tables.rs"]
 mod tables;
+/// Columns of tensors.
+#[path = "integration/tensors.rs"]
+mod tensors;
 /// Sources: which file may import which.
 #[path = "integration/tidy.rs"]
 mod tidy;

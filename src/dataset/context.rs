@@ -26,6 +26,7 @@ use crate::sources::{
     ReadParquetOptions, StoredBlocks,
 };
 use crate::store::{BlockStore, NextUse, Owner};
+use crate::tensors::TensorShape;
 
 /// A ready-made session. Cloning shares it.
 #[derive(Clone)]
@@ -116,6 +117,24 @@ impl DataContext {
     /// Also where `num_blocks` is 0 or far too many.
     pub fn range_in_blocks(&self, n: u64, num_blocks: usize) -> Result<Dataset> {
         self.read_datasource(Arc::new(Range::try_new(n)?), Some(num_blocks))
+    }
+
+    /// `n` tensors of a shape in a column `data`, each filled with the number of its row.
+    ///
+    /// # Errors
+    ///
+    /// Where `n` is more than 2^63 - 1, or the shape has no dimension, a dimension of 0, or more than 2^31 - 1 values.
+    pub fn range_tensor(&self, n: u64, shape: impl Into<Vec<usize>>) -> Result<Dataset> {
+        self.read_datasource(Arc::new(Range::of_tensors(n, TensorShape::try_new(shape.into())?)?), None)
+    }
+
+    /// As [`DataContext::range_tensor`], in `num_blocks` blocks.
+    ///
+    /// # Errors
+    ///
+    /// Also where `num_blocks` is 0 or far too many.
+    pub fn range_tensor_in_blocks(&self, n: u64, shape: impl Into<Vec<usize>>, num_blocks: usize) -> Result<Dataset> {
+        self.read_datasource(Arc::new(Range::of_tensors(n, TensorShape::try_new(shape.into())?)?), Some(num_blocks))
     }
 
     /// A source of your own, read in `num_blocks` tasks or as many as its size asks for.

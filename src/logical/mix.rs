@@ -15,6 +15,7 @@ use crate::arguments;
 use crate::call::{Argument, Planning, TableFunction, Tables, Value, parsed, shown};
 use crate::error::unknown_name;
 use crate::logical::{extension, node_of};
+use crate::tensors::check_same_tensors;
 
 /// When a mix ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Hash, Default)]
@@ -112,7 +113,8 @@ impl MixNode {
     ///
     /// # Errors
     ///
-    /// Where names of columns differ, types have nothing in common, or weights are no positive numbers.
+    /// Where names of columns or shapes of tensors differ, types have nothing in common, or weights are no positive
+    /// numbers.
     pub fn try_new(inputs: Vec<LogicalPlan>, mut options: MixOptions) -> Result<Self> {
         if inputs.is_empty() {
             return plan_err!("mix needs at least one input");
@@ -172,6 +174,9 @@ fn same_columns(inputs: Vec<LogicalPlan>) -> Result<Vec<LogicalPlan>> {
     let first = names(&inputs[0]);
     if let Some(other) = inputs.iter().map(names).find(|other| *other != first) {
         return plan_err!("mix needs inputs with the same columns, got {} and {}", first.join(", "), other.join(", "));
+    }
+    for column in 0..first.len() {
+        check_same_tensors(inputs.iter().map(|input| input.schema().field(column)))?;
     }
     let types = |plan: &LogicalPlan| plan.schema().fields().iter().map(|f| f.data_type().clone()).collect::<Vec<_>>();
     let mut common = types(&inputs[0]);

@@ -9,6 +9,7 @@ mod query_planner;
 mod random_shuffle;
 mod randomize_blocks;
 mod repartition;
+mod unions;
 mod write;
 
 pub(crate) use formats::{block_formats, written_format};

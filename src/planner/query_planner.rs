@@ -15,6 +15,7 @@ use datafusion::physical_plan::analyze::AnalyzeExec;
 use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
+use super::unions::check_unions;
 use super::{NodePlanner, node_planners};
 use crate::logical::{is_endless, is_ours};
 use crate::observability::DiagnoseExec;
@@ -38,6 +39,7 @@ impl BlockyardQueryPlanner {
 impl QueryPlanner for BlockyardQueryPlanner {
     async fn create_physical_plan(&self, plan: &LogicalPlan, session: &dyn Session) -> Result<Arc<dyn ExecutionPlan>> {
         is_endless(plan)?;
+        check_unions(plan)?;
         let pinned = pin_tables(plan)?;
         let plan = pinned.as_ref().unwrap_or(plan);
         if let Some(others) = &self.others

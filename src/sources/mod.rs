@@ -7,6 +7,7 @@ mod diverted;
 mod files;
 mod formats;
 mod range;
+mod range_tensor;
 mod tables;
 #[cfg(feature = "tpch")]
 mod tpch;
@@ -19,6 +20,7 @@ pub(crate) use files::{FileTable, FormatOptions, format_of_path, read_functions}
 pub(crate) use formats::ReadOptions;
 pub use formats::{ReadCsvOptions, ReadJsonOptions, ReadParquetOptions};
 pub(crate) use range::{Range, ReadRange};
+pub(crate) use range_tensor::ReadRangeTensor;
 pub(crate) use tables::{Change, NumberedTable, StoredTable, TableChange, pin_tables};
 #[cfg(feature = "tpch")]
 pub(crate) use tpch::ReadTpch;

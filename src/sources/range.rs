@@ -1,8 +1,8 @@
-//! Ray's `range(n)`: the integers from 0 in a column `id`.
+//! Ray's `range(n)`: the integers from 0 in a column `id`. Of `range_tensor` (`range_tensor.rs`) it is the source too.
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Int64Array, RecordBatch};
+use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::{Result, plan_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -14,6 +14,10 @@ use futures::stream;
 use super::{Datasource, DatasourceTable};
 use crate::arguments;
 use crate::call::{Planning, TableFunction};
+use crate::tensors::TensorShape;
+
+/// A batch of tensors has about so many bytes at most.
+const TENSOR_BATCH_BYTES: usize = 1 << 20;
 
 arguments! {
     /// Which integers.
@@ -51,32 +55,45 @@ impl TableFunction for ReadRange {
     }
 
     fn call_of(&self, plan: &LogicalPlan) -> Result<Option<(Vec<LogicalPlan>, RangeArguments)>> {
-        Ok(DatasourceTable::scanned(plan, |range: &Range, override_num_blocks| {
-            (Vec::new(), RangeArguments { n: range.n, override_num_blocks })
-        }))
+        let arguments = DatasourceTable::scanned(plan, |range: &Range, override_num_blocks| {
+            let is_plain = range.shape.is_none();
+            is_plain.then(|| (Vec::new(), RangeArguments { n: range.n, override_num_blocks }))
+        });
+        Ok(arguments.flatten())
     }
 }
 
-/// `0 .. n`.
+/// `0 .. n`, as integers, or as tensors that are filled with them.
 #[derive(Debug)]
 pub(crate) struct Range {
-    n: u64,
+    pub(super) n: u64,
+    pub(super) shape: Option<TensorShape>,
     schema: SchemaRef,
 }
 
 impl Range {
     /// The first `n` integers. Fails when they do not fit the column.
     pub(crate) fn try_new(n: u64) -> Result<Self> {
+        Self::of(n, None, Field::new("id", DataType::Int64, false))
+    }
+
+    /// Tensors of a shape in a column `data`, each filled with its number.
+    pub(crate) fn of_tensors(n: u64, shape: TensorShape) -> Result<Self> {
+        let field = shape.field("data", DataType::Int64);
+        Self::of(n, Some(shape), field)
+    }
+
+    fn of(n: u64, shape: Option<TensorShape>, field: Field) -> Result<Self> {
         if n > i64::MAX as u64 {
             return plan_err!("range(n) takes at most {}, got {n}", i64::MAX);
         }
-        Ok(Self { n, schema: Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false)])) })
+        Ok(Self { n, shape, schema: Arc::new(Schema::new(vec![field])) })
     }
 }
 
 impl Datasource for Range {
     fn name(&self) -> &str {
-        "ReadRange"
+        if self.shape.is_some() { "ReadRangeTensor" } else { "ReadRange" }
     }
 
     fn schema(&self) -> SchemaRef {
@@ -84,7 +101,8 @@ impl Datasource for Range {
     }
 
     fn estimated_bytes(&self) -> Option<usize> {
-        Some((self.n as usize).saturating_mul(8))
+        let width = self.shape.as_ref().map_or(1, TensorShape::size);
+        Some((self.n as usize).saturating_mul(8 * width))
     }
 
     fn num_rows(&self) -> Option<usize> {
@@ -95,7 +113,10 @@ impl Datasource for Range {
         // More tasks than rows would be empty.
         let tasks = (parallelism as u64).min(self.n).max(1);
         let cut = |k: u64| (u128::from(k) * u128::from(self.n) / u128::from(tasks)) as i64;
-        let task = |k| Arc::new(RangeTask { from: cut(k), to: cut(k + 1), schema: self.schema() }) as _;
+        let task = |k| {
+            let (shape, schema) = (self.shape.clone(), self.schema());
+            Arc::new(RangeTask { from: cut(k), to: cut(k + 1), shape, schema }) as _
+        };
         Ok((0..tasks).map(task).collect())
     }
 }
@@ -104,6 +125,7 @@ impl Datasource for Range {
 struct RangeTask {
     from: i64,
     to: i64,
+    shape: Option<TensorShape>,
     schema: SchemaRef,
 }
 
@@ -113,16 +135,27 @@ impl PartitionStream for RangeTask {
     }
 
     fn execute(&self, context: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let batch_size = context.session_config().batch_size() as i64;
-        let (mut next, to, schema) = (self.from, self.to, Arc::clone(&self.schema));
+        let batch_size = context.session_config().batch_size();
+        let of_bytes = |shape: &TensorShape| (TENSOR_BATCH_BYTES / (8 * shape.size())).max(1);
+        let batch_size = self.shape.as_ref().map_or(batch_size, |shape| batch_size.min(of_bytes(shape))) as i64;
+        let (mut next, to, shape, schema) = (self.from, self.to, self.shape.clone(), Arc::clone(&self.schema));
         let batches = std::iter::from_fn(move || {
             let end = to.min(next + batch_size);
             (next < end).then(|| {
-                let column = Int64Array::from_iter_values(next..end);
+                let column = column(next..end, shape.as_ref())?;
                 next = end;
-                Ok(RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(column)])?)
+                Ok(RecordBatch::try_new(Arc::clone(&schema), vec![column])?)
             })
         });
         Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), stream::iter(batches)))
     }
+}
+
+/// The numbers, or a tensor of each.
+fn column(numbers: std::ops::Range<i64>, shape: Option<&TensorShape>) -> Result<ArrayRef> {
+    let Some(shape) = shape else {
+        return Ok(Arc::new(Int64Array::from_iter_values(numbers)));
+    };
+    let values = numbers.flat_map(|number| std::iter::repeat_n(number, shape.size()));
+    shape.column(Arc::new(Int64Array::from_iter_values(values)))
 }

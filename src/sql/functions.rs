@@ -9,11 +9,11 @@ use crate::logical::{
 };
 #[cfg(feature = "tpch")]
 use crate::sources::ReadTpch;
-use crate::sources::{ReadDiverted, ReadRange, read_functions};
+use crate::sources::{ReadDiverted, ReadRange, ReadRangeTensor, read_functions};
 
 /// All of them, in the order of the reference.
 pub(crate) fn table_functions() -> TableFunctions {
-    let range: Vec<Arc<dyn AnyTableFunction>> = vec![Arc::new(ReadRange)];
+    let range: Vec<Arc<dyn AnyTableFunction>> = vec![Arc::new(ReadRange), Arc::new(ReadRangeTensor)];
     let others: Vec<Arc<dyn AnyTableFunction>> = vec![
         Arc::new(MapBatches),
         Arc::new(MapGroups),

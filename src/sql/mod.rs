@@ -16,6 +16,7 @@ mod sample;
 mod set_operations;
 mod statements;
 mod syntax;
+mod tensor_shapes;
 mod this_window;
 mod unparse;
 mod using;

@@ -6,6 +6,7 @@
 //!   (`using.rs`), `IS DISTINCT FROM` is put where it binds (`distinct_from.rs`), `EXCEPT ALL` and `INTERSECT ALL`
 //!   become calls (`set_operations.rs`).
 //! * The text in `foreach_window(t, 'SELECT ..')` becomes a query (`this_window.rs`).
+//! * The shape in `make_tensor(list, [3, 4])` is written out (`tensor_shapes.rs`).
 //! * `FROM t` without SELECT becomes `SELECT * FROM t`: DataFusion would select no columns.
 
 use std::ops::ControlFlow;
@@ -18,7 +19,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::syntax::{function_of, named, select_all};
-use super::{distinct_from, names, set_operations, this_window, using};
+use super::{distinct_from, names, set_operations, tensor_shapes, this_window, using};
 use crate::call::TableFunctions;
 
 /// Rewrites a statement in place.
@@ -68,6 +69,7 @@ impl VisitorMut for Normaliser<'_> {
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<DataFusionError> {
         distinct_from::rebind(expr);
+        tensor_shapes::write_out(expr);
         ControlFlow::Continue(())
     }
 

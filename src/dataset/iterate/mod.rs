@@ -8,6 +8,8 @@
 mod batches;
 mod clock;
 mod epochs;
+#[cfg(feature = "ffi")]
+mod ffi;
 mod options;
 mod rows;
 mod run;

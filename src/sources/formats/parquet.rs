@@ -23,6 +23,7 @@ use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
 use crate::sinks::PARQUET_EXTENSIONS;
 use crate::sources::files::{CONCURRENT_HEADS, Listing, full_path, read_options, twice, without_views_unless_asked};
+use crate::tensors::{check_same_tensors, with_tensors_of};
 
 mod found_pages;
 mod pieces;
@@ -67,6 +68,8 @@ impl ReadFormat for ReadParquetOptions {
         let cache = session.runtime_env().cache_manager.get_file_metadata_cache();
         let footer = footer(cache, listing.store.as_ref(), telling).await;
         let footer = footer.while_doing(|| format!("reading the footer of '{}'", path()))?;
+        // DataFusion leaves out what the file says of its fields.
+        let schema = with_tensors_of(schema, &arrow_schema(&footer)?);
         self.without_duplicates(&schema, &column_names(&footer)).while_doing(|| format!("reading '{}'", path()))
     }
 
@@ -195,17 +198,22 @@ fn column_names(footer: &ParquetMetaData) -> Vec<&str> {
     root.get_fields().iter().map(|field| field.name()).collect()
 }
 
+/// The columns as the writer had them, where it has said so.
+fn arrow_schema(footer: &ParquetMetaData) -> Result<Schema> {
+    let metadata = footer.file_metadata();
+    Ok(parquet_to_arrow_schema(metadata.schema_descr(), metadata.key_value_metadata())?)
+}
+
 /// A file whose values would have to be changed to fit the columns of the first file is an error.
 pub(super) fn check_types(expected: &Schema, footer: &ParquetMetaData) -> Result<()> {
     if let Some(name) = twice(&column_names(footer)).into_iter().find(|n| expected.field_with_name(n).is_ok()) {
         return plan_err!("there are two columns '{name}' here, and one in the first file");
     }
-    let metadata = footer.file_metadata();
-    let found = parquet_to_arrow_schema(metadata.schema_descr(), metadata.key_value_metadata())?;
-    for field in found.fields() {
-        let Ok(wanted) = expected.field_with_name(field.name()) else {
+    for field in arrow_schema(footer)?.fields() {
+        let Some((_, wanted)) = expected.fields().find(field.name()) else {
             continue;
         };
+        check_same_tensors([wanted, field])?;
         if !fits(field.data_type(), wanted.data_type()) {
             return plan_err!(
                 "column '{}' is {} here, but {} in the first file",

@@ -22,6 +22,7 @@ use super::unique::check_unique;
 use crate::block::Block;
 use crate::physical::{BlockTarget, IntoPlan, StoreExec, block_batches};
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
+use crate::tensors::check_same_tensors;
 
 /// Blocks up to this many bytes are joined when rows come a few at a time.
 const SMALL_BLOCK_BYTES: usize = 1 << 20;
@@ -94,6 +95,9 @@ impl TableProvider for TableChange {
         let Some(state) = state.as_any().downcast_ref::<SessionState>() else {
             return not_impl_err!("changing a stored table in a session that is not DataFusion's own");
         };
+        for (column, given) in self.table.schema().fields().iter().zip(input.schema().fields()) {
+            check_same_tensors([column, given])?;
+        }
         let before = self.before.clone().unwrap_or_else(|| self.table.contents());
         let target = Planned { table: self.table.clone(), change: self.change, before, state: state.clone() };
         Ok(StoreExec::new(input, Arc::new(target)).into_plan())
