@@ -17,6 +17,7 @@ use datafusion::parquet::arrow::ArrowWriter;
 use super::arguments::Format;
 use super::destination::{Destination, Staged};
 use super::plans::PlanWriter;
+use crate::block::compact_views;
 
 /// Rows and bytes that one printed table has at most; a longer result is several tables.
 const TABLE_ROWS: usize = 10_000;
@@ -81,7 +82,8 @@ impl Output {
             Writer::Text(writer) => writer.write(&batch)?,
             Writer::Json(writer) => writer.write(&batch)?,
             Writer::Lines(writer) => writer.write(&batch)?,
-            Writer::Arrow(writer) => writer.write(&batch)?,
+            // All buffers are written, also where views refer to little of them.
+            Writer::Arrow(writer) => writer.write(&compact_views(&batch)?)?,
             Writer::Parquet(writer) => writer.write(&batch)?,
         }
         Ok(())

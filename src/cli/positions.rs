@@ -47,6 +47,11 @@ impl Positions {
         }))
     }
 
+    /// Whether they are those of one result.
+    pub(super) fn is_of_one(&self) -> bool {
+        self.resume.is_some() || self.save.is_some()
+    }
+
     /// Where results begin, if not at their first row.
     pub(super) fn resume(&self) -> Option<&ResumeToken> {
         self.resume.as_ref()

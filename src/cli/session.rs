@@ -90,6 +90,8 @@ pub(super) struct Session {
     foreground: Option<Runtime>,
     destination: Destination,
     positions: Option<Positions>,
+    /// Queries up to now.
+    queries: usize,
     /// Whether the file of the destination is written.
     written: bool,
     stats: bool,
@@ -144,6 +146,7 @@ impl Session {
             foreground: Some(foreground),
             destination,
             positions,
+            queries: 0,
             written: false,
             stats: options.stats,
             quiet: options.quiet,
@@ -184,6 +187,11 @@ impl Session {
         if self.destination.file.is_some() && queries + usize::from(self.written) > 1 {
             return Err(Failure::Usage("--output takes one result, but the statements give several".to_owned()));
         }
+        if self.positions.as_ref().is_some_and(Positions::is_of_one) && queries + self.queries > 1 {
+            let text = "--resume and --save-token take one result, but the statements give several";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        self.queries += queries;
         let is_only = statements.len() == 1;
         self.listening(async |session| {
             for (index, statement) in statements.into_iter().enumerate() {

@@ -12,6 +12,7 @@ use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::NodePlanner;
+use crate::config::BlockyardOptions;
 use crate::logical::{RepartitionNode, Repartitioning};
 use crate::physical::{
     BlockSize, ExchangeExec, HashScheme, IntoPlan, RangeScheme, SizeScheme, SliceScheme, SpreadScheme, can_sort,
@@ -50,6 +51,8 @@ impl NodePlanner for PlanRepartition {
                 ExchangeExec::new(input, SizeScheme(BlockSize::Bytes(target_bytes_per_block)), partitions)
             }
             Repartitioning::Keys { num_blocks, sort, .. } => {
+                // Where the order counts later, it must not be that of the runs, of which memory says how many there are.
+                let sort = sort || BlockyardOptions::from_config(session.config_options()).prefer_resumable_plans;
                 ExchangeExec::new(input, HashScheme { keys: keys().collect(), num_blocks, sort }, partitions)
             }
             Repartitioning::Ranges { ref boundaries, .. } => {

@@ -47,6 +47,15 @@ fn query_of(text: &str) -> Result<Query> {
     }
 }
 
+/// The window as an argument of a function, as `(SELECT * FROM this_window)`.
+fn read_windows(argument: &mut FunctionArg) {
+    let FunctionArg::Unnamed(FunctionArgExpr::Expr(argument)) = argument else { return };
+    let is_window = matches!(argument, Expr::Identifier(name) if name.value.eq_ignore_ascii_case(WINDOW));
+    if is_window && let Ok(query) = query_of(&format!("SELECT * FROM {WINDOW}")) {
+        *argument = Expr::Subquery(Box::new(query));
+    }
+}
+
 /// Puts calls in the place of the windows of a query.
 struct Windows {
     call: TableFunctionArgs,
@@ -57,6 +66,12 @@ impl VisitorMut for Windows {
     type Break = ();
 
     fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
+        let arguments = match factor {
+            TableFactor::Table { args: Some(call), .. } => &mut call.args,
+            TableFactor::Function { args, .. } => args,
+            _ => &mut Vec::new(),
+        };
+        arguments.iter_mut().for_each(read_windows);
         let TableFactor::Table { name, alias, args: None, .. } = factor else { return ControlFlow::Continue(()) };
         if !name.to_string().eq_ignore_ascii_case(WINDOW) {
             return ControlFlow::Continue(());

@@ -3,8 +3,8 @@
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, PrimitiveArray, RecordBatch};
 use datafusion::arrow::compute::{CastOptions, cast_with_options};
 use datafusion::arrow::datatypes::{
-    ArrowNativeTypeOp, ArrowPrimitiveType, DataType, Field, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type,
-    Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    ArrowNativeTypeOp, ArrowPrimitiveType, DataType, Field, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use datafusion::common::{Result, exec_datafusion_err, exec_err, not_impl_err};
 use ndarray::{Array2, ArrayView1, ArrayViewD, IxDyn, aview1};
@@ -35,7 +35,6 @@ elements! {
     u16: UInt16Type,
     u32: UInt32Type,
     u64: UInt64Type,
-    <Float16Type as ArrowPrimitiveType>::Native: Float16Type,
     f32: Float32Type,
     f64: Float64Type,
 }

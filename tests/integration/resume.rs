@@ -64,6 +64,16 @@ const PLANS: &[(&str, &str)] = &[
     ("replays", "SELECT * FROM t ORDER BY k LIMIT 5000"),
     ("replays", "SELECT * FROM local_shuffle(random_shuffle(t, seed => 6), 500, seed => 1)"),
     ("replays", "SELECT * FROM map_batches(repartition(t, 3), 'identity')"),
+    ("replays", "SELECT * FROM repartition(t, num_blocks => 3, keys => 'k')"),
+    (
+        "replays",
+        "SELECT * FROM repeat(rewindow(windows(t, rows_per_window => 30000), rows_per_window => 40000), times => 2)",
+    ),
+    (
+        "replays",
+        "SELECT * FROM random_shuffle_each_window(windows((SELECT * FROM t ORDER BY k, id), bytes_per_window => 300000), \
+         seed => 1)",
+    ),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -227,4 +237,29 @@ fn the_tool_goes_on_where_a_killed_one_was() {
         .unwrap();
     let error = String::from_utf8_lossy(&of_another.stderr).into_owned();
     assert!(!of_another.status.success() && error.contains("the resume token is of another plan"), "{error}");
+}
+
+#[tokio::test]
+async fn a_token_is_refused_where_other_rows_would_come() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let context = context_with(2, |_| ());
+    for name in ["a", "b"] {
+        context.range(10).unwrap().write_parquet(&format!("{path}/{name}")).await.unwrap();
+    }
+    for (then, now) in [
+        ("SELECT * FROM range(2000)".to_owned(), "SELECT * FROM range(1000)".to_owned()),
+        (
+            format!("SELECT * FROM read_parquet(['{path}/a/', '{path}/b/'])"),
+            format!("SELECT * FROM read_parquet(['{path}/b/', '{path}/a/'])"),
+        ),
+    ] {
+        let (_, tokens) = read(&context, &then, 5, None).await;
+        let options = IterOptions { resume: Some(tokens[1].clone()), epoch: Some(3), ..IterOptions::default() };
+        let error = context.sql(&now).await.unwrap().iter_batches(options).await.unwrap_err().to_string();
+        assert!(error.contains("what the dataset reads has changed"), "{now}: {error}");
+    }
+    let sql = "SELECT * FROM repartition(range(1000), keys => 'id')";
+    let error = context.sql(sql).await.unwrap().resumes().await.unwrap().to_string();
+    assert!(error.contains("does not") && error.contains("say num_blocks"), "{error}");
 }

@@ -156,7 +156,7 @@ async fn names_and_orders_of_dimensions_are_kept() {
     let mut field = batch.schema().field(0).clone();
     field.metadata_mut().insert("ARROW:extension:metadata".to_owned(), said.to_owned());
     let schema = Arc::new(datafusion::arrow::datatypes::Schema::new(vec![field]));
-    let batch = batch.with_schema(schema).unwrap();
+    let batch = RecordBatch::try_new(schema, batch.columns().to_vec()).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap();
     let dataset = context.from_batches(vec![batch]).unwrap().random_shuffle(Some(1)).unwrap();

@@ -22,6 +22,7 @@ use super::clock::Clock;
 use super::run::MarkedRows;
 use super::token::{Apart, Origin, Position};
 use super::{IterOptions, IterStats, ResumeToken};
+use crate::block::compact_views;
 use crate::observability::{IteratorStatus, ObservedIterator, Observers};
 use crate::physical::{Mark, Marked, MarkedStream};
 use crate::runtime::{Drivers, on_io_thread};
@@ -385,6 +386,8 @@ impl Cutter {
             [one] => one.clone(),
             parts => concat_batches(&self.schema, parts)?,
         };
+        // Whoever keeps or sends it shall not keep or send the blocks that it was cut from.
+        let batch = compact_views(&batch)?;
         self.pending_rows -= batch.num_rows();
         self.before += batch.num_rows() as u64;
         Ok((batch, Position { plan: Arc::clone(&self.plan), mark, rows: self.before }))

@@ -245,6 +245,12 @@ impl Origin {
         let Some(token) = &self.resume else { return Ok(()) };
         let now = Inputs::of(plan);
         if now.fingerprint != token.files.0 {
+            if (now.files, now.bytes) == (token.num_files, token.bytes) {
+                return plan_err!(
+                    "what the dataset reads has changed since the resume token was taken: there are as many files of as \
+                     many bytes, with other contents or in another order, or another source has other rows"
+                );
+            }
             return plan_err!(
                 "files have changed since the resume token was taken: {} files with {} then, {} with {} now",
                 token.num_files,

@@ -69,7 +69,7 @@ fn rewrite(node: &Arc<dyn ExecutionPlan>) -> Option<Result<Arc<dyn ExecutionPlan
     {
         return Some(read);
     }
-    let samples = node.operator::<MapExec>().is_some_and(|map| map.steps().iter().any(|step| step.is_random()));
+    let samples = node.operator::<MapExec>().is_some_and(|map| !draws_nothing(map));
     let input = node.children().into_iter().next().filter(|_| exchange.is_some() || samples)?;
     let is_random = scheme.is_none_or(|scheme| scheme.downcast_ref::<RandomScheme>().is_some());
     let is_spread = scheme.is_some_and(|scheme| scheme.downcast_ref::<SpreadScheme>().is_some());
@@ -96,6 +96,11 @@ fn rewrite(node: &Arc<dyn ExecutionPlan>) -> Option<Result<Arc<dyn ExecutionPlan
     }))
 }
 
+/// Whether no step draws rows by where they stand.
+fn draws_nothing(map: &MapExec) -> bool {
+    map.steps().iter().all(|step| !step.is_random())
+}
+
 fn has_blocks_of_some_size(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.operator::<ExchangeExec>().is_some_and(|exchange| exchange.scheme().downcast_ref::<SizeScheme>().is_some())
 }
@@ -115,7 +120,8 @@ fn above(map: &MapExec, input: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan>
     MapExec::new(input, map.steps().to_vec(), map.compute().clone()).into_plan()
 }
 
-/// The plan with the tasks of its read in random order, if its tasks are those of a read.
+/// The plan with the tasks of its read in random order, if its tasks are those of a read. A sample below keeps which
+/// rows it has: these follow from the numbers of the tasks.
 fn read_in_random_order(plan: &Arc<dyn ExecutionPlan>, seed: u64) -> Option<Result<Arc<dyn ExecutionPlan>>> {
     if let Some(read) = plan.operator::<ReadExec>() {
         return Some(Ok(read.in_random_order(seed).into_plan()));
@@ -124,7 +130,7 @@ fn read_in_random_order(plan: &Arc<dyn ExecutionPlan>, seed: u64) -> Option<Resu
         .children()
         .into_iter()
         .next()
-        .filter(|_| plan.is_operator::<MapExec>() || plan.is_operator::<QueueExec>())?;
+        .filter(|_| plan.operator::<MapExec>().is_some_and(draws_nothing) || plan.is_operator::<QueueExec>())?;
     let input = read_in_random_order(input, seed)?;
     Some(input.and_then(|input| replace_children_if_necessary(Arc::clone(plan), vec![input])))
 }

@@ -261,6 +261,10 @@ impl TaskPlan for ExchangeExec {
         self.scheme.planned_blocks(&self.input)
     }
 
+    fn unsteady_order(&self) -> Option<&'static str> {
+        self.scheme.unsteady_order()
+    }
+
     fn map_side(&self) -> Option<MapSide<'_>> {
         let (stage, input) = (&self.map_stage, &self.input);
         Some(MapSide { name: self.map_stage_name(), stage, input, is_fused: self.fused })

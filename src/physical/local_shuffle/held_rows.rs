@@ -13,7 +13,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
 use datafusion::arrow::compute::interleave_record_batch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
@@ -232,7 +232,14 @@ impl HeldRows {
         let order: Vec<(usize, usize)> =
             rows.iter().map(|row| (slots[(row.piece - first) as usize], row.row as usize)).collect();
         let batches: Vec<&RecordBatch> = self.pieces.values().map(|piece| &piece.batch).collect();
-        let batch = interleave_record_batch(&batches, &order)?;
+        let batch = match batches.first() {
+            // Rows without columns are told apart by nothing.
+            Some(first) if first.num_columns() == 0 => {
+                let options = RecordBatchOptions::new().with_row_count(Some(order.len()));
+                RecordBatch::try_new_with_options(first.schema(), Vec::new(), &options)?
+            }
+            _ => interleave_record_batch(&batches, &order)?,
+        };
         let mut taken = vec![0; numbers.len()];
         order.iter().for_each(|(slot, _)| taken[*slot] += 1);
         for (number, taken) in numbers.into_iter().zip(taken) {

@@ -274,6 +274,11 @@ pub(crate) trait TaskPlan: Operator {
         None
     }
 
+    /// What helps, where the order of its rows depends on how much memory there is.
+    fn unsteady_order(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The files that its tasks read, where each is a task of a read.
     fn files(&self) -> Option<ReadFiles> {
         None

@@ -10,11 +10,14 @@ use futures::stream::{self, BoxStream, StreamExt};
 
 use super::queue::{Shared, Window};
 use super::start::Start;
-use crate::block::{Block, TaskId, sliced_bytes};
+use super::units::{in_units, unit_bytes};
+use crate::block::{Block, TaskId};
 use crate::config::BlockyardOptions;
 use crate::functions::WindowSize;
+use crate::physical::exchange::{ExchangeExec, SizeScheme};
 use crate::physical::gather::{PIECE_BYTES, blocks_in_order};
 use crate::physical::memory::block_bytes;
+use crate::physical::operator::PlanExt;
 use crate::physical::place::{Mark, Place, marked_rows, place_of, seeks};
 use crate::physical::tasks::{
     RowBalance, block_batches, block_stream, check_rows, is_ordered, steady_parts, ungathered,
@@ -22,14 +25,16 @@ use crate::physical::tasks::{
 use crate::store::{BlockHandle, NextUse};
 
 /// Rows of the source, in its order.
-struct Piece {
+pub(super) struct Piece {
     /// Where the first one stands, where the source can begin at a row.
-    mark: Option<Mark>,
+    pub(super) mark: Option<Mark>,
     /// Of which epoch they are, of a pipeline.
-    epoch: u32,
+    pub(super) epoch: u32,
     /// Whether they are of another block than those before.
-    begins_block: bool,
-    batch: RecordBatch,
+    pub(super) begins_block: bool,
+    /// Whether a window that is large enough may end before them.
+    pub(super) may_begin_window: bool,
+    pub(super) batch: RecordBatch,
 }
 
 /// Rows of a window, in the store.
@@ -70,12 +75,13 @@ impl Cutter {
             Some(place) => (place.clone(), 0),
             None => (Place::default(), next.number),
         };
+        let pieces = match windows {
+            Some(windows) => pieces_of_windows(windows),
+            None => pieces_of(source, &place, shared)?,
+        };
         Ok(Self {
             source: Arc::clone(source),
-            pieces: match windows {
-                Some(windows) => pieces_of_windows(windows),
-                None => pieces_of(source, &place, shared)?,
-            },
+            pieces: if matches!(size, WindowSize::Bytes(_)) { in_units(pieces, None) } else { pieces },
             pending: None,
             size,
             keeps_epochs,
@@ -131,7 +137,7 @@ impl Cutter {
             let place = piece.mark.as_ref().and_then(|mark| place_of(&self.source, mark));
             let window = cut.get_or_insert_with(|| Cut { epoch: piece.epoch, place, blocks: Vec::new() });
             rows += taken;
-            bytes += sliced_bytes(&batch);
+            bytes += unit_bytes(&batch);
             self.given += taken;
             let handle = if self.skip > 0 { None } else { Some(self.put(batch)?) };
             match window.blocks.last_mut() {
@@ -141,7 +147,7 @@ impl Cutter {
             if taken < piece.batch.num_rows() {
                 piece.batch = piece.batch.slice(taken, piece.batch.num_rows() - taken);
                 piece.mark = piece.mark.map(|mark| mark.behind(taken));
-                piece.begins_block = false;
+                (piece.begins_block, piece.may_begin_window) = (false, false);
                 self.pending = Some(piece);
             }
             if matches!(self.size, WindowSize::Rows(size) if rows == size) {
@@ -156,7 +162,7 @@ impl Cutter {
     fn is_full(&self, cut: &Cut, piece: &Piece, rows: usize, bytes: usize) -> bool {
         let has_room = match self.size {
             WindowSize::Blocks(blocks) => !piece.begins_block || cut.blocks.len() < blocks,
-            WindowSize::Bytes(size) => !piece.begins_block || bytes + sliced_bytes(&piece.batch) <= size,
+            WindowSize::Bytes(size) => !piece.may_begin_window || bytes + unit_bytes(&piece.batch) <= size,
             WindowSize::Rows(size) => rows < size,
         };
         !has_room || (self.keeps_epochs && piece.epoch != cut.epoch)
@@ -176,6 +182,7 @@ fn pieces_of_windows(windows: BoxStream<'static, Result<Window>>) -> BoxStream<'
             mark: Some(piece.marked.mark),
             epoch,
             begins_block: piece.begins_block,
+            may_begin_window: piece.begins_block,
             batch: piece.marked.batch,
         })
     });
@@ -195,11 +202,21 @@ fn pieces_of(
         let rows = marked_rows(source, context, owner, place, None)?.map_ok(move |marked| {
             let begins_block = last.as_ref() != Some(&marked.mark.id);
             last = Some(marked.mark.id.clone());
-            Piece { mark: Some(marked.mark), epoch: 0, begins_block, batch: marked.batch }
+            let may_begin_window = begins_block;
+            Piece { mark: Some(marked.mark), epoch: 0, begins_block, may_begin_window, batch: marked.batch }
         });
         return Ok(rows.boxed());
     }
-    blocks_of(source, shared)
+    let is_steady = steady_parts(source).is_some() || has_blocks_of_some_size(source);
+    let blocks = blocks_of(source, shared)?;
+    // As many blocks as memory asks for, and as large: those of which the setting speaks are meant.
+    let block_bytes = BlockyardOptions::from_task(&shared.context).target_max_block_size.bound();
+    Ok(if is_steady { blocks } else { in_units(blocks, Some(block_bytes)) })
+}
+
+/// Whether somebody has said how large blocks are.
+fn has_blocks_of_some_size(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.operator::<ExchangeExec>().is_some_and(|exchange| exchange.scheme().downcast_ref::<SizeScheme>().is_some())
 }
 
 /// The rows of a source that begins at its first row, block by block.
@@ -229,7 +246,7 @@ fn blocks_of(source: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<BoxStre
         _ if is_gathered => blocks_in_order(source, context, owner, PIECE_BYTES, &balance)?,
         _ => {
             let rows = crate::physical::gather(source, Arc::clone(context), owner)?;
-            let piece = |batch| Piece { mark: None, epoch: 0, begins_block: true, batch };
+            let piece = |batch| Piece { mark: None, epoch: 0, begins_block: true, may_begin_window: true, batch };
             return Ok(rows.map_ok(piece).boxed());
         }
     };
@@ -239,7 +256,8 @@ fn blocks_of(source: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<BoxStre
         let given = Arc::clone(&balance);
         block_batches(handle).map_ok(move |batch| {
             given.give(batch.num_rows());
-            Some(Piece { mark: None, epoch: 0, begins_block: std::mem::take(&mut begins_block), batch })
+            let begins_block = std::mem::take(&mut begins_block);
+            Some(Piece { mark: None, epoch: 0, begins_block, may_begin_window: begins_block, batch })
         })
     });
     let ended = stream::once(async move { all.check().map(|()| None) });

@@ -19,6 +19,7 @@ mod plans;
 mod queue;
 mod run;
 mod start;
+mod units;
 
 pub(crate) use exec::PipelineExec;
 pub(crate) use plans::{Pass, PassEpochs, PassSource, WindowInput, WindowPlans, WindowTasks};

@@ -114,7 +114,9 @@ impl Runner {
                         cutter.check()?;
                         return Ok(true);
                     };
-                    if *keeps_epochs && cut.epoch != next.label.0 {
+                    // Where there are several passes, each is an epoch, whatever was one below.
+                    let is_of_source = *keeps_epochs && self.epochs == PassEpochs::OfSource;
+                    if is_of_source && cut.epoch != next.label.0 {
                         next.label = (cut.epoch, 0);
                     }
                     next.source = cut.place;

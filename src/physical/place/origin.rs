@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use datafusion::physical_plan::{ExecutionPlan, displayable};
 
 use crate::block::{TaskId, mix};
 use crate::physical::operator::{Operator, PlanExt};
@@ -15,7 +16,7 @@ pub(crate) struct Inputs {
     /// How many files there are, and their bytes.
     pub(crate) files: u64,
     pub(crate) bytes: u64,
-    /// Of the names, sizes and times of the files.
+    /// Of the names, sizes and times of the files in their order, and of what other sources say of themselves.
     pub(crate) fingerprint: u64,
     /// How many tasks each read has.
     pub(crate) tasks: Vec<u64>,
@@ -24,29 +25,40 @@ pub(crate) struct Inputs {
 impl Inputs {
     /// Those of `plan`.
     pub(crate) fn of(plan: &Arc<dyn ExecutionPlan>) -> Self {
-        let (mut files, mut tasks) = (BTreeMap::new(), Vec::new());
-        collect(plan, &mut files, &mut tasks);
-        let print = |(path, (size, time)): (&String, &(u64, i64))| {
-            let text = path.bytes().fold(0, |h, byte| mix(h ^ u64::from(byte)));
-            mix(mix(text ^ mix(*size)) ^ *time as u64)
-        };
-        Self {
-            files: files.len() as u64,
-            bytes: files.values().map(|(size, _)| size).sum(),
-            fingerprint: files.iter().map(print).fold(0, |h, file| mix(h ^ file)),
-            tasks,
+        let mut inputs = Self::default();
+        let mut files = BTreeMap::new();
+        inputs.collect(plan, &mut files);
+        inputs.files = files.len() as u64;
+        inputs.bytes = files.values().sum();
+        inputs
+    }
+
+    fn collect(&mut self, plan: &Arc<dyn ExecutionPlan>, files: &mut BTreeMap<String, u64>) {
+        if !plan.as_operator().is_some_and(Operator::is_read) {
+            return plan.children().into_iter().for_each(|child| self.collect(child, files));
+        }
+        let read = as_task_plan(plan.as_ref());
+        self.tasks.push(read.and_then(|read| read.planned_blocks()).unwrap_or(0) as u64);
+        let mut is_of_files = false;
+        for file in read.and_then(|read| read.files()).iter().flat_map(|files| files.all()) {
+            is_of_files = true;
+            let path = file.location.to_string();
+            self.add(mix(text_fingerprint(&path) ^ mix(file.size)) ^ file.last_modified.timestamp() as u64);
+            files.insert(path, file.size);
+        }
+        if !is_of_files {
+            // How many rows there are tells a range from a longer one.
+            let known = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
+            let rows = known.ok().and_then(|known| known.num_rows.get_value().copied());
+            self.add(rows.map_or(0, |rows| rows as u64 + 1));
+            for source in plan.children() {
+                self.add(text_fingerprint(&displayable(source.as_ref()).indent(false).to_string()));
+            }
         }
     }
-}
 
-fn collect(plan: &Arc<dyn ExecutionPlan>, files: &mut BTreeMap<String, (u64, i64)>, tasks: &mut Vec<u64>) {
-    if !plan.as_operator().is_some_and(Operator::is_read) {
-        return plan.children().into_iter().for_each(|child| collect(child, files, tasks));
-    }
-    let read = as_task_plan(plan.as_ref());
-    tasks.push(read.and_then(|read| read.planned_blocks()).unwrap_or(0) as u64);
-    for file in read.and_then(|read| read.files()).iter().flat_map(|files| files.all()) {
-        files.insert(file.location.to_string(), (file.size, file.last_modified.timestamp()));
+    fn add(&mut self, print: u64) {
+        self.fingerprint = mix(self.fingerprint ^ mix(print));
     }
 }
 

@@ -45,6 +45,9 @@ pub(crate) fn unsteady(plan: &Arc<dyn ExecutionPlan>) -> Option<Unsteady> {
             "rows with equal keys come in any order; sort all rows of a dataset, without a limit, or materialize",
         );
     }
+    if let Some(remedy) = as_task_plan(plan.as_ref()).and_then(|plan| plan.unsteady_order()) {
+        return because(remedy);
+    }
     let arrives = plan.is::<RepartitionExec>() || plan.is::<CoalescePartitionsExec>();
     if arrives || (plan.output_partitioning().partition_count() > 1 && !is_ordered(plan.as_ref())) {
         return because("its rows come as they come; write them to files, or materialize them, and read these");

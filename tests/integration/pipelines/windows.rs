@@ -360,3 +360,24 @@ async fn a_pipeline_tells_its_stages_its_windows_and_its_sql() {
     let shown = mapped.show_windows(1).await.unwrap();
     assert_eq!(shown.matches("=== Window").count(), 6, "{shown}");
 }
+
+/// What a sort gives is in as many blocks as memory asks for: windows are not.
+#[tokio::test]
+async fn windows_of_sorted_rows_are_the_same_whatever_memory_and_threads_there_are() {
+    for size in ["blocks_per_window => 2", "bytes_per_window => 400000"] {
+        let sql = format!(
+            "SELECT _window, count(*) AS rows, min(s) AS first FROM windows((SELECT md5(id::varchar) AS s
+             FROM range(100000) ORDER BY s), {size}, include_epoch => true) GROUP BY _window ORDER BY _window"
+        );
+        let mut all = Vec::new();
+        for (threads, memory) in [(1, 512), (4, 512), (2, 32)] {
+            let context = context_with(threads, |options| {
+                options.memory_limit = mib(memory);
+                options.target_max_block_size = blockyard::ByteSize(500_000).into();
+            });
+            all.push(crate::fixtures::rows(&context, &sql).await);
+        }
+        assert!(all[0].len() > 3, "{:?}", all[0]);
+        assert!(all.iter().all(|rows| *rows == all[0]), "{all:#?}");
+    }
+}

@@ -97,6 +97,11 @@ impl Scheme for HashScheme {
         }
     }
 
+    fn unsteady_order(&self) -> Option<&'static str> {
+        let is_steady = self.num_blocks.is_some() && self.sort;
+        (!is_steady).then_some("its blocks are as memory asks for; say num_blocks, and sort")
+    }
+
     fn planned_blocks(&self, _input: &Arc<dyn ExecutionPlan>) -> Option<usize> {
         self.num_blocks
     }

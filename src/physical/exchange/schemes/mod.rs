@@ -43,6 +43,11 @@ pub(crate) trait Scheme: Any + fmt::Debug + fmt::Display + Send + Sync {
     /// What of its tasks follows from the data.
     fn identity<'a>(&self, input: &'a Arc<dyn ExecutionPlan>) -> TaskIdentity<'a>;
 
+    /// What helps, where the order of its rows depends on how much memory there is.
+    fn unsteady_order(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Number of its blocks, if that is known before it runs.
     fn planned_blocks(&self, _input: &Arc<dyn ExecutionPlan>) -> Option<usize> {
         None
