@@ -38,6 +38,11 @@ impl TaskId {
         [index as u32].into_iter().chain(self.0.iter().copied()).collect::<Vec<_>>().into()
     }
 
+    /// Whether it is a task or what came out of it.
+    pub(crate) fn is_within(&self, task: &Self) -> bool {
+        self.0.starts_with(&task.0)
+    }
+
     /// The task of the source that it came from, where it came from one source.
     pub(crate) fn task_of_source(&self) -> usize {
         self.0.first().map_or(0, |index| *index as usize)

@@ -15,6 +15,7 @@ mod session;
 mod shell;
 mod signals;
 mod statements;
+mod waits;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;

@@ -7,7 +7,6 @@ use datafusion::common::plan_err;
 use super::arguments::{Barrier, Deal, Split};
 use super::session::{Failure, Session};
 use super::statements::Script;
-use crate::observability::{ConsumerWaits, ExecutionCallback};
 use crate::{Dataset, SplitBarrier, SplitOptions, SplitServer};
 
 /// Serves the last query of a file until all consumers have come and gone.
@@ -72,21 +71,5 @@ fn options(session: &Session, split: &Split, batch_size: Option<u32>) -> SplitOp
         on_lost: split.on_lost.0,
         max_wait: split.max_wait,
         resume: session.resume().cloned(),
-    }
-}
-
-/// Says on standard error who waits for whom.
-#[derive(Debug)]
-pub(super) struct WaitWarnings;
-
-impl ExecutionCallback for WaitWarnings {
-    fn on_consumer_waits(&self, event: &ConsumerWaits) {
-        let others: Vec<String> = event.waits_for.iter().map(ToString::to_string).collect();
-        let others = match others.as_slice() {
-            [] => "the dataset".to_owned(),
-            [one] => format!("consumer {one}"),
-            many => format!("consumers {}", many.join(", ")),
-        };
-        eprintln!("warning: consumer {} has waited for {others} for {}s", event.consumer, event.waited.as_secs());
     }
 }

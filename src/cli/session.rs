@@ -18,9 +18,10 @@ use super::headers;
 use super::output::Output;
 use super::positions::{Positions, Saved};
 use super::progress::Progress;
-use super::serve::WaitWarnings;
+
 use super::signals::{Stop, stopped};
 use super::statements::{Place, Script};
+use super::waits::WaitWarnings;
 use crate::observability::ExecutionCallback;
 use crate::sql::SqlStatement;
 use crate::store::Allocator;

@@ -13,6 +13,7 @@ use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 use parking_lot::Mutex;
 
 use super::Dataset;
+use super::cursor::Cursors;
 use crate::block::Block;
 use crate::call::{TableFunction, TableFunctions, extension_of};
 use crate::config::{BlockyardOptions, check_num_blocks};
@@ -37,6 +38,7 @@ pub struct DataContext {
     functions: Arc<FunctionRegistry>,
     table_functions: Arc<TableFunctions>,
     rules: Arc<Mutex<RuleRegistry>>,
+    cursors: Arc<Cursors>,
 }
 
 impl std::fmt::Debug for DataContext {
@@ -52,7 +54,7 @@ impl DataContext {
         let (store, scheduler) = (extension_of(&state)?, extension_of(&state)?);
         let (functions, table_functions) = (extension_of(&state)?, extension_of(&state)?);
         let rules = Arc::new(Mutex::new(rules));
-        Ok(Self { session, store, scheduler, functions, table_functions, rules })
+        Ok(Self { session, store, scheduler, functions, table_functions, rules, cursors: Arc::default() })
     }
 
     /// The session of DataFusion underneath.
@@ -63,6 +65,24 @@ impl DataContext {
     /// The block store, with what it holds and has spilled.
     pub fn store(&self) -> &Arc<BlockStore> {
         &self.store
+    }
+
+    /// The cursors that are open.
+    pub(crate) fn cursors(&self) -> &Cursors {
+        &self.cursors
+    }
+
+    /// Opens a cursor over a query.
+    pub(crate) fn declare_cursor(&self, name: &str, plan: LogicalPlan) -> Result<()> {
+        // With these cursors, they would hold themselves.
+        let context = Self { cursors: Arc::default(), ..self.clone() };
+        self.cursors.declare(name, context.dataset(plan))
+    }
+
+    /// The next rows of a cursor, at most so many.
+    pub(crate) async fn fetch_cursor(&self, name: &str, rows: usize) -> Result<Dataset> {
+        let fetched = self.cursors.fetch(name, rows).await?;
+        self.read_datasource(Arc::new(fetched), None)
     }
 
     /// What decides which tasks run.

@@ -4,6 +4,8 @@
 mod all_to_all;
 mod consume;
 mod context;
+mod cursor;
+mod describe;
 mod grouped;
 mod iterate;
 mod order;

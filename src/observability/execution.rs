@@ -9,8 +9,8 @@ use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 use parking_lot::Mutex;
 
-use super::callback::ExecutionCallback;
-use super::iterators::ObservedIterators;
+use super::callback::{ConsumerWaits, ExecutionCallback};
+use super::iterators::{ObservedIterator, ObservedIterators};
 use crate::runtime::Scheduler;
 use crate::store::{BlockStore, Owner};
 
@@ -26,6 +26,21 @@ impl Observers {
     /// Calls `callbacks` in turn.
     pub(crate) fn new(callbacks: Vec<Arc<dyn ExecutionCallback>>) -> Self {
         Self { callbacks, ..Self::default() }
+    }
+
+    /// A name for an iterator of such a kind.
+    pub(crate) fn name_of_iterator(&self, kind: &str) -> String {
+        self.iterators.name(kind)
+    }
+
+    /// Shows an iterator until it is dropped.
+    pub(crate) fn add_iterator(&self, iterator: &Arc<dyn ObservedIterator>) {
+        self.iterators.add(iterator);
+    }
+
+    /// Says that a consumer has waited for long.
+    pub(crate) fn consumer_waits(&self, event: &ConsumerWaits) {
+        self.callbacks.iter().for_each(|callback| callback.on_consumer_waits(event));
     }
 
     /// The executions that run now.

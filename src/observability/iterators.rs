@@ -7,9 +7,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::ConsumerWaits;
-use super::execution::Observers;
-
 /// How a consumer of an iterator stands.
 #[derive(Debug, Clone)]
 pub(crate) struct IteratorStatus {
@@ -46,27 +43,22 @@ pub(super) struct ObservedIterators {
     names: AtomicU64,
 }
 
-impl Observers {
+impl ObservedIterators {
     /// A name for an iterator of such a kind.
-    pub(crate) fn name_of_iterator(&self, kind: &str) -> String {
-        format!("{kind} {}", self.iterators.names.fetch_add(1, Relaxed) + 1)
+    pub(super) fn name(&self, kind: &str) -> String {
+        format!("{kind} {}", self.names.fetch_add(1, Relaxed) + 1)
     }
 
     /// Shows an iterator until it is dropped.
-    pub(crate) fn add_iterator(&self, iterator: &Arc<dyn ObservedIterator>) {
-        let mut all = self.iterators.all.lock();
+    pub(super) fn add(&self, iterator: &Arc<dyn ObservedIterator>) {
+        let mut all = self.all.lock();
         all.retain(|iterator| iterator.strong_count() > 0);
         all.push(Arc::downgrade(iterator));
     }
 
     /// How all of them stand.
-    pub(super) fn iterators(&self) -> Vec<IteratorStatus> {
-        let all: Vec<_> = self.iterators.all.lock().iter().filter_map(Weak::upgrade).collect();
+    pub(super) fn statuses(&self) -> Vec<IteratorStatus> {
+        let all: Vec<_> = self.all.lock().iter().filter_map(Weak::upgrade).collect();
         all.iter().flat_map(|iterator| iterator.statuses()).collect()
-    }
-
-    /// Says that a consumer has waited for long.
-    pub(crate) fn consumer_waits(&self, event: &ConsumerWaits) {
-        self.callbacks.iter().for_each(|callback| callback.on_consumer_waits(event));
     }
 }

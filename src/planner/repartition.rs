@@ -51,7 +51,8 @@ impl NodePlanner for PlanRepartition {
                 ExchangeExec::new(input, SizeScheme(BlockSize::Bytes(target_bytes_per_block)), partitions)
             }
             Repartitioning::Keys { num_blocks, sort, .. } => {
-                // Where the order counts later, it must not be that of the runs, of which memory says how many there are.
+                // Where the order counts later, it must not be that of runs, of which there are as many as memory asks
+                // for.
                 let sort = sort || BlockyardOptions::from_config(session.config_options()).prefer_resumable_plans;
                 ExchangeExec::new(input, HashScheme { keys: keys().collect(), num_blocks, sort }, partitions)
             }

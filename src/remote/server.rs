@@ -154,7 +154,7 @@ impl Seats {
             return exec_err!("the split has {n} consumers, 0 to {}, and none with number {consumer}", n - 1);
         }
         let waiting = self.waiting.lock()[consumer].take();
-        waiting.map_or_else(|| self.split.rejoin(consumer), Ok).map(Some)
+        waiting.map_or_else(|| SplitIterator::rejoining(&self.split, consumer), Ok).map(Some)
     }
 
     /// How all consumers stand.

@@ -12,6 +12,7 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::Datasource;
+use crate::block::BlockMetadata;
 use crate::physical::block_rows;
 use crate::store::BlockHandle;
 
@@ -64,6 +65,12 @@ impl StoredBlocks {
     /// Bytes of all blocks.
     pub(crate) fn size_bytes(&self) -> usize {
         self.blocks.iter().map(BlockPart::size_bytes).sum()
+    }
+
+    /// Rows and bytes of each block.
+    pub(crate) fn metadata(&self) -> Vec<BlockMetadata> {
+        let of = |part: &BlockPart| BlockMetadata { num_rows: part.rows.len(), size_bytes: part.size_bytes() };
+        self.blocks.iter().map(of).collect()
     }
 
     /// The rows of these numbers, in the blocks that they are in. Nothing is copied.

@@ -4,6 +4,7 @@
 mod arguments;
 mod create_function;
 mod create_table;
+mod cursors;
 mod dates;
 mod depth;
 mod distinct_from;

@@ -15,6 +15,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
 use super::create_function::{create_function, drop_function};
 use super::create_table::{columns_without_nulls, create_table};
+use super::cursors::{CursorStatement, cursor_statement};
 use super::depth::check_depth;
 use super::messages::with_advice;
 use super::normalise::normalise;
@@ -47,6 +48,7 @@ impl SqlStatement {
                     | AstStatement::ShowTables { .. }
                     | AstStatement::ShowColumns { .. }
                     | AstStatement::ShowCreate { .. }
+                    | AstStatement::Fetch { .. }
             ),
             _ => false,
         }
@@ -116,6 +118,9 @@ impl DataContext {
         if create_function(&statement.statement, functions)? || drop_function(&statement.statement, functions)? {
             return self.nothing();
         }
+        if let Some(cursor) = cursor_statement(&statement.statement)? {
+            return self.run_cursor(cursor).await;
+        }
         let not_null = columns_without_nulls(&statement.statement);
         let state = self.state();
         let planned = state.statement_to_plan(statement.statement).await;
@@ -143,10 +148,32 @@ impl DataContext {
         }
     }
 
-    /// EXPLAIN VERBOSE with one more row: the least memory in which the plan can run.
+    async fn run_cursor(&self, statement: CursorStatement) -> Result<Dataset> {
+        match statement {
+            CursorStatement::Declare(name, query) => {
+                let state = self.state();
+                let query = DFStatement::Statement(Box::new(AstStatement::Query(query)));
+                let plan = state.statement_to_plan(query).await.map_err(|e| with_advice(e, &state))?;
+                check_plan_depth(&plan)?;
+                self.declare_cursor(&name, plan)?;
+            }
+            CursorStatement::Fetch(name, rows) => return self.fetch_cursor(&name, rows).await,
+            CursorStatement::Close(name) => self.cursors().close(&name)?,
+            CursorStatement::CloseAll => self.cursors().close_all(),
+        }
+        self.nothing()
+    }
+
+    /// EXPLAIN VERBOSE with more rows: the least memory in which the plan can run, and how an iterator over it goes on
+    /// at a token.
     async fn with_memory(&self, explain: Dataset) -> Result<Dataset> {
         let mut batches = explain.take_all().await?;
-        let texts = [vec!["min_memory".to_owned()], vec![explain.explain_memory().await?]];
+        let mut texts = [vec!["min_memory".to_owned()], vec![explain.explain_memory().await?]];
+        if let LogicalPlan::Explain(of) = explain.logical_plan() {
+            let resumes = self.dataset(of.plan.as_ref().clone()).resumes().await?;
+            texts[0].push("resumes".to_owned());
+            texts[1].push(resumes.to_string());
+        }
         let columns = texts.map(|text| Arc::new(StringArray::from(text)) as ArrayRef).to_vec();
         batches.push(RecordBatch::try_new(explain.schema(), columns)?);
         self.from_batches(batches)

@@ -610,3 +610,19 @@ async fn sql_creates_functions_in_languages_that_the_application_adds() {
     let error = context.sql("CREATE FUNCTION often() LANGUAGE times AS 'many'").await.unwrap_err().to_string();
     assert!(error.contains("'many' of often is not a number"), "{error}");
 }
+
+#[tokio::test]
+async fn a_dataset_says_what_is_known_of_it_and_its_true_blocks() {
+    let range = context().range_in_blocks(100, 20).unwrap();
+    assert_eq!(range.describe().await.unwrap(), "Dataset(num_blocks=20, num_rows=100, schema={id: Int64})");
+    let filtered = range.filter("id % 2 = 0").unwrap();
+    assert_eq!(filtered.describe().await.unwrap(), "Dataset(num_blocks=20, num_rows=?, schema={id: Int64})");
+    // Where only running tells how many there are, it is the read tasks.
+    let sorted = filtered.sort(["id"]).unwrap();
+    assert_eq!(sorted.describe().await.unwrap(), "Dataset(num_blocks=20, num_rows=?, schema={id: Int64})");
+    let blocks = filtered.repartition(3).unwrap().internal_blocks().await.unwrap();
+    assert_eq!(blocks.iter().map(|block| block.num_rows).collect::<Vec<_>>(), [16, 17, 17]);
+    let kept = filtered.materialize().await.unwrap();
+    assert_eq!(kept.internal_blocks().await.unwrap().len(), 20);
+    assert_eq!(kept.describe().await.unwrap(), "Dataset(num_blocks=20, num_rows=50, schema={id: Int64})");
+}

@@ -24,8 +24,14 @@ pub struct SplitIterator {
 }
 
 impl SplitIterator {
-    pub(super) fn new(index: usize, split: Arc<Split>, inside: Option<u64>) -> Self {
-        Self { index, split, inside }
+    /// Those of all consumers.
+    pub(super) fn all(split: &Arc<Split>) -> Vec<Self> {
+        (0..split.consumers()).map(|index| Self { index, split: Arc::clone(split), inside: None }).collect()
+    }
+
+    /// That of a consumer that is away, from its first batch on that was not acknowledged.
+    pub(crate) fn rejoining(split: &Arc<Split>, index: usize) -> Result<Self> {
+        Ok(Self { index, inside: split.rejoin(index)?, split: Arc::clone(split) })
     }
 
     /// The number of the consumer, from 0 on.
@@ -120,7 +126,7 @@ impl SplitIterator {
     /// Where there is no such consumer, it was not dropped, or was away for too long, and without
     /// [`OnLost::Wait`](super::OnLost::Wait).
     pub fn rejoin(&self, index: usize) -> Result<Self> {
-        self.split.rejoin(index)
+        Self::rejoining(&self.split, index)
     }
 
     /// Waits until something comes out of the table.

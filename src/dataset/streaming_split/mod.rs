@@ -21,6 +21,7 @@ mod shared;
 #[cfg(test)]
 mod simulation;
 mod split;
+mod start;
 mod table;
 
 pub use iterator::SplitIterator;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use datafusion::common::{Result, plan_err};
 
-use super::table::Rules;
 use crate::config::ByteSize;
 use crate::dataset::ResumeToken;
 
@@ -37,7 +36,8 @@ pub enum OnLost {
     /// All others get an error, with a token behind the last turn that all had acknowledged.
     #[default]
     Fail,
-    /// It may come back within this time, and goes on at its first batch that was not acknowledged; otherwise as `Fail`.
+    /// It may come back within this time, and goes on at its first batch that was not acknowledged; otherwise as
+    /// `Fail`.
     Wait(Duration),
     /// Others get what it had not acknowledged. By demand only.
     Redistribute,
@@ -149,6 +149,18 @@ impl SplitOptions {
             buffer_bytes: self.buffer_bytes.0.max(1),
         }
     }
+}
+
+/// How consumers depend on each other.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    /// Nobody enters an epoch before all have finished the one before.
+    pub(super) barrier: bool,
+    /// Parts are for whoever asks first.
+    pub(super) by_demand: bool,
+    pub(super) on_lost: OnLost,
+    /// Bytes that wait for a consumer, or for all of them by demand.
+    pub(super) buffer_bytes: usize,
 }
 
 /// How the rows of a turn become parts.

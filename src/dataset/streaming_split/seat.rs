@@ -3,7 +3,16 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::table::Part;
+/// A part of a turn, on its way to a consumer.
+#[derive(Debug, Clone)]
+pub(super) struct Part<B> {
+    /// The epoch, counted from the first that was dealt.
+    pub(super) epoch: u64,
+    /// The number of the turn in its epoch.
+    pub(super) turn: u64,
+    pub(super) bytes: usize,
+    pub(super) rows: B,
+}
 
 /// Whether a consumer is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,5 +159,14 @@ impl<B: Clone> Seat<B> {
     pub(super) fn acknowledged(&self) -> (u64, u64) {
         let turns = self.unacknowledged.front().map_or(self.handed, |first| first.turn);
         (self.entered.saturating_sub(1), turns)
+    }
+}
+
+impl<B> Part<B> {
+    pub(super) fn handed(&self, keeps: bool) -> Handed<B>
+    where
+        B: Clone,
+    {
+        Handed { epoch: self.epoch, turn: self.turn, part: keeps.then(|| self.clone()) }
     }
 }

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::options::OnLost;
-use super::table::{Entry, Next, Part, Rules, Table};
+use super::options::{OnLost, Rules};
+use super::seat::Part;
+use super::table::{Entry, Next, Table};
 use crate::block::mix;
 
 const SCHEDULES: u64 = 1_000;

@@ -7,12 +7,11 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, Result, plan_err};
 
 use super::dealer::Dealer;
-use super::iterator::SplitIterator;
-use super::options::{Deal, SplitBarrier, SplitOptions};
+use super::options::{Deal, SplitOptions};
 use super::shared::Shared;
 use super::table::Table;
 use crate::dataset::iterate::Apart;
-use crate::dataset::{Dataset, DatasetPipeline, ResumeToken};
+use crate::dataset::{Dataset, ResumeToken};
 use crate::observability::{IteratorStatus, ObservedIterator, Observers};
 use crate::runtime::Drivers;
 
@@ -35,49 +34,8 @@ pub(crate) struct LostConsumer {
     pub(crate) token: Option<ResumeToken>,
 }
 
-impl Dataset {
-    /// `n` iterators over the dataset, for as many consumers at once, in as many epochs as they ask for. Rows are dealt
-    /// by turns: what is in batch `k` of iterator `i` depends on `k`, `i`, `n` and the dataset alone.
-    ///
-    /// # Errors
-    ///
-    /// Where options do not go together. What fails later is an error of all iterators.
-    pub fn streaming_split(&self, n: usize, options: SplitOptions) -> Result<Vec<SplitIterator>> {
-        if options.barrier == SplitBarrier::Window {
-            return plan_err!("a barrier for each window needs a pipeline: window(..) of the dataset");
-        }
-        Split::start(self, Apart::Nothing, n, options).map(|split| split.iterators())
-    }
-}
-
-impl DatasetPipeline {
-    /// As [`Dataset::streaming_split`]. What an epoch is there is one of the pipeline here, or one of its windows with
-    /// [`SplitBarrier::Window`], and behind the last one there are no more.
-    ///
-    /// # Errors
-    ///
-    /// As [`Dataset::streaming_split`].
-    pub fn streaming_split(&self, n: usize, options: SplitOptions) -> Result<Vec<SplitIterator>> {
-        let apart = match options.barrier {
-            SplitBarrier::Window => Apart::Windows,
-            SplitBarrier::Epoch | SplitBarrier::None => Apart::Epochs,
-        };
-        Split::start(&self.clone().into_dataset(), apart, n, options).map(|split| split.iterators())
-    }
-
-    /// Ray's `split` of a pipeline: `n` iterators, none of which enters a window before all have finished the one
-    /// before. With `equal`, everyone gets equally many rows of each window.
-    ///
-    /// # Errors
-    ///
-    /// For no iterators.
-    pub fn split(&self, n: usize, equal: bool) -> Result<Vec<SplitIterator>> {
-        self.streaming_split(n, SplitOptions { equal, barrier: SplitBarrier::Window, ..SplitOptions::default() })
-    }
-}
-
 impl Split {
-    fn start(dataset: &Dataset, apart: Apart, n: usize, options: SplitOptions) -> Result<Arc<Self>> {
+    pub(super) fn start(dataset: &Dataset, apart: Apart, n: usize, options: SplitOptions) -> Result<Arc<Self>> {
         let turns = options.turns(n)?;
         let table = Table::new(n, options.rules());
         let observers = dataset.state.config().get_extension::<Observers>().unwrap_or_default();
@@ -89,24 +47,19 @@ impl Split {
         Ok(Arc::new(Self { shared, max_wait: options.max_wait, n, schema: dataset.schema(), _drivers: drivers }))
     }
 
-    fn iterators(self: &Arc<Self>) -> Vec<SplitIterator> {
-        (0..self.n).map(|index| SplitIterator::new(index, Arc::clone(self), None)).collect()
-    }
-
     /// How many consumers there are.
     pub(crate) fn consumers(&self) -> usize {
         self.n
     }
 
-    /// The iterator of a consumer that is away, from its first batch on that was not acknowledged.
-    pub(crate) fn rejoin(self: &Arc<Self>, consumer: usize) -> Result<SplitIterator> {
+    /// A consumer that is away is here again. The epoch in whose middle it is.
+    pub(super) fn rejoin(&self, consumer: usize) -> Result<Option<u64>> {
         if consumer >= self.n {
             return plan_err!("the split has {} consumers, and none with number {consumer}", self.n);
         }
-        match self.shared.change(|table| table.rejoin(consumer)) {
-            Ok(inside) => Ok(SplitIterator::new(consumer, Arc::clone(self), inside)),
-            Err(why) => plan_err!("consumer {consumer} of the split {why}"),
-        }
+        self.shared
+            .change(|table| table.rejoin(consumer))
+            .or_else(|why| plan_err!("consumer {consumer} of the split {why}"))
     }
 
     /// How all consumers stand.

@@ -4,19 +4,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::options::OnLost;
-use super::seat::{Handed, Presence, Seat};
-
-/// A part of a turn, on its way to a consumer.
-#[derive(Debug, Clone)]
-pub(super) struct Part<B> {
-    /// The epoch, counted from the first that was dealt.
-    pub(super) epoch: u64,
-    /// The number of the turn in its epoch.
-    pub(super) turn: u64,
-    pub(super) bytes: usize,
-    pub(super) rows: B,
-}
+use super::options::{OnLost, Rules};
+use super::seat::{Part, Presence, Seat};
 
 /// What a consumer gets.
 #[derive(Debug)]
@@ -36,18 +25,6 @@ pub(super) enum Entry {
     /// There are no more epochs.
     Finished,
     Wait,
-}
-
-/// How consumers depend on each other.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Rules {
-    /// Nobody enters an epoch before all have finished the one before.
-    pub(super) barrier: bool,
-    /// Parts are for whoever asks first.
-    pub(super) by_demand: bool,
-    pub(super) on_lost: OnLost,
-    /// Bytes that wait for a consumer, or for all of them by demand.
-    pub(super) buffer_bytes: usize,
 }
 
 /// Why nobody gets anything any more.
@@ -397,14 +374,5 @@ impl<B: Clone, P: Clone> Table<B, P> {
     /// Bytes that wait for a consumer.
     pub(super) fn buffered_bytes(&self, consumer: usize) -> usize {
         if self.rules.by_demand { self.common_bytes } else { self.seats[consumer].bytes }
-    }
-}
-
-impl<B> Part<B> {
-    pub(super) fn handed(&self, keeps: bool) -> Handed<B>
-    where
-        B: Clone,
-    {
-        Handed { epoch: self.epoch, turn: self.turn, part: keeps.then(|| self.clone()) }
     }
 }

@@ -15,7 +15,7 @@ impl Table for Iterators {
     type Row = IteratorStatus;
 
     fn rows(sources: &Sources, _context: &TaskContext) -> Vec<IteratorStatus> {
-        sources.observers.iterators()
+        sources.observers.iterators.statuses()
     }
 
     fn columns() -> Vec<Column<IteratorStatus>> {

@@ -197,7 +197,8 @@ impl TaskPlan for CombineExec {
         if self.is_zip() {
             let row = task + mark.row;
             let inputs = (0..self.inputs.len()).map(|number| input_at(number, row)).collect::<Option<_>>()?;
-            return Some(Place { numbers: vec![row], inputs, first_row: mark.row, skip: 0 });
+            // Behind the last row of a task is the first one of the next.
+            return Some(Place { numbers: vec![row], inputs, first_row: row % TASK_ROWS, skip: 0 });
         }
         let taken = self.turns.at(task)?;
         let inputs = taken.rows.iter().enumerate().map(|(number, row)| input_at(number, *row));

@@ -262,7 +262,7 @@ impl TaskPlan for ExchangeExec {
     }
 
     fn unsteady_order(&self) -> Option<&'static str> {
-        self.scheme.unsteady_order()
+        self.scheme.unsteady_order(&self.input)
     }
 
     fn map_side(&self) -> Option<MapSide<'_>> {

@@ -201,7 +201,9 @@ impl TaskPlan for LocalShuffleExec {
         let (before_bucket, bucket) = self.left.before(given)?;
         let first_row = self.delay().first_row_of(bucket);
         let numbers = vec![given, before_bucket, bucket, first_row];
-        Some(Place { numbers, inputs: vec![self.log.place_of(&self.input, first_row)?], first_row: mark.row, skip: 0 })
+        let inputs = vec![self.log.place_of(&self.input, first_row)?];
+        // Behind the last row of a task is the first one of the next.
+        Some(Place { numbers, inputs, first_row: given % TASK_ROWS, skip: 0 })
     }
 
     fn begun_at(&self, place: &Place) -> Result<Arc<dyn ExecutionPlan>> {

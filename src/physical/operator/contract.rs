@@ -17,6 +17,7 @@ use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{ExecutionPlan, InputDistributionRequirements, PlanProperties};
 
 use super::input_order::InputOrder;
+use crate::block::TaskId;
 use crate::functions::Compute;
 use crate::physical::place::{Mark, Place};
 use crate::physical::read::ReadFiles;
@@ -323,6 +324,11 @@ pub(crate) trait TaskPlan: Operator {
     /// Whether it begins where its inputs begin, which have to be able to, or finds the place itself.
     fn begins_with_inputs(&self) -> bool {
         true
+    }
+
+    /// The task that a place is in, where it may have no more rows.
+    fn task_of(&self, _place: &Place) -> Option<TaskId> {
+        None
     }
 
     /// Where it would begin to give this row next; `None` where it has to begin anew. Only tasks that follow from the

@@ -10,7 +10,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 
 use super::queue::{Shared, Window};
 use super::start::Start;
-use super::units::{in_units, unit_bytes};
+use super::units::{Piece, in_units, unit_bytes};
 use crate::block::{Block, TaskId};
 use crate::config::BlockyardOptions;
 use crate::functions::WindowSize;
@@ -18,24 +18,11 @@ use crate::physical::exchange::{ExchangeExec, SizeScheme};
 use crate::physical::gather::{PIECE_BYTES, blocks_in_order};
 use crate::physical::memory::block_bytes;
 use crate::physical::operator::PlanExt;
-use crate::physical::place::{Mark, Place, marked_rows, place_of, seeks};
+use crate::physical::place::{Place, marked_rows, place_of, seeks};
 use crate::physical::tasks::{
-    RowBalance, block_batches, block_stream, check_rows, is_ordered, steady_parts, ungathered,
+    RowBalance, block_batches, block_stream, check_rows, is_one_task, is_ordered, steady_parts, ungathered,
 };
 use crate::store::{BlockHandle, NextUse};
-
-/// Rows of the source, in its order.
-pub(super) struct Piece {
-    /// Where the first one stands, where the source can begin at a row.
-    pub(super) mark: Option<Mark>,
-    /// Of which epoch they are, of a pipeline.
-    pub(super) epoch: u32,
-    /// Whether they are of another block than those before.
-    pub(super) begins_block: bool,
-    /// Whether a window that is large enough may end before them.
-    pub(super) may_begin_window: bool,
-    pub(super) batch: RecordBatch,
-}
 
 /// Rows of a window, in the store.
 pub(super) struct Cut {
@@ -207,7 +194,9 @@ fn pieces_of(
         });
         return Ok(rows.boxed());
     }
-    let is_steady = steady_parts(source).is_some() || has_blocks_of_some_size(source);
+    // What is one task has no blocks.
+    let has_blocks = steady_parts(source).is_some() && !is_one_task(source);
+    let is_steady = has_blocks || has_blocks_of_some_size(source);
     let blocks = blocks_of(source, shared)?;
     // As many blocks as memory asks for, and as large: those of which the setting speaks are meant.
     let block_bytes = BlockyardOptions::from_task(&shared.context).target_max_block_size.bound();

@@ -235,6 +235,13 @@ impl TaskPlan for PipelineExec {
         Some(Place { numbers, inputs, first_row: mark.row, skip: 0 })
     }
 
+    fn task_of(&self, place: &Place) -> Option<TaskId> {
+        match place.numbers.as_slice() {
+            &[_, _, epoch, window, ..] => Some(TaskId::from(vec![epoch as u32, window as u32])),
+            _ => None,
+        }
+    }
+
     fn begun_at(&self, place: &Place) -> Result<Arc<dyn ExecutionPlan>> {
         let begin = match (place.numbers.as_slice(), place.inputs.as_slice()) {
             (&[pass, number, epoch, window, ..], [inside, source @ ..]) => {

@@ -7,12 +7,24 @@ use datafusion::common::Result;
 use futures::TryStreamExt;
 use futures::stream::{self, BoxStream, StreamExt};
 
-use super::cut::Piece;
 use crate::block::sliced_bytes;
 use crate::physical::place::Mark;
 
 /// Rows of a unit; that at the end of a task has fewer.
 const UNIT_ROWS: usize = 1 << 10;
+
+/// Rows of the source, in its order.
+pub(super) struct Piece {
+    /// Where the first one stands, where the source can begin at a row.
+    pub(super) mark: Option<Mark>,
+    /// Of which epoch they are, of a pipeline.
+    pub(super) epoch: u32,
+    /// Whether they are of another block than those before.
+    pub(super) begins_block: bool,
+    /// Whether a window that is large enough may end before them.
+    pub(super) may_begin_window: bool,
+    pub(super) batch: RecordBatch,
+}
 
 /// The same rows in units: numbered in the task that they are of, or in all where nothing is known of tasks. With
 /// `block_bytes`, blocks are units of about so many bytes together.

@@ -12,7 +12,7 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use tokio::sync::{Mutex, oneshot};
 
-use super::seek::{begun_at, seeks};
+use super::seek::{begun_at, first_task, seeks};
 use super::value::{Mark, Place};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
@@ -44,7 +44,7 @@ pub(crate) fn marked_rows(
     fetch: Option<usize>,
 ) -> Result<MarkedStream> {
     let parts = seeks(plan).ok().and_then(|()| steady_parts(ungathered(plan)));
-    let begun = begun_at(plan, place)?;
+    let (begun, first) = (begun_at(plan, place)?, first_task(plan, place));
     // Those that are passed over are taken too.
     let fetch = fetch.map(|rows| rows.saturating_add(place.skip as usize));
     let keeps_order = BlockyardOptions::from_task(context).preserve_order && is_ordered(begun.as_ref());
@@ -57,7 +57,7 @@ pub(crate) fn marked_rows(
         (Some(parts), _) if keeps_order => batches_in_order(&begun, context, owner, fetch, parts)?,
         (Some(_), _) => gather(&begun, Arc::clone(context), owner)?.map_ok(|b| (TaskId::root(0), b)).boxed(),
     };
-    Ok(numbered(identified, place.first_row, place.skip))
+    Ok(numbered(identified, (first, place.first_row), place.skip))
 }
 
 /// Batches, each with the steady part of the id of its task.
@@ -100,8 +100,9 @@ fn batches_in_order(
     Ok(batches.try_filter_map(|batch| std::future::ready(Ok(batch))).boxed())
 }
 
-/// Counts the rows of each task, the first one from `first_row` on, and passes over `skip` rows.
-fn numbered(batches: Identified, first_row: u64, skip: u64) -> MarkedStream {
+/// Counts the rows of each task, the first one from `first_row` on, and passes over `skip` rows. Where it is known
+/// which task is the first, and it has no more rows, the next one is counted as others are.
+fn numbered(batches: Identified, (first, first_row): (Option<TaskId>, u64), skip: u64) -> MarkedStream {
     let mut next: Option<Mark> = None;
     let left = Arc::new(AtomicU64::new(skip));
     let (unpassed, mut skip) = (Arc::clone(&left), skip);
@@ -109,6 +110,7 @@ fn numbered(batches: Identified, first_row: u64, skip: u64) -> MarkedStream {
         let mark = match next.take() {
             Some(mark) if mark.id == id => mark,
             Some(_) => Mark { id, row: 0 },
+            None if first.as_ref().is_some_and(|first| !id.is_within(first)) => Mark { id, row: 0 },
             None => Mark { id, row: first_row },
         };
         next = Some(mark.behind(batch.num_rows()));

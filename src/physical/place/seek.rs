@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use datafusion::common::{Result, exec_err};
 use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use super::value::{Mark, Place};
+use crate::block::TaskId;
 use crate::physical::operator::TaskIdentity;
-use crate::physical::tasks::{as_task_plan, is_ordered, steady_parts, ungathered};
+use crate::physical::tasks::{as_task_plan, is_one_task, is_ordered, steady_parts, ungathered};
 
 /// The place of a row, as [`super::marked_rows`] marks it. `None` where no such row has come out of the plan.
 pub(crate) fn place_of(plan: &Arc<dyn ExecutionPlan>, mark: &Mark) -> Option<Place> {
@@ -26,6 +28,9 @@ fn place_in(plan: &Arc<dyn ExecutionPlan>, mark: &Mark) -> Option<Place> {
         let place = place_of(input, &Mark { id, row: mark.row })?;
         let (first_row, skip) = (place.first_row, place.skip);
         return Some(Place { numbers: vec![u64::from(branch)], inputs: vec![place], first_row, skip });
+    }
+    if let Some(input) = computed_from(plan) {
+        return place_of(input, mark);
     }
     let operator = as_task_plan(plan.as_ref())?;
     match operator.identity() {
@@ -58,12 +63,33 @@ pub(crate) fn begun_at(plan: &Arc<dyn ExecutionPlan>, place: &Place) -> Result<A
         let inputs = plan.children().into_iter().enumerate().map(begun).collect::<Result<Vec<_>>>()?;
         return replace_children_if_necessary(Arc::clone(plan), inputs);
     }
+    if let Some(input) = computed_from(plan) {
+        return replace_children_if_necessary(Arc::clone(plan), vec![begun_at(input, place)?]);
+    }
     let Some(operator) = as_task_plan(plan.as_ref()) else { return unfit(plan.as_ref()) };
     match operator.identity() {
         TaskIdentity::OfInput { input, .. } => {
             replace_children_if_necessary(Arc::clone(plan), vec![begun_at(input, place)?])
         }
         _ => operator.begun_at(place),
+    }
+}
+
+/// The task that a place is in, where the place says so. It may have no more rows.
+pub(super) fn first_task(plan: &Arc<dyn ExecutionPlan>, place: &Place) -> Option<TaskId> {
+    let plan = ungathered(plan);
+    if is_union(plan.as_ref()) {
+        let (branch, inside) = (*place.numbers.first()? as usize, place.inputs.first()?);
+        let task = plan.children().get(branch).and_then(|input| first_task(input, inside));
+        return Some(task.map_or_else(|| TaskId::root(branch), |task| task.within(branch)));
+    }
+    if let Some(input) = computed_from(plan) {
+        return first_task(input, place);
+    }
+    let operator = as_task_plan(plan.as_ref())?;
+    match operator.identity() {
+        TaskIdentity::OfInput { input, .. } => first_task(input, place),
+        _ => operator.task_of(place),
     }
 }
 
@@ -77,6 +103,12 @@ fn is_union(plan: &dyn ExecutionPlan) -> bool {
     turns || plan.is::<UnionExec>()
 }
 
+/// The input of a projection of DataFusion, whose rows are those of one task as the rows of its input are.
+fn computed_from(plan: &Arc<dyn ExecutionPlan>) -> Option<&Arc<dyn ExecutionPlan>> {
+    let projection = plan.downcast_ref::<ProjectionExec>()?;
+    Some(projection.input()).filter(|input| is_one_task(ungathered(input)))
+}
+
 /// Whether a plan can begin at a row in its middle. The error is the operator that has to begin anew.
 pub(crate) fn seeks(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<(), String> {
     let plan = ungathered(plan);
@@ -86,6 +118,9 @@ pub(crate) fn seeks(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<(), St
     }
     if is_union(plan.as_ref()) {
         return plan.children().into_iter().try_for_each(seeks);
+    }
+    if let Some(input) = computed_from(plan) {
+        return seeks(input);
     }
     let Some(operator) = as_task_plan(plan.as_ref()) else { return Err(name()) };
     match operator.identity() {

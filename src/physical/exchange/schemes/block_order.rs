@@ -11,13 +11,16 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use super::Scheme;
+use super::by_size::SizeScheme;
 use crate::block::{TaskId, mix, row_random};
 use crate::physical::exchange::StoredBlock;
 use crate::physical::exchange::buckets::{Buckets, MapInput, NextBucket, SliceBuckets, StreamedBuckets};
+use crate::physical::exchange::cutter::BlockSize;
+use crate::physical::exchange::exec::ExchangeExec;
 use crate::physical::exchange::slices::{Group, Slice, groups};
 use crate::physical::gather::blocks_in_order;
 use crate::physical::memory::block_bytes;
-use crate::physical::operator::TaskIdentity;
+use crate::physical::operator::{PlanExt, TaskIdentity};
 use crate::physical::tasks::planned_blocks;
 use crate::physical::tasks::ungathered;
 use crate::store::BlockHandle;
@@ -63,6 +66,14 @@ impl Scheme for BlockOrderScheme {
 
     fn identity<'a>(&self, _input: &'a Arc<dyn ExecutionPlan>) -> TaskIdentity<'a> {
         TaskIdentity::Own { is_whole: true }
+    }
+
+    fn unsteady_order(&self, input: &Arc<dyn ExecutionPlan>) -> Option<&'static str> {
+        // It is they that are put in order, and batches, as memory allows them, say where they end.
+        let exchange = input.operator::<ExchangeExec>();
+        let size = exchange.and_then(|exchange| exchange.scheme().downcast_ref::<SizeScheme>());
+        matches!(size, Some(SizeScheme(BlockSize::Bytes(_))))
+            .then_some("memory says where blocks of so many bytes end; repartition by rows")
     }
 
     fn planned_blocks(&self, input: &Arc<dyn ExecutionPlan>) -> Option<usize> {

@@ -97,7 +97,7 @@ impl Scheme for HashScheme {
         }
     }
 
-    fn unsteady_order(&self) -> Option<&'static str> {
+    fn unsteady_order(&self, _input: &Arc<dyn ExecutionPlan>) -> Option<&'static str> {
         let is_steady = self.num_blocks.is_some() && self.sort;
         (!is_steady).then_some("its blocks are as memory asks for; say num_blocks, and sort")
     }

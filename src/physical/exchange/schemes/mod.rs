@@ -44,7 +44,7 @@ pub(crate) trait Scheme: Any + fmt::Debug + fmt::Display + Send + Sync {
     fn identity<'a>(&self, input: &'a Arc<dyn ExecutionPlan>) -> TaskIdentity<'a>;
 
     /// What helps, where the order of its rows depends on how much memory there is.
-    fn unsteady_order(&self) -> Option<&'static str> {
+    fn unsteady_order(&self, _input: &Arc<dyn ExecutionPlan>) -> Option<&'static str> {
         None
     }
 
