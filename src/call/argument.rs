@@ -133,6 +133,18 @@ impl Argument for Vec<String> {
     }
 }
 
+impl Argument for Vec<usize> {
+    const WHAT: &'static str = "a list of whole numbers that are not negative";
+
+    fn from_value(value: &Value) -> Result<Option<Self>> {
+        Ok(value.list().and_then(|values| values.iter().map(digits).collect()))
+    }
+
+    fn to_value(&self) -> Result<Value> {
+        Ok(Value::List(self.iter().map(|number| Value::Number(number.to_string())).collect()))
+    }
+}
+
 impl Argument for Vec<f64> {
     const WHAT: &'static str = "a list of numbers";
 

@@ -11,6 +11,7 @@ use datafusion::logical_expr::{col, lit, not};
 use datafusion::prelude::Expr;
 
 use super::Dataset;
+use crate::functions::{check_proportions, proportional_cuts};
 use crate::seed::RandomSeed;
 
 /// How many rows are for testing.
@@ -92,16 +93,7 @@ impl Dataset {
     /// Where a proportion is not above 0, all together are not below 1, there are fewer rows than parts, and where the
     /// dataset fails when it runs.
     pub async fn split_proportionately(&self, proportions: &[f64]) -> Result<Vec<Self>> {
-        if proportions.is_empty() {
-            return plan_err!("split_proportionately needs at least one proportion");
-        }
-        if let Some(proportion) = proportions.iter().find(|part| !(part.is_finite() && **part > 0.0)) {
-            return plan_err!("proportions must be above 0, got {proportion}");
-        }
-        let total: f64 = proportions.iter().sum();
-        if total >= 1.0 {
-            return plan_err!("proportions must be below 1 together, since the rest is a part too, got {total}");
-        }
+        check_proportions(proportions)?;
         let (dataset, rows) = self.with_known_rows(1).await?;
         let cuts = proportional_cuts(rows, proportions);
         if cuts.first().is_none_or(|first| *first == 0) {
@@ -229,25 +221,6 @@ fn check_test_size(fraction: f64) -> Result<()> {
     }
 }
 
-/// Where `rows` are cut into such parts: rounded down, and before that moved so that no part is empty that need not be.
-fn proportional_cuts(rows: usize, proportions: &[f64]) -> Vec<usize> {
-    let mut total = 0.0;
-    let mut cut = |part: &f64| {
-        total += part;
-        (rows as f64 * total) as usize
-    };
-    let mut cuts: Vec<usize> = proportions.iter().map(&mut cut).collect();
-    let mut moved = 0;
-    for place in (0..cuts.len().saturating_sub(1)).rev() {
-        cuts[place] = cuts[place].saturating_sub(moved);
-        if cuts[place] == cuts[place + 1] {
-            moved += 1;
-            cuts[place] = cuts[place].saturating_sub(1);
-        }
-    }
-    cuts
-}
-
 /// Whether the hash of a value is in the lowest part of all hashes. It is that of the value's text, so that it is the
 /// same in every version and for every type that prints the same.
 fn hash_below(value: Expr, part: f64) -> Expr {
@@ -257,16 +230,4 @@ fn hash_below(value: Expr, part: f64) -> Expr {
     // 13 hexadecimal digits are 52 bits: as texts they compare as the numbers do.
     let below = format!("{:013x}", (part * 4_503_599_627_370_496.0) as u64);
     substring(hash, lit(1), lit(13)).lt(lit(below))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cuts_are_rounded_down_and_leave_no_part_empty() {
-        assert_eq!(proportional_cuts(10, &[0.2, 0.5]), [2, 7]);
-        assert_eq!(proportional_cuts(3, &[0.3, 0.1]), [0, 1]);
-        assert_eq!(proportional_cuts(5, &[0.9]), [4]);
-    }
 }

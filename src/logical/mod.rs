@@ -9,6 +9,7 @@
 //! | - | `local_shuffle` | `local_shuffle(t, rows => n)` | [`LocalShuffleNode`] | `LocalShuffleExec` |
 //! | Zip | `zip` | `zip(a, b)` | [`ZipNode`] | `CombineExec` |
 //! | Mix | `mix` | `mix(a, b, weights => [2, 1])` | [`MixNode`] | `CombineExec` |
+//! | - | `split`, `train_test_split`, `streaming_split` | the same | [`PartNode`] | `PartExec` |
 //! | DatasetPipeline | `window`, `repeat` | `windows(t)`, `repeat(t)` | [`PipelineNode`], [`WindowNode`] | `PipelineExec` |
 //!
 //! Read is a table scan, write is DataFusion's COPY, and project, filter, sort, aggregate, join, union and limit are
@@ -21,6 +22,7 @@ mod map;
 mod map_batches;
 mod map_groups;
 mod mix;
+mod part;
 mod pipeline;
 mod random_shuffle;
 mod randomize_blocks;
@@ -37,6 +39,8 @@ pub(crate) use map_batches::{MapBatches, MapBatchesArguments, map_batches};
 pub(crate) use map_groups::{MapGroups, map_groups};
 pub(crate) use mix::Mix;
 pub use mix::{MixNode, MixOptions, MixStoppingCondition};
+pub use part::PartNode;
+pub(crate) use part::{Split, StreamingSplit, TrainTest};
 pub use pipeline::{Epochs, PipelineNode, WindowNode};
 pub(crate) use pipeline::{LABELS, is_endless, pipeline_functions};
 pub(crate) use random_shuffle::RandomShuffle;
@@ -66,6 +70,7 @@ pub(crate) fn is_ours(plan: &LogicalPlan) -> bool {
         || node.is::<LocalShuffleNode>()
         || node.is::<ZipNode>()
         || node.is::<MixNode>()
+        || node.is::<PartNode>()
         || node.is::<PipelineNode>()
         || node.is::<WindowNode>()
 }

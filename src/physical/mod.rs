@@ -19,6 +19,7 @@ mod local_shuffle;
 mod map;
 mod memory;
 mod operator;
+mod part;
 mod pipeline;
 mod place;
 mod queue;
@@ -39,6 +40,7 @@ pub(crate) use local_shuffle::LocalShuffleExec;
 pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, ProjectStep, SampleStep};
 pub(crate) use memory::{PLENTY, PlanMemory, builders_at_once, collects, query_context, row_bytes, schema_bytes};
 pub(crate) use operator::{IntoPlan, MapSide, Operator, PlanExt, TaskPlan, ran_below};
+pub(crate) use part::PartExec;
 pub(crate) use pipeline::{Pass, PassEpochs, PassSource, PipelineExec, WindowInput, WindowPlans, WindowTasks};
 pub(crate) use place::{
     Inputs, Mark, Marked, MarkedStream, Place, marked_rows, place_of, seeks, text_fingerprint, unsteady,

@@ -4,6 +4,7 @@ mod combine;
 mod formats;
 mod local_shuffle;
 mod map;
+mod part;
 mod pipeline;
 mod query_planner;
 mod random_shuffle;
@@ -45,6 +46,7 @@ fn node_planners() -> Vec<Arc<dyn NodePlanner>> {
         Arc::new(randomize_blocks::PlanRandomizeBlocks),
         Arc::new(local_shuffle::PlanLocalShuffle),
         Arc::new(combine::PlanCombinations),
+        Arc::new(part::PlanPart),
         Arc::new(pipeline::PlanWindows),
         Arc::new(pipeline::PlanPipeline),
     ]

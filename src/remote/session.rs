@@ -1,6 +1,7 @@
 //! What is said with one client.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -18,6 +19,9 @@ use crate::runtime::Drivers;
 const PREFETCH_BATCHES: u64 = 2;
 /// Lines of a client that were read and not looked at.
 const LINES_AHEAD: usize = 16;
+
+/// How long a client may take to hang up when it was told of an error.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// A connection whose first line was read.
 pub(super) struct Connection {
@@ -232,7 +236,11 @@ impl Session {
             ..Reply::default()
         };
         write_line(&mut self.write, &reply).await?;
-        Ok(self.write.shutdown().await?)
+        self.write.shutdown().await?;
+        // A connection that is closed with lines that nobody has read is reset, and takes what was written with it.
+        let drained = async { while self.requests.recv().await.is_some() {} };
+        let _in_time = tokio::time::timeout(FAREWELL, drained).await;
+        Ok(())
     }
 }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::Result;
 
-use super::options::Turns;
 use super::shared::{Shared, Standing};
 use crate::block::{Block, copied, sliced_bytes};
 use crate::dataset::Dataset;
 use crate::dataset::iterate::{Apart, IterOptions, ResumeToken};
+use crate::functions::Turns;
 use crate::store::NextUse;
 
 /// What is dealt, and how.

@@ -1,12 +1,12 @@
 //! How rows are dealt to consumers.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use datafusion::common::{Result, plan_err};
 
 use crate::config::ByteSize;
 use crate::dataset::ResumeToken;
+use crate::functions::Turns;
 
 /// Who waits for whom between epochs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -161,35 +161,6 @@ pub(super) struct Rules {
     pub(super) on_lost: OnLost,
     /// Bytes that wait for a consumer, or for all of them by demand.
     pub(super) buffer_bytes: usize,
-}
-
-/// How the rows of a turn become parts.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Turns {
-    pub(super) n: usize,
-    /// Rows of a whole turn; without that, they are as they come.
-    pub(super) rows: Option<usize>,
-    /// Rows of each part, where the parts of a short turn are as long as long as there are rows.
-    by_batches: Option<usize>,
-    equal: bool,
-    drop_last: bool,
-    /// A turn is one part, for whoever asks.
-    by_demand: bool,
-}
-
-impl Turns {
-    /// Where the parts of a turn of so many rows begin and end; an empty part is none.
-    pub(super) fn parts(&self, rows: usize) -> Vec<Range<usize>> {
-        let n = self.n;
-        let is_short = self.rows.is_some_and(|whole| rows < whole);
-        match self.by_batches {
-            _ if is_short && self.drop_last => vec![0..0; n],
-            _ if self.by_demand => Vec::from([0..rows]),
-            _ if is_short && self.equal => (0..n).map(|part| part * (rows / n)..(part + 1) * (rows / n)).collect(),
-            Some(size) => (0..n).map(|part| (part * size).min(rows)..((part + 1) * size).min(rows)).collect(),
-            None => (0..n).map(|part| part * rows / n..(part + 1) * rows / n).collect(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -326,6 +326,11 @@ pub(crate) trait TaskPlan: Operator {
         true
     }
 
+    /// How many of its inputs, from the first on, give the rows that it gives. Others only say something of them.
+    fn inputs_with_rows(&self) -> usize {
+        usize::MAX
+    }
+
     /// The task that a place is in, where it may have no more rows.
     fn task_of(&self, _place: &Place) -> Option<TaskId> {
         None

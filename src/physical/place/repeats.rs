@@ -29,7 +29,8 @@ pub(crate) struct Unsteady {
 
 /// The first operator whose rows may come otherwise when it runs again, if there is one.
 pub(crate) fn unsteady(plan: &Arc<dyn ExecutionPlan>) -> Option<Unsteady> {
-    if let Some(found) = stages_below(plan.as_ref()).into_iter().find_map(unsteady) {
+    let inputs = as_task_plan(plan.as_ref()).map_or(usize::MAX, |plan| plan.inputs_with_rows());
+    if let Some(found) = stages_below(plan.as_ref()).into_iter().take(inputs).find_map(unsteady) {
         return Some(found);
     }
     let operator = as_task_plan(plan.as_ref()).map_or_else(|| plan.name().to_owned(), |plan| plan.stage_name());

@@ -126,7 +126,9 @@ pub(crate) fn seeks(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<(), St
     match operator.identity() {
         TaskIdentity::OfInput { input, .. } => seeks(input),
         _ if operator.begins_anywhere() && !operator.begins_with_inputs() => Ok(()),
-        _ if operator.begins_anywhere() => plan.children().into_iter().try_for_each(seeks),
+        _ if operator.begins_anywhere() => {
+            plan.children().into_iter().take(operator.inputs_with_rows()).try_for_each(seeks)
+        }
         _ => Err(name()),
     }
 }
