@@ -84,8 +84,9 @@ fn for_each_row(batch: &RecordBatch, mut f: impl FnMut(&[f64; FEATURES], f64)) -
             _ => return exec_err!("the rows need a column {name} of Float64 without nulls"),
         }
     }
-    for row in 0..batch.num_rows() {
-        f(&std::array::from_fn(|feature| columns[feature][row]), columns[FEATURES][row]);
+    let (features, label) = columns.split_at(FEATURES);
+    for (row, label) in label.concat().into_iter().enumerate() {
+        f(&std::array::from_fn(|feature| features[feature][row]), label);
     }
     Ok(())
 }

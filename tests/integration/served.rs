@@ -196,18 +196,18 @@ fn a_process_that_is_killed_is_named_to_the_others() {
     let (server, address, key) = serve(query, &arguments);
     let consume =
         |index: &str| tool(&["consume", &address, "--key", &key, "--index", index, "--format", "csv"]).spawn().unwrap();
-    // Nobody reads what it writes: it stops in the middle.
-    let mut killed = consume("3");
-    let mut out = killed.stdout.take().unwrap();
-    let others: Vec<_> = ["0", "1", "2"]
-        .map(|index| {
-            let mut child = consume(index);
-            let mut out = child.stdout.take().unwrap();
-            (child, std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()).unwrap()))
-        })
-        .into();
-    let mut some = [0; 10];
-    out.read_exact(&mut some).unwrap();
+    // Nobody reads what they write, so they stop in the middle, after all have begun.
+    let mut children = ["0", "1", "2", "3"].map(consume);
+    let outputs = children.each_mut().map(|child| {
+        let mut out = child.stdout.take().unwrap();
+        out.read_exact(&mut [0; 10]).unwrap();
+        out
+    });
+    let [first, second, third, mut killed] = children;
+    let others = [first, second, third].into_iter().zip(outputs).map(|(child, mut out)| {
+        (child, std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()).unwrap()))
+    });
+    let others: Vec<_> = others.collect();
     killed.kill().unwrap();
     killed.wait().unwrap();
     let lost = "consumer 3 of the split was lost in epoch 0 behind ";

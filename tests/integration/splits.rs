@@ -549,3 +549,18 @@ async fn the_table_of_iterators_says_who_waits_for_whom() {
     drop((splits, batches));
     assert_eq!(context.sql("SELECT * FROM blockyard.iterators").await.unwrap().count().await.unwrap(), 0);
 }
+
+/// What is over for one is not for others, who are slower.
+#[tokio::test]
+async fn a_consumer_that_has_finished_may_go_before_others_begin() {
+    let dataset = context().range_in_blocks(100, 2).unwrap();
+    let options = SplitOptions { batch_size: Some(10), ..SplitOptions::default() };
+    let mut splits = dataset.streaming_split(2, options).unwrap();
+    epoch_of_all(&mut splits).await;
+    let mut first = splits.remove(0);
+    assert_eq!(epoch(&mut first).await.len(), 5);
+    drop(first);
+    assert_eq!(epoch(&mut splits[0]).await.len(), 5, "the epoch that both have begun");
+    let error = splits[0].next_epoch().await.unwrap_err().to_string();
+    assert!(error.contains("consumer 0 of the split is gone"), "{error}");
+}

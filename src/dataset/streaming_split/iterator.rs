@@ -57,7 +57,7 @@ impl SplitIterator {
         let index = self.index;
         self.split.shared.change(|table| table.arrive(index));
         self.until(|table| {
-            if let Some(gone) = table.gone() {
+            if let Some(gone) = table.gone_before_next(index) {
                 return Some(exec_err!("consumer {gone} of the split is gone, and has no part in another epoch"));
             }
             match table.enter(index) {

@@ -168,7 +168,7 @@ impl Schedule {
                 self.consumers[consumer].does = Does::Enters;
                 true
             }
-            Does::Enters if self.table.gone().is_some() => {
+            Does::Enters if self.table.gone_before_next(consumer).is_some() => {
                 self.consumers[consumer].does = Does::Stops;
                 true
             }
@@ -267,7 +267,8 @@ impl Schedule {
 
     /// Each row of an epoch that somebody read to its end and nobody gave up was acknowledged.
     fn check(&self) {
-        if self.table.stopped().is_some() || self.table.gone().is_some() || self.rules.on_lost == OnLost::Fail {
+        let somebody_left = (0..self.consumers.len()).any(|consumer| self.table.seat(consumer).is_gone());
+        if self.table.stopped().is_some() || (somebody_left && self.rules.on_lost != OnLost::Redistribute) {
             return;
         }
         let all_left = self.consumers.iter().all(|consumer| matches!(consumer.does, Does::IsAway(None)));

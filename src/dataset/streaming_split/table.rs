@@ -347,11 +347,13 @@ impl<B: Clone, P: Clone> Table<B, P> {
         })
     }
 
-    /// The first consumer that is gone, where what is dealt to it nobody gets.
-    pub(super) fn gone(&self) -> Option<usize> {
+    /// The first consumer that is gone and has no part in the next epoch of this one, where what is dealt to it nobody
+    /// gets. One that has finished that epoch may go.
+    pub(super) fn gone_before_next(&self, consumer: usize) -> Option<usize> {
+        let epoch = self.seats[consumer].entered;
         match self.rules.on_lost {
             OnLost::Redistribute => None,
-            _ => self.seats.iter().position(Seat::is_gone),
+            _ => self.seats.iter().position(|seat| seat.is_gone() && seat.entered <= epoch),
         }
     }
 
