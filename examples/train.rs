@@ -85,7 +85,7 @@ fn for_each_row(batch: &RecordBatch, mut f: impl FnMut(&[f64; FEATURES], f64)) -
         }
     }
     let (features, label) = columns.split_at(FEATURES);
-    for (row, label) in label.concat().into_iter().enumerate() {
+    for (row, label) in label.iter().flat_map(|values| values.iter().copied()).enumerate() {
         f(&std::array::from_fn(|feature| features[feature][row]), label);
     }
     Ok(())

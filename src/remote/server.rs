@@ -12,6 +12,7 @@ use super::address::{Address, Duplex, Listener};
 use super::lines::{ConsumerStatus, Hello, Reply};
 use super::session::{Connection, Session};
 use crate::dataset::{Split, SplitIterator};
+use crate::error::one_message;
 use crate::runtime::Drivers;
 
 /// How long a connection may take to say whose it is.
@@ -119,7 +120,7 @@ impl Open {
         let taken = match self.0.admit(&hello) {
             Ok(None) => return connection.say(&self.0.status()).await,
             Ok(Some(iterator)) => iterator,
-            Err(e) => return connection.say(&Reply { error: Some(e.strip_backtrace()), ..Reply::default() }).await,
+            Err(e) => return connection.say(&Reply { error: Some(one_message(&e)), ..Reply::default() }).await,
         };
         let mut iterator = taken;
         let has_begun = Session::new(connection, &iterator, &hello).serve(&mut iterator).await;

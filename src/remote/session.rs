@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use super::address::Duplex;
 use super::lines::{Hello, PROTOCOL, Reply, Request, read_line, write_line};
 use crate::dataset::{Split, SplitIterator};
+use crate::error::one_message;
 use crate::runtime::Drivers;
 
 /// Batches that are sent beyond those that were acknowledged: one that is worked on, and one ahead.
@@ -43,7 +44,7 @@ impl Connection {
                 Ok(None)
             }
             Err(e) => {
-                connection.say(&Reply { error: Some(e.strip_backtrace()), ..Reply::default() }).await?;
+                connection.say(&Reply { error: Some(one_message(&e)), ..Reply::default() }).await?;
                 Ok(None)
             }
         }
@@ -229,7 +230,7 @@ impl Session {
     async fn tell_error(&mut self, error: &DataFusionError) -> Result<()> {
         let lost = self.split.lost();
         let reply = Reply {
-            error: Some(error.strip_backtrace()),
+            error: Some(one_message(error)),
             consumer: lost.as_ref().map(|lost| lost.consumer),
             epoch: lost.as_ref().map(|lost| lost.epoch),
             token: lost.and_then(|lost| lost.token).map(|token| token.to_string()),

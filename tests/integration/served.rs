@@ -204,16 +204,12 @@ fn a_process_that_is_killed_is_named_to_the_others() {
         out
     });
     let [first, second, third, mut killed] = children;
-    let others = [first, second, third].into_iter().zip(outputs).map(|(child, mut out)| {
-        (child, std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()).unwrap()))
-    });
-    let others: Vec<_> = others.collect();
     killed.kill().unwrap();
     killed.wait().unwrap();
     let lost = "consumer 3 of the split was lost in epoch 0 behind ";
-    for (child, read) in others {
+    for (child, mut out) in [first, second, third].into_iter().zip(outputs) {
+        std::io::copy(&mut out, &mut std::io::sink()).unwrap();
         let output = child.wait_with_output().unwrap();
-        read.join().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(error.contains(lost) && error.contains("can go on there with this token: {"), "{error}");

@@ -29,7 +29,7 @@ fn room(path: &Path) -> String {
 /// What each room may import. `session` wires everything, and nobody imports it; `lib`, `prelude`, `main` and `cli` use
 /// what is public.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("remote", &["dataset", "runtime"]),
+    ("remote", &["dataset", "error", "runtime"]),
     (
         "dataset",
         &[

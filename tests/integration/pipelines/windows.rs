@@ -373,7 +373,7 @@ async fn windows_of_sorted_rows_are_the_same_whatever_memory_and_threads_there_a
         for (threads, memory) in [(1, 512), (4, 512), (2, 32)] {
             let context = context_with(threads, |options| {
                 options.memory_limit = mib(memory);
-                options.target_max_block_size = blockyard::ByteSize(500_000).into();
+                options.target_max_block_size = blockyard::ByteSize(500_000);
             });
             all.push(crate::fixtures::rows(&context, &sql).await);
         }
