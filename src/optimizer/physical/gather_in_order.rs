@@ -2,7 +2,7 @@
 //!
 //! DataFusion coalesces partitions by arrival; over our stages, which know the order of their tasks, that would throw
 //! the order away. Nor are gathered rows dealt out to several partitions again. A plan whose root still has several
-//! partitions gets a gather on top. Off with `preserve_order`.
+//! partitions gets a gather on top, below what computes its scalar subqueries. Off with `preserve_order`.
 //!
 //! ```text
 //! CoalescePartitionsExec: fetch=5         GatherExec: fetch=5
@@ -19,8 +19,9 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::scalar_subquery::ScalarSubqueryExec;
 use datafusion::physical_plan::union::UnionExec;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
 use crate::physical::{GatherExec, IntoPlan, PlanExt, as_task_plan, is_ordered, uses_ours};
@@ -61,10 +62,7 @@ impl PhysicalOptimizerRule for GatherInOrder {
                 Ok(Transformed::no(node))
             })
             .data()?;
-        match has_order(&plan) && plan.output_partitioning().partition_count() > 1 {
-            true => Ok(GatherExec::new(plan, None).into_plan()),
-            false => Ok(plan),
-        }
+        gathered(plan)
     }
 
     fn name(&self) -> &str {
@@ -73,6 +71,20 @@ impl PhysicalOptimizerRule for GatherInOrder {
 
     fn schema_check(&self) -> bool {
         true
+    }
+}
+
+/// The plan with its rows in one partition, if they have an order.
+fn gathered(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    if plan.is::<ScalarSubqueryExec>() {
+        // What it hands on are the rows of its first input; the others are its subqueries.
+        let mut inputs: Vec<_> = plan.children().into_iter().map(Arc::clone).collect();
+        inputs[0] = gathered(Arc::clone(&inputs[0]))?;
+        return replace_children_if_necessary(plan, inputs);
+    }
+    match has_order(&plan) && plan.output_partitioning().partition_count() > 1 {
+        true => Ok(GatherExec::new(plan, None).into_plan()),
+        false => Ok(plan),
     }
 }
 
