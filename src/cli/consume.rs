@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::datatypes::{Schema, SchemaRef};
+use datafusion::arrow::datatypes::Schema;
 
 use super::arguments::Consumer;
 use super::output::Output;
@@ -55,7 +55,7 @@ pub(super) fn consume(session: &mut Session, consumer: &Consumer) -> Result<(), 
                 output = Some(write(session, output, batch).await?);
             }
         }
-        let schema: SchemaRef = Arc::new(Schema::empty());
+        let schema = client.schema().map_or_else(|| Arc::new(Schema::empty()), Arc::clone);
         let output = match output {
             Some(output) => output,
             None => Box::new(Output::begin(session.destination(), schema, Arc::new(AtomicBool::new(false)))?),

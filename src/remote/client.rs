@@ -4,6 +4,7 @@ use std::fmt;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::buffer::Buffer;
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::ipc::reader::StreamDecoder;
 use datafusion::arrow::ipc::root_as_message;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
@@ -36,6 +37,7 @@ pub struct SplitClient {
     consumers: usize,
     /// The epoch that is read, whose stream has not ended.
     stream: Option<StreamDecoder>,
+    schema: Option<SchemaRef>,
     /// Batches of the epoch that came, and were acknowledged; rows that came.
     batches: u64,
     acknowledged: u64,
@@ -51,7 +53,7 @@ impl SplitClient {
     pub async fn connect(address: &str, options: SplitClientOptions) -> Result<Self> {
         let (read, write) = split(address.parse::<Address>()?.connect().await?);
         let (read, stream) = (BufReader::new(read), None);
-        let mut client = Self { read, write, consumers: 0, stream, batches: 0, acknowledged: 0, rows: 0 };
+        let mut client = Self { read, write, consumers: 0, stream, schema: None, batches: 0, acknowledged: 0, rows: 0 };
         let SplitClientOptions { consumer, key, prefetch_batches } = options;
         let hello = Hello { protocol: PROTOCOL, consumer: Some(consumer), key, prefetch_batches, status: false };
         write_line(&mut client.write, &hello).await?;
@@ -69,6 +71,11 @@ impl SplitClient {
         write_line(&mut write, &Hello { protocol: PROTOCOL, key, status: true, ..Hello::default() }).await?;
         let reply = checked(read_line::<Reply>(&mut BufReader::new(read)).await?)?;
         serde_json::to_string(&reply).map_err(|e| exec_datafusion_err!("a status cannot be written: {e}"))
+    }
+
+    /// Columns of the batches, once an epoch has given a batch or come to its end.
+    pub fn schema(&self) -> Option<&SchemaRef> {
+        self.schema.as_ref()
     }
 
     /// How many consumers the split has.
@@ -145,6 +152,9 @@ impl SplitClient {
                 return exec_err!("what the server sends is no Arrow IPC stream");
             }
             if length == 0 {
+                // The decoder looks at a message without a body when the next one comes.
+                decoder.decode(&mut Buffer::from(start.to_vec()))?;
+                self.schema = decoder.schema().or(self.schema.take());
                 self.stream = None;
                 return self.read_end().await.map(|()| None);
             }
@@ -157,7 +167,9 @@ impl SplitClient {
             let begin = message.len();
             message.resize(begin + body, 0);
             self.read.read_exact(&mut message[begin..]).await.map_err(broken)?;
-            if let Some(batch) = decoder.decode(&mut Buffer::from(message))? {
+            let batch = decoder.decode(&mut Buffer::from(message))?;
+            self.schema = decoder.schema().or(self.schema.take());
+            if let Some(batch) = batch {
                 self.batches += 1;
                 self.rows += batch.num_rows() as u64;
                 return Ok(Some(batch));

@@ -123,12 +123,17 @@ impl Open {
             Err(e) => return connection.say(&Reply { error: Some(one_message(&e)), ..Reply::default() }).await,
         };
         let mut iterator = taken;
-        let has_begun = Session::new(connection, &iterator, &hello).serve(&mut iterator).await;
-        if !has_begun {
+        let mut session = Session::new(connection, &iterator, &hello);
+        match session.serve(&mut iterator).await {
+            // It is not there any more, whether or not the client hears so.
+            true => drop(iterator),
             // Nothing has happened to it: somebody else may have it.
-            let index = iterator.index();
-            self.0.waiting.lock()[index] = Some(iterator);
+            false => {
+                let index = iterator.index();
+                self.0.waiting.lock()[index] = Some(iterator);
+            }
         }
+        session.close().await;
         Ok(())
     }
 }

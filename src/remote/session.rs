@@ -110,7 +110,7 @@ impl Session {
     }
 
     /// Gives the client what it asks for until it goes. Whether it has begun an epoch.
-    pub(super) async fn serve(mut self, iterator: &mut SplitIterator) -> bool {
+    pub(super) async fn serve(&mut self, iterator: &mut SplitIterator) -> bool {
         let mut has_begun = false;
         // Nobody is there to be told of an error of the connection; one of the client is told to the client.
         let served = self.answer(iterator, &mut has_begun).await;
@@ -237,11 +237,14 @@ impl Session {
             ..Reply::default()
         };
         write_line(&mut self.write, &reply).await?;
-        self.write.shutdown().await?;
-        // A connection that is closed with lines that nobody has read is reset, and takes what was written with it.
-        let drained = async { while self.requests.recv().await.is_some() {} };
-        let _in_time = tokio::time::timeout(FAREWELL, drained).await;
-        Ok(())
+        Ok(self.write.shutdown().await?)
+    }
+
+    /// Waits until the client has hung up. A connection that is closed with lines that nobody has read is reset, and
+    /// takes what was written with it.
+    pub(super) async fn close(mut self) {
+        let hung_up = async { while self.requests.recv().await.is_some() {} };
+        let _in_time = tokio::time::timeout(FAREWELL, hung_up).await;
     }
 }
 

@@ -240,6 +240,10 @@ fn the_tool_serves_and_consumes() {
     assert_eq!(rows[0][..33], (0..32).map(|k| 2 * k).chain([128]).collect::<Vec<_>>());
     assert_eq!(rows[1][0], 64);
     assert!(server.wait_with_output().unwrap().status.success());
+    let (server, ..) = serve("SELECT id AS a FROM range(0)", &["--splits", "1", "--listen", &address]);
+    let output = tool(&["consume", &at, "--format", "csv"]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "a\n", "the columns of no rows");
+    assert!(server.wait_with_output().unwrap().status.success());
     for (arguments, said) in [
         (vec!["serve", "-", "--splits", "2", "--listen", "nowhere"], "unix:PATH or tcp:HOST:PORT"),
         (vec!["serve", "-", "--splits", "0", "--listen", "tcp:127.0.0.1:0"], "0 is not in 1.."),
@@ -258,4 +262,46 @@ fn the_tool_serves_and_consumes() {
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && error.contains(said), "{error}");
     }
+}
+
+/// A client that does not keep to the protocol is told so, and its consumer is lost at once.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_client_that_talks_nonsense_is_lost() {
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+    let directory = tempfile::tempdir().unwrap();
+    let [address, _] = addresses(&directory);
+    let options = SplitOptions { batch_size: Some(10), ..SplitOptions::default() };
+    let splits = context().range(100_000).unwrap().streaming_split(2, options).unwrap();
+    let server = SplitServer::bind(&address, splits).await.unwrap();
+    let path = address.strip_prefix("unix:").unwrap();
+    // Before it has begun an epoch, another one may have its place.
+    for (text, said) in [
+        ("hello\n", "cannot be read"),
+        ("{\"protocol\":2,\"consumer\":0}\n", "the server speaks version 1, and the client 2"),
+        ("{\"protocol\":1}\n", "the first line says which consumer it is"),
+        ("{\"protocol\":1,\"consumer\":0}\n{\"ack\":5}\n", "has acknowledged 5 batches, and was sent 0"),
+        ("{\"protocol\":1,\"consumer\":0}\nnonsense\n", "cannot be read"),
+    ] {
+        let mut stream = tokio::io::BufReader::new(tokio::net::UnixStream::connect(path).await.unwrap());
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut answers = String::new();
+        while !answers.contains("error") {
+            assert!(stream.read_line(&mut answers).await.unwrap() > 0, "{answers}");
+        }
+        assert!(answers.contains(said), "{text} {answers}");
+    }
+    let mut first = SplitClient::connect(&address, consumer(0, &server)).await.unwrap();
+    let mut stream = tokio::net::UnixStream::connect(path).await.unwrap();
+    first.next_epoch().await.unwrap();
+    stream.write_all(b"{\"protocol\":1,\"consumer\":1}\n{\"next_epoch\":true}\n{\"ack\":1000}\n").await.unwrap();
+    let error = loop {
+        match first.next_batch().await {
+            Ok(batch) => assert!(batch.is_some(), "the other is lost in the epoch"),
+            Err(e) => break e.to_string(),
+        }
+    };
+    assert!(error.contains("consumer 1 of the split was lost in epoch 0"), "{error}");
+    drop((first, stream));
+    assert!(server.finished().await.is_err());
 }

@@ -280,10 +280,12 @@ impl<B: Clone, P: Clone> Table<B, P> {
         next
     }
 
-    /// A consumer is gone. That ends everything, if others count on it.
+    /// A consumer is gone. That ends everything, if others count on it: in its epoch, or in one that they are in without
+    /// it, whose rows would be less.
     fn lose(&mut self, consumer: usize) {
         let seat = &self.seats[consumer];
-        if seat.is_needed() {
+        let is_missed = self.seats.iter().any(|other| !other.is_gone() && other.entered > seat.entered);
+        if seat.is_needed() || is_missed {
             let acknowledged = self.acknowledged_by_all().1;
             let (epoch, turns, position) = (seat.label, seat.handed, self.position_of_all().cloned());
             self.stopped.get_or_insert(Stopped::Lost(Lost { consumer, epoch, turns, acknowledged, position }));
