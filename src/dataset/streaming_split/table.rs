@@ -280,8 +280,8 @@ impl<B: Clone, P: Clone> Table<B, P> {
         next
     }
 
-    /// A consumer is gone. That ends everything, if others count on it: in its epoch, or in one that they are in without
-    /// it, whose rows would be less.
+    /// A consumer is gone. That ends everything, if others count on it: in its epoch, or in one that they are in
+    /// without it, whose rows would be less.
     fn lose(&mut self, consumer: usize) {
         let seat = &self.seats[consumer];
         let is_missed = self.seats.iter().any(|other| !other.is_gone() && other.entered > seat.entered);
