@@ -11,7 +11,7 @@ use datafusion::logical_expr::{col, lit, not};
 use datafusion::prelude::Expr;
 
 use super::Dataset;
-use crate::functions::{check_proportions, proportional_cuts};
+use crate::functions::{check_indices, check_proportions, proportional_cuts};
 use crate::seed::RandomSeed;
 
 /// How many rows are for testing.
@@ -77,9 +77,7 @@ impl Dataset {
         let Some(last) = indices.last() else {
             return plan_err!("split_at_indices needs at least one index");
         };
-        if let Some(pair) = indices.windows(2).find(|pair| pair[0] > pair[1]) {
-            return plan_err!("indices must be in order, got {} before {}", pair[0], pair[1]);
-        }
+        check_indices(indices)?;
         let (dataset, rows) = self.with_known_rows(1).await?;
         let cuts: Vec<usize> = [0].iter().chain(indices).copied().chain([rows.max(*last)]).collect();
         cuts.windows(2).map(|pair| dataset.rows_between(pair[0].min(rows)..pair[1].min(rows))).collect()

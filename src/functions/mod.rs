@@ -28,7 +28,7 @@ pub use map_function::MapFunction;
 pub use map_options::MapOptions;
 pub use registry::FunctionRegistry;
 pub use row_part::{RowPart, TurnsOf};
-pub(crate) use row_part::{check_proportions, proportional_cuts};
+pub(crate) use row_part::{check_indices, check_proportions, proportional_cuts};
 pub use rows::{Row, filter_rows, flat_map_rows, map_rows};
 pub(crate) use rows::{batch_of_rows, rows_of_batch};
 pub(crate) use turns::Turns;

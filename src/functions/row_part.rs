@@ -124,6 +124,14 @@ pub(crate) fn proportional_cuts(rows: usize, proportions: &[f64]) -> Vec<usize> 
     cuts
 }
 
+/// Fails where rows at which parts begin are not in order.
+pub(crate) fn check_indices(indices: &[usize]) -> Result<()> {
+    match indices.windows(2).find(|pair| pair[0] > pair[1]) {
+        Some(pair) => plan_err!("indices must be in order, got {} before {}", pair[0], pair[1]),
+        None => Ok(()),
+    }
+}
+
 /// Fails where proportions are none.
 pub(crate) fn check_proportions(proportions: &[f64]) -> Result<()> {
     if proportions.is_empty() {

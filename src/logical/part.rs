@@ -11,7 +11,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, UserDefine
 
 use crate::arguments;
 use crate::call::{Planning, TableFunction, Tables};
-use crate::functions::{RowPart, Turns, TurnsOf, check_proportions};
+use crate::functions::{RowPart, Turns, TurnsOf, check_indices, check_proportions};
 use crate::logical::{RandomShuffleNode, extension, node_of};
 use crate::seed::RandomSeed;
 
@@ -65,9 +65,7 @@ impl TableFunction for Split {
                 RowPart::Nth { part, parts, equal }
             }
             (None, Some(at), None) if !equal => {
-                if let Some(pair) = at.windows(2).find(|pair| pair[0] > pair[1]) {
-                    return plan_err!("indices must be in order, got {} before {}", pair[0], pair[1]);
-                }
+                check_indices(&at)?;
                 is_below(at.len() + 1)?;
                 RowPart::Between(part.checked_sub(1).map_or(0, |before| at[before]), at.get(part).copied())
             }
@@ -210,22 +208,12 @@ impl TableFunction for StreamingSplit {
 
     fn plan(&self, arguments: StreamingSplitArguments, planning: Planning<'_>) -> Result<LogicalPlan> {
         let StreamingSplitArguments { n, index, batch_size, global_batch_size, equal, drop_last } = arguments;
-        let by_batches = if global_batch_size.is_some() { batch_size } else { batch_size.or(Some(256)) };
-        let rows = match (by_batches, global_batch_size) {
-            _ if n == 0 => return plan_err!("streaming_split needs at least 1 consumer, got 0"),
-            _ if index >= n => {
-                return plan_err!("there are {n} consumers, 0 to {}, and none with number {index}", n - 1);
-            }
-            (Some(0), _) => return plan_err!("batch_size must be at least 1, got 0"),
-            (_, Some(0)) => return plan_err!("global_batch_size must be at least 1, got 0"),
-            (Some(_), Some(_)) => return plan_err!("a split has either a batch_size or a global_batch_size, not both"),
-            (None, Some(rows)) if equal && rows % n != 0 => {
-                return plan_err!("equal needs a global_batch_size that {n} consumers divide, got {rows}");
-            }
-            (Some(rows), None) => rows.saturating_mul(n),
-            (None, rows) => rows.unwrap_or(1),
-        };
-        let turns = Turns { n, rows: Some(rows), by_batches, equal, drop_last, by_demand: false };
+        let batch_size = if global_batch_size.is_some() { batch_size } else { batch_size.or(Some(256)) };
+        let turns = Turns::of(n, (batch_size, global_batch_size), equal, drop_last)?;
+        if index >= n {
+            return plan_err!("there are {n} consumers, 0 to {}, and none with number {index}", n - 1);
+        }
+        let rows = turns.rows.unwrap_or(1);
         PartNode::plan(planning.table()?, RowPart::Turns { turns: TurnsOf { turns, rows }, index })
     }
 

@@ -94,15 +94,9 @@ impl SplitOptions {
         Self { batch_size: None, global_batch_size: Some(rows), ..Self::default() }
     }
 
-    /// Fails where options do not go together.
-    fn check(&self, n: usize) -> Result<()> {
+    /// How rows are dealt to `n` consumers. Fails where options do not go together.
+    pub(super) fn turns(&self, n: usize) -> Result<Turns> {
         match self {
-            _ if n == 0 => plan_err!("streaming_split needs at least 1 consumer, got 0"),
-            Self { batch_size: Some(0), .. } => plan_err!("batch_size must be at least 1, got 0"),
-            Self { global_batch_size: Some(0), .. } => plan_err!("global_batch_size must be at least 1, got 0"),
-            Self { batch_size: Some(_), global_batch_size: Some(_), .. } => {
-                plan_err!("a split has either a batch_size or a global_batch_size, not both")
-            }
             Self { deal: Deal::Demand, global_batch_size: Some(_), .. } => {
                 plan_err!("global batches are dealt by turns, not by demand")
             }
@@ -115,29 +109,11 @@ impl SplitOptions {
             Self { deal: Deal::Turns, on_lost: OnLost::Redistribute, .. } => {
                 plan_err!("what a lost consumer had is given to others by demand only, not by turns")
             }
-            Self { deal: Deal::Turns, batch_size: None, global_batch_size: None, .. } => {
-                plan_err!("a split needs a batch_size or a global_batch_size")
+            Self { deal: Deal::Demand, .. } => Turns::by_demand(n, self.batch_size, self.drop_last),
+            Self { deal: Deal::Turns, .. } => {
+                Turns::of(n, (self.batch_size, self.global_batch_size), self.equal, self.drop_last)
             }
-            Self { batch_size: None, drop_last: true, global_batch_size: None, .. } => {
-                plan_err!("drop_last needs a batch_size: without one, no batch is short")
-            }
-            Self { equal: true, global_batch_size: Some(rows), .. } if rows % n != 0 => {
-                plan_err!("equal needs a global_batch_size that {n} consumers divide, got {rows}")
-            }
-            _ => Ok(()),
         }
-    }
-
-    /// How rows are dealt to `n` consumers.
-    pub(super) fn turns(&self, n: usize) -> Result<Turns> {
-        self.check(n)?;
-        let by_demand = self.deal == Deal::Demand;
-        let rows = match (self.batch_size, self.global_batch_size) {
-            (Some(rows), _) if by_demand => Some(rows),
-            (Some(rows), _) => Some(rows.saturating_mul(n)),
-            (None, global) => global,
-        };
-        Ok(Turns { n, rows, by_batches: self.batch_size, equal: self.equal, drop_last: self.drop_last, by_demand })
     }
 
     /// How consumers depend on each other.
