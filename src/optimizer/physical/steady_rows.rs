@@ -77,7 +77,9 @@ fn rewrite(node: &Arc<dyn ExecutionPlan>) -> Option<Result<Arc<dyn ExecutionPlan
         _ if is_random => (has_steady_tasks(input), TASK_ROWS),
         _ if is_spread => (steady_parts(ungathered(input)).is_some(), TASK_ROWS),
         // A user who says how large blocks are wants these in random order.
-        Some(_) if has_blocks_of_some_size(input) => (true, 0),
+        Some(_) if input.operator::<ExchangeExec>().is_some_and(|exchange| exchange.scheme().sizes_blocks()) => {
+            (true, 0)
+        }
         // Of one task there is one order: then it is of blocks of a few rows.
         Some(_) => (steady_parts(ungathered(input)).is_some() && !is_one_task(ungathered(input)), BLOCK_ROWS),
         None => (true, 0),
@@ -99,10 +101,6 @@ fn rewrite(node: &Arc<dyn ExecutionPlan>) -> Option<Result<Arc<dyn ExecutionPlan
 /// Whether no step draws rows by where they stand.
 fn draws_nothing(map: &MapExec) -> bool {
     map.steps().iter().all(|step| !step.is_random())
-}
-
-fn has_blocks_of_some_size(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    plan.operator::<ExchangeExec>().is_some_and(|exchange| exchange.scheme().downcast_ref::<SizeScheme>().is_some())
 }
 
 /// The same rows in tasks of so many rows, as they are below the maps that belong to the stage.

@@ -47,6 +47,10 @@ impl Scheme for SizeScheme {
         cut_in_order(&input, self.0)
     }
 
+    fn sizes_blocks(&self) -> bool {
+        true
+    }
+
     fn identity<'a>(&self, input: &'a Arc<dyn ExecutionPlan>) -> TaskIdentity<'a> {
         match self.0 {
             // Cut where the rows of a task say, or where the bytes of blocks do.

@@ -43,6 +43,11 @@ pub(crate) trait Scheme: Any + fmt::Debug + fmt::Display + Send + Sync {
     /// What of its tasks follows from the data.
     fn identity<'a>(&self, input: &'a Arc<dyn ExecutionPlan>) -> TaskIdentity<'a>;
 
+    /// Whether it is there to give blocks of some size, which somebody has asked for.
+    fn sizes_blocks(&self) -> bool {
+        false
+    }
+
     /// What helps, where the order of its rows depends on how much memory there is.
     fn unsteady_order(&self, _input: &Arc<dyn ExecutionPlan>) -> Option<&'static str> {
         None
