@@ -72,6 +72,19 @@ pub struct ConsumerWaits {
     pub waited: Duration,
 }
 
+impl ConsumerWaits {
+    /// Whom it waits for, in words.
+    pub fn whom(&self) -> String {
+        match self.waits_for.as_slice() {
+            [] => "the dataset".to_owned(),
+            [one] => format!("consumer {one}"),
+            many => {
+                format!("consumers {}", many.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+}
+
 /// An execution that has ended well.
 #[derive(Debug, Clone)]
 pub struct ExecutionSucceeded {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{Result, exec_err};
 
-use super::shared::{SplitTable, names};
+use super::shared::SplitTable;
 use super::split::Split;
 use super::table::{Entry, Next};
 use crate::dataset::ResumeToken;
+use crate::observability::ConsumerWaits;
 use crate::runtime::on_io_thread;
 use crate::store::BlockHandle;
 
@@ -149,13 +150,9 @@ impl SplitIterator {
             Some(max_wait) => match tokio::time::timeout(max_wait, found).await {
                 Ok(found) => found,
                 Err(_) => {
-                    let others = shared.look(|table| table.waits_for(self.index));
-                    let others = match others.as_slice() {
-                        [] => "the dataset".to_owned(),
-                        [one] => format!("consumer {one}"),
-                        many => format!("consumers {}", names(many)),
-                    };
-                    return exec_err!("consumer {} has waited for {others} for {max_wait:?}", self.index);
+                    let waits_for = shared.look(|table| table.waits_for(self.index));
+                    let waits = ConsumerWaits { consumer: self.index, waits_for, waited: max_wait };
+                    return exec_err!("consumer {} has waited for {} for {max_wait:?}", self.index, waits.whom());
                 }
             },
         };

@@ -270,6 +270,6 @@ impl Shared {
 }
 
 /// The numbers of consumers, one after the other.
-pub(super) fn names(consumers: &[usize]) -> String {
+fn names(consumers: &[usize]) -> String {
     consumers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
