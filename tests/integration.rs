@@ -78,6 +78,9 @@ mod splits;
 /// Random star-schema queries against plain DataFusion.
 #[path = "integration/stars.rs"]
 mod stars;
+/// Splits for several consumers at once.
+#[path = "integration/streaming_splits.rs"]
+mod streaming_splits;
 /// Stored tables and what changes them.
 #[path = "integration/tables.rs"]
 mod tables;
