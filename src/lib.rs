@@ -70,6 +70,9 @@ pub mod config;
 /// Errors for the person who caused them.
 mod error;
 
+/// Resume tokens: positions in the rows of a plan as values.
+mod token;
+
 /// Random seeds.
 mod seed;
 
@@ -81,16 +84,18 @@ pub mod prelude;
 
 pub use config::{BlockyardOptions, ByteSize, MemoryLimit};
 pub use dataset::{
-    Batches, DataContext, Dataset, DatasetPipeline, Deal, GroupedDataset, IterOptions, OnLost, ResumeToken, Resumes,
-    SortKey, SplitBarrier, SplitIterator, SplitOptions, TestSize, TrainTestSplit, WriteOptions, asc, desc,
+    Batches, DataContext, Dataset, DatasetPipeline, Deal, GroupedDataset, IterOptions, OnLost, SortKey, SplitBarrier,
+    SplitIterator, SplitOptions, TestSize, TrainTestSplit, WriteOptions, asc, desc,
 };
 pub use functions::{Actor, FunctionRef, MapOptions, WindowSize, actor};
 pub use logical::{BlockOrderOptions, LocalShuffleOptions, MixOptions, Repartitioning, ShuffleOptions};
+pub use physical::Resumes;
 pub use remote::{SplitClient, SplitClientOptions, SplitServer};
 pub use seed::RandomSeed;
 pub use session::{Blockyard, SessionStateBuilderExt};
 pub use sinks::SaveMode;
 pub use sources::{Datasource, ReadCsvOptions, ReadJsonOptions, ReadParquetOptions};
+pub use token::ResumeToken;
 
 /// The programs in the documents are tests.
 #[cfg(doctest)]

@@ -170,6 +170,23 @@ impl<T: Argument + Default + PartialEq> OrDefault<T> {
     }
 }
 
+/// The same for a flag that is set unless a call says otherwise.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct OrTrue;
+
+impl OrTrue {
+    #[doc(hidden)]
+    pub fn read(name: &'static str, values: &Values) -> Result<bool> {
+        Ok(values.read(name)?.unwrap_or(true))
+    }
+
+    #[doc(hidden)]
+    pub fn write(value: bool, name: &'static str, values: &mut Values) -> Result<()> {
+        if value { Ok(()) } else { value.write(name, values) }
+    }
+}
+
 /// The arguments of all fields: first those of the fields, then those that come after.
 #[doc(hidden)]
 pub fn concat_parameters(fields: Vec<(Vec<Parameter>, Vec<Parameter>)>) -> (Vec<Parameter>, Vec<Parameter>) {
@@ -195,7 +212,7 @@ impl Arguments for () {
 /// Makes a struct whose fields are arguments of a call.
 ///
 /// A field of an [`Argument`] has to be given, an `Option` of one may be left out, as may one
-/// that ends in `= default`. Fields `beside` them are for Rust only.
+/// that ends in `= default`, or a flag that ends in `= true`. Fields `beside` them are for Rust only.
 ///
 /// ```
 /// blockyard::arguments! {
@@ -279,16 +296,25 @@ macro_rules! arguments {
     (@parameters $about:ident, $field:ident, $type:ty, default) => {
         $crate::call::OrDefault::<$type>::parameters(stringify!($field), $about)
     };
+    (@parameters $about:ident, $field:ident, $type:ty, true) => {
+        $crate::call::OrDefault::<$type>::parameters(stringify!($field), $about)
+    };
     (@read $values:ident, $field:ident, $type:ty) => {
         <$type as $crate::call::Field>::read(stringify!($field), $values)?
     };
     (@read $values:ident, $field:ident, $type:ty, default) => {
         $crate::call::OrDefault::<$type>::read(stringify!($field), $values)?
     };
+    (@read $values:ident, $field:ident, $type:ty, true) => {
+        $crate::call::OrTrue::read(stringify!($field), $values)?
+    };
     (@write $self:ident, $values:ident, $field:ident, $type:ty) => {
         $crate::call::Field::write(&$self.$field, stringify!($field), $values)?
     };
     (@write $self:ident, $values:ident, $field:ident, $type:ty, default) => {
         $crate::call::OrDefault::<$type>::write(&$self.$field, stringify!($field), $values)?
+    };
+    (@write $self:ident, $values:ident, $field:ident, $type:ty, true) => {
+        $crate::call::OrTrue::write($self.$field, stringify!($field), $values)?
     };
 }

@@ -25,7 +25,7 @@ pub use argument::Argument;
 pub(crate) use argument::{parsed, shown};
 pub use arguments::{Arguments, Field, Parameter, Values};
 #[doc(hidden)]
-pub use arguments::{OrDefault, concat_parameters};
+pub use arguments::{OrDefault, OrTrue, concat_parameters};
 /// What [`arguments!`](crate::arguments) names.
 #[doc(hidden)]
 pub use datafusion::common::Result;

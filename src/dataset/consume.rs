@@ -57,23 +57,13 @@ impl Dataset {
     }
 
     async fn stream_once(&self, attempt: &Attempt) -> Result<SendableRecordBatchStream> {
-        let Started { plan, context, execution, mut watch, admission } = self.start(attempt).await?;
+        let Started { plan, context, execution, mut watch, admission, .. } = self.start(attempt).await?;
         let batches = gather(&plan, context, execution.result_owner());
         watch.ended_if_failed(&batches);
         let batches = batches?;
         let schema = batches.schema();
         // The admission is held until the end.
-        let running = (batches, watch, admission);
-        let watched = stream::unfold(running, |(mut batches, mut watch, admission)| async move {
-            watch.asked();
-            let next = batches.next().await;
-            match &next {
-                Some(Ok(batch)) => watch.rows(batch.num_rows()),
-                Some(Err(e)) => watch.ended(Err(e.to_string())),
-                None => watch.ended(Ok(())),
-            }
-            next.map(|batch| (batch, (batches, watch, admission)))
-        });
+        let watched = watch.over(batches, admission, RecordBatch::num_rows);
         Ok(in_background(Box::pin(RecordBatchStreamAdapter::new(schema, watched))))
     }
 
@@ -83,7 +73,7 @@ impl Dataset {
     }
 
     /// The next execution.
-    fn attempt(&self) -> Result<Attempt> {
+    pub(super) fn attempt(&self) -> Result<Attempt> {
         self.attempt_of(self.next_epoch())
     }
 
@@ -278,7 +268,7 @@ impl Dataset {
     }
 
     async fn collect_once(&self, attempt: &Attempt) -> Result<Vec<StoredBlock>> {
-        let Started { plan, context, execution, mut watch, admission: _admission } = self.start(attempt).await?;
+        let Started { plan, context, execution, mut watch, admission: _admission, .. } = self.start(attempt).await?;
         let owner = Arc::new(Owner::default());
         owner.describe(execution.query(), || "Materialize".to_owned());
         let collected = collect_blocks(&plan, &context, NextUse::Kept, &owner).await;
@@ -362,9 +352,19 @@ impl Dataset {
 
     /// Plans an execution and remembers it for `stats`.
     pub(super) async fn start(&self, attempt: &Attempt) -> Result<Started> {
+        self.start_at(attempt, |plan| Ok(Arc::clone(plan))).await
+    }
+
+    /// The same of what `begin` makes of the plan, which begins in the middle of it.
+    pub(super) async fn start_at(
+        &self,
+        attempt: &Attempt,
+        begin: impl FnOnce(&Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Started> {
         check_plan_depth(&attempt.plan)?;
         let planned = DeepStack::new(attempt.state.create_physical_plan(&attempt.plan)).await;
-        let plan = planned.map_err(without_bug_report)?;
+        let planned = planned.map_err(without_bug_report)?;
+        let plan = begin(&planned)?;
         let context = TaskContext::from(&attempt.state);
         let store = Arc::clone(self.context.store());
         let execution = Execution::start(Arc::clone(&plan), store, &context, attempt.before);
@@ -373,7 +373,7 @@ impl Dataset {
         watch.ended_if_failed(&admitted);
         let (context, admission) = admitted?;
         *self.last.lock() = Some(execution.clone());
-        Ok(Started { plan, context, execution, watch, admission })
+        Ok(Started { planned, plan, context, execution, watch, admission })
     }
 }
 
@@ -387,6 +387,8 @@ pub(super) struct Attempt {
 
 /// A plan that is about to run.
 pub(super) struct Started {
+    /// The plan from its first row on, and the one that runs.
+    pub(super) planned: Arc<dyn ExecutionPlan>,
     pub(super) plan: Arc<dyn ExecutionPlan>,
     pub(super) context: Arc<TaskContext>,
     pub(super) execution: Execution,

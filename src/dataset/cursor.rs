@@ -10,6 +10,7 @@ use futures::TryStreamExt;
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 
+use super::iterate::Apart;
 use super::{Batches, Dataset, IterOptions};
 use crate::block::Block;
 use crate::error::unknown_name;
@@ -95,7 +96,8 @@ impl Cursor {
             Some(batches) => batches,
             None => {
                 let options = IterOptions { batch_size: None, ..IterOptions::default() };
-                self.batches.insert(self.dataset.iter_batches(options).await?)
+                let batches = self.dataset.batches(options, Apart::Batches).await?;
+                self.batches.insert(batches.observed(&self.dataset.state))
             }
         };
         batches.try_next().await

@@ -17,7 +17,8 @@ mod write;
 
 pub use context::{DataContext, Paths};
 pub use grouped::GroupedDataset;
-pub use iterate::{Batches, BlockingBatches, Epoch, Epochs, IterOptions, IterStats, ResumeToken, Resumes};
+use iterate::repeatable;
+pub use iterate::{Batches, BlockingBatches, Epoch, Epochs, IterOptions, IterStats};
 pub use order::{SortKey, asc, desc};
 pub use pipeline::DatasetPipeline;
 pub use split::{TestSize, TrainTestSplit};
@@ -37,6 +38,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 use parking_lot::Mutex;
 
 use crate::error::unknown_name;
+use crate::logical::cpus_of_token;
 use crate::observability::Execution;
 use crate::sources::StoredBlocks;
 
@@ -58,6 +60,11 @@ pub struct Dataset {
 
 impl Dataset {
     pub(crate) fn new(context: DataContext, state: SessionState, plan: LogicalPlan) -> Self {
+        // A plan that goes on at a token runs as the one did that gave it.
+        let state = match cpus_of_token(&plan) {
+            Some(cpus) => repeatable(state, Some(cpus)),
+            None => state,
+        };
         Self { context, state, plan, materialized: None, last: Arc::default(), epochs: Arc::default() }
     }
 

@@ -1,5 +1,8 @@
 //! [`DatasetPipeline`]: what is done with one window of a dataset after the other, epoch after epoch.
 
+mod transform;
+mod write;
+
 use std::fmt;
 
 use datafusion::common::{Result, internal_err, plan_err};
@@ -7,8 +10,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 
 use super::{Batches, Dataset, IterOptions, SortKey};
-use crate::functions::WindowSize;
-use crate::functions::{MapFunction, MapOptions, Row};
+use crate::functions::{WindowSize, check_indices};
 use crate::logical::{Epochs, PipelineNode, Repartitioning, extension, node_of};
 use crate::seed::RandomSeed;
 
@@ -47,6 +49,20 @@ impl Dataset {
 pub struct DatasetPipeline(Dataset);
 
 impl DatasetPipeline {
+    /// One dataset after the other, each a window. They have the same columns.
+    ///
+    /// # Errors
+    ///
+    /// Where there are none, or their columns differ.
+    pub fn from_datasets(datasets: impl IntoIterator<Item = Dataset>) -> Result<Self> {
+        let datasets: Vec<Dataset> = datasets.into_iter().collect();
+        let Some(first) = datasets.first() else {
+            return plan_err!("a pipeline needs at least 1 dataset, got 0");
+        };
+        let node = PipelineNode::windows_of(datasets.iter().map(|dataset| dataset.plan.clone()).collect())?;
+        Ok(Self(first.with_plan(extension(node))))
+    }
+
     fn node(&self) -> Result<&PipelineNode> {
         match node_of::<PipelineNode>(&self.0.plan) {
             Some(node) => Ok(node),
@@ -68,63 +84,6 @@ impl DatasetPipeline {
         let node = self.node()?;
         let transformed = f(self.0.with_plan(node.each_window().clone()))?;
         Ok(self.with_node(node.with_each_window(transformed.plan)?))
-    }
-
-    /// As [`Dataset::map_batches`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Dataset::map_batches`].
-    pub fn map_batches(&self, function: impl Into<MapFunction>) -> Result<Self> {
-        self.foreach_window(|window| window.map_batches(function))
-    }
-
-    /// As [`Dataset::map_batches_with`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Dataset::map_batches_with`].
-    pub fn map_batches_with(&self, function: impl Into<MapFunction>, options: MapOptions) -> Result<Self> {
-        self.foreach_window(|window| window.map_batches_with(function, options))
-    }
-
-    /// As [`Dataset::map`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Dataset::map`].
-    pub fn map<T: Row, U: Row>(&self, f: impl Fn(T) -> U + Send + Sync + 'static) -> Result<Self> {
-        self.foreach_window(|window| window.map(f))
-    }
-
-    /// As [`Dataset::flat_map`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Dataset::flat_map`].
-    pub fn flat_map<T: Row, U: Row, I: IntoIterator<Item = U>>(
-        &self,
-        f: impl Fn(T) -> I + Send + Sync + 'static,
-    ) -> Result<Self> {
-        self.foreach_window(|window| window.flat_map(f))
-    }
-
-    /// As [`Dataset::filter`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Dataset::filter`].
-    pub fn filter(&self, predicate: impl Into<super::Predicate>) -> Result<Self> {
-        self.foreach_window(|window| window.filter(predicate))
-    }
-
-    /// As [`Dataset::select_columns`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Dataset::select_columns`].
-    pub fn select_columns(&self, columns: &[&str]) -> Result<Self> {
-        self.foreach_window(|window| window.select_columns(columns))
     }
 
     /// The rows of each window in random order: another one in each window and epoch. A seed that is
@@ -162,6 +121,25 @@ impl DatasetPipeline {
     /// As [`Dataset::repartition`].
     pub fn repartition_each_window(&self, into: impl Into<Repartitioning>) -> Result<Self> {
         self.foreach_window(|window| window.repartition(into))
+    }
+
+    /// One pipeline more than there are `indices`, which split each window: the rows before the first, between them,
+    /// and from the last one on. Each runs for itself.
+    ///
+    /// # Errors
+    ///
+    /// Where indices are none, or not in order.
+    pub fn split_at_indices(&self, indices: &[usize]) -> Result<Vec<Self>> {
+        if indices.is_empty() {
+            return plan_err!("split_at_indices needs at least one index");
+        }
+        check_indices(indices)?;
+        let part = |part: usize| {
+            let from = part.checked_sub(1).map_or(0, |before| indices[before]);
+            let rows = indices.get(part).map(|to| to - from);
+            self.foreach_window(|window| window.via_dataframe(|frame| frame.limit(from, rows)))
+        };
+        (0..=indices.len()).map(part).collect()
     }
 
     /// All of it again and again, so many `times`, or for ever: each is an epoch, whatever was one before.
@@ -264,7 +242,10 @@ impl fmt::Debug for DatasetPipeline {
         let node = self.node().map_err(|_| fmt::Error)?;
         let windows = match (node.is_endless(), node.epochs(), node.window().size()) {
             (Ok(true), ..) => "inf".to_owned(),
-            (_, Epochs::Of { passes, times: Some(times) }, None) => passes.saturating_mul(times).to_string(),
+            (_, Epochs::Of { passes, times: Some(times) }, None) => {
+                let inputs = node.window().sources().len() as u64;
+                passes.saturating_mul(times).saturating_mul(inputs).to_string()
+            }
             _ => "?".to_owned(),
         };
         write!(f, "DatasetPipeline(num_windows={windows}, num_stages={})", node.num_stages())

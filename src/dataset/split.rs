@@ -2,16 +2,15 @@
 //! `train_test_split` and `streaming_train_test_split`.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, BooleanArray, RecordBatch};
-use datafusion::arrow::datatypes::{DataType, Field, Schema};
-use datafusion::common::{Result, plan_err};
-use datafusion::logical_expr::{col, lit, not};
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::{DataFusionError, Result, plan_err};
+use datafusion::logical_expr::{lit, not};
 use datafusion::prelude::Expr;
 
 use super::Dataset;
 use crate::functions::{check_indices, check_proportions, proportional_cuts};
+use crate::logical::{mark_test_rows, test_rows};
 use crate::seed::RandomSeed;
 
 /// How many rows are for testing.
@@ -195,20 +194,10 @@ impl Dataset {
     }
 
     async fn stratified(&self, column: &str, test_size: f64) -> Result<(Self, Self)> {
-        const IS_TEST: &str = "__is_test";
-        self.column(column, "stratify")?;
-        let marked = move |group: RecordBatch| {
-            let rows = group.num_rows();
-            let test = (rows as f64 * test_size) as usize;
-            let is_test: BooleanArray = (0..rows).map(|row| Some(row >= rows - test)).collect();
-            let field = Arc::new(Field::new(IS_TEST, DataType::Boolean, false));
-            let fields: Vec<_> = group.schema().fields().iter().cloned().chain([field]).collect();
-            let columns = group.columns().iter().cloned().chain([Arc::new(is_test) as ArrayRef]).collect();
-            Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
-        };
-        let marked = self.group_by(&[column])?.map_groups(marked)?.materialize().await?;
-        let part = |is_test: Expr| marked.via_dataframe(|frame| frame.filter(is_test))?.drop_columns(&[IS_TEST]);
-        Ok((part(not(col(IS_TEST)))?, part(col(IS_TEST))?))
+        let marked = self.with_plan(mark_test_rows(self.plan.clone(), column, test_size)?).materialize().await?;
+        let part =
+            |are_for_test| Ok::<_, DataFusionError>(marked.with_plan(test_rows(marked.plan.clone(), are_for_test)?));
+        Ok((part(false)?, part(true)?))
     }
 }
 

@@ -19,6 +19,8 @@ pub struct WriteOptions {
     pub mode: Option<SaveMode>,
     /// Options of the format as in SQL's COPY, like `("compression", "zstd(3)")`.
     pub format: Vec<(String, String)>,
+    /// Of a pipeline: the files of each window appear when it is complete, rather than all files at the end.
+    pub commit_each_window: bool,
 }
 
 impl Dataset {
@@ -93,6 +95,10 @@ impl Dataset {
     ///
     /// As [`Dataset::write_parquet_with`], and where there is no such format.
     pub async fn write_with(&self, format: &str, directory: &str, options: WriteOptions) -> Result<usize> {
+        if options.commit_each_window {
+            // Boxed: each window is written by this method.
+            return Box::pin(self.write_each_window(format, directory, options)).await;
+        }
         let factory = self
             .state
             .get_file_format_factory(format)

@@ -47,6 +47,12 @@ pub trait BatchFunction: Send + Sync {
         false
     }
 
+    /// Whether it gives the same rows for the same batch whenever it is called. Without that an iterator has no resume
+    /// token.
+    fn is_deterministic(&self) -> bool {
+        true
+    }
+
     /// Whether it keeps state on the thread that calls it, and so has to run on actors; see [`actor`](crate::actor).
     fn is_stateful(&self) -> bool {
         false
@@ -90,6 +96,11 @@ impl FunctionRef {
     /// Whether a limit may move below it.
     pub fn preserves_row_count(&self) -> bool {
         self.0.preserves_row_count()
+    }
+
+    /// Whether it gives the same rows for the same batch whenever it is called.
+    pub fn is_deterministic(&self) -> bool {
+        self.0.is_deterministic()
     }
 
     /// Whether it has to run on actors.
@@ -223,13 +234,21 @@ where
 }
 
 impl FunctionRef {
-    /// The same function under another name, with its output columns declared, or declared to keep the row count.
-    pub(crate) fn declare(self, name: Option<String>, schema: Option<SchemaRef>, preserves_row_count: bool) -> Self {
-        if name.is_none() && schema.is_none() && preserves_row_count == self.preserves_row_count() {
+    /// The same function under another name, with its output columns declared, or declared to keep the row count, or
+    /// not to give the same rows each time.
+    pub(crate) fn declare(
+        self,
+        name: Option<String>,
+        schema: Option<SchemaRef>,
+        preserves_row_count: bool,
+        is_deterministic: bool,
+    ) -> Self {
+        let same = (preserves_row_count, is_deterministic) == (self.preserves_row_count(), self.is_deterministic());
+        if name.is_none() && schema.is_none() && same {
             return self;
         }
         let name = name.unwrap_or_else(|| self.name().to_owned());
-        Self::new(Declared { inner: self.0, name, preserves_row_count, schema })
+        Self::new(Declared { inner: self.0, name, preserves_row_count, is_deterministic, schema })
     }
 }
 
@@ -238,6 +257,7 @@ struct Declared {
     inner: Arc<dyn BatchFunction>,
     name: String,
     preserves_row_count: bool,
+    is_deterministic: bool,
     schema: Option<SchemaRef>,
 }
 
@@ -260,6 +280,10 @@ impl BatchFunction for Declared {
 
     fn preserves_row_count(&self) -> bool {
         self.preserves_row_count
+    }
+
+    fn is_deterministic(&self) -> bool {
+        self.is_deterministic
     }
 
     fn is_stateful(&self) -> bool {
@@ -394,7 +418,7 @@ mod tests {
     #[test]
     fn a_panic_is_an_error_that_names_the_function() {
         let batch = record_batch!(("x", Int32, [1])).unwrap();
-        let f = from_closure(|_| panic!("no rows today")).declare(Some("score".into()), None, false);
+        let f = from_closure(|_| panic!("no rows today")).declare(Some("score".into()), None, false, true);
         let error = f.call(batch.clone()).unwrap_err().to_string();
         assert!(error.contains("function 'score' panicked: no rows today"), "{error}");
         let error = f.output_schema(&batch.schema()).unwrap_err().to_string();

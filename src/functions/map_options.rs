@@ -14,7 +14,7 @@ use crate::config::ByteSize;
 
 arguments! {
     /// How a map operator runs. Start from the default and set what differs.
-    #[derive(Debug, Clone, Default)]
+    #[derive(Debug, Clone)]
     pub struct MapOptions {
         /// Rows that the function gets at once, or `block` for all of a block. The batches that stream by if not said.
         pub batch_size: BatchSize = default,
@@ -39,6 +39,9 @@ arguments! {
         pub on_error: OnError,
         /// How many such rows there may be, like `100` or `0.5%`; any number if not said.
         pub max_errors: Option<MaxErrors>,
+        /// Whether the function gives the same rows for the same batches whenever it is called; true if not said. Without
+        /// that an iterator has no resume token.
+        pub deterministic: bool = true,
     }
     beside {
         /// Columns that the function returns, where calling it on an empty batch would not tell.
@@ -50,9 +53,36 @@ arguments! {
     }
 }
 
+impl Default for MapOptions {
+    fn default() -> Self {
+        Self {
+            batch_size: BatchSize::default(),
+            concurrency: None,
+            num_cpus: None,
+            memory: None,
+            compute: ComputeStrategy::default(),
+            num_gpus: None,
+            resources: BTreeMap::new(),
+            max_tasks_in_flight_per_actor: None,
+            max_concurrency: None,
+            on_error: OnError::default(),
+            max_errors: None,
+            deterministic: true,
+            schema: None,
+            name: None,
+            preserves_row_count: false,
+        }
+    }
+}
+
 impl MapOptions {
-    /// The options of a call that gives an operator which runs so.
-    pub(crate) fn saying(batch_size: BatchSize, compute: &Compute, failures: &Failures) -> Self {
+    /// The options of a call that gives an operator which calls `function` so.
+    pub(crate) fn saying(
+        function: &FunctionRef,
+        batch_size: BatchSize,
+        compute: &Compute,
+        failures: &Failures,
+    ) -> Self {
         let Compute { workers, milli_cpus, milli_gpus, memory, resources, .. } = compute.canonical();
         let units = |thousandths: u32| f64::from(thousandths) / 1000.0;
         let (compute_strategy, concurrency, in_flight) = match workers {
@@ -74,6 +104,7 @@ impl MapOptions {
             max_concurrency: compute.said_max_concurrency(),
             on_error: failures.on_error.clone(),
             max_errors: failures.max_errors,
+            deterministic: function.is_deterministic(),
             ..Self::default()
         }
     }
@@ -106,6 +137,7 @@ impl MapOptions {
             max_concurrency: self.max_concurrency.or(defaults.max_concurrency),
             on_error: if says_errors { self.on_error } else { defaults.on_error },
             max_errors: if says_errors { self.max_errors } else { defaults.max_errors },
+            deterministic: self.deterministic && defaults.deterministic,
             schema: self.schema.or(defaults.schema),
             name: self.name.or(defaults.name),
             preserves_row_count: self.preserves_row_count || defaults.preserves_row_count,
@@ -115,7 +147,8 @@ impl MapOptions {
     /// The function with what is declared of it.
     pub(crate) fn apply(&self, function: FunctionRef) -> FunctionRef {
         let preserves = self.preserves_row_count || function.preserves_row_count();
-        function.declare(self.name.clone(), self.schema.clone(), preserves)
+        let deterministic = self.deterministic && function.is_deterministic();
+        function.declare(self.name.clone(), self.schema.clone(), preserves, deterministic)
     }
 }
 
@@ -218,7 +251,7 @@ mod tests {
     fn function(is_stateful: bool) -> FunctionRef {
         match is_stateful {
             true => actor("f", || Ok(Ok)),
-            false => from_closure(Ok).declare(Some("f".to_owned()), None, false),
+            false => from_closure(Ok).declare(Some("f".to_owned()), None, false, true),
         }
     }
 

@@ -50,10 +50,10 @@ impl FunctionRegistry {
     }
 
     fn insert(&self, name: &str, function: FunctionRef, defaults: MapOptions, created: bool) {
-        let preserves = function.preserves_row_count();
+        let (preserves, deterministic) = (function.preserves_row_count(), function.is_deterministic());
         let function = match function.name() == name {
             true => function,
-            false => function.declare(Some(name.to_owned()), None, preserves),
+            false => function.declare(Some(name.to_owned()), None, preserves, deterministic),
         };
         self.functions.write().insert(name.to_owned(), RegisteredFunction { function, defaults, created });
     }

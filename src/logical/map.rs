@@ -207,7 +207,8 @@ impl UserDefinedLogicalNodeCore for MapNode {
                 write!(f, "{}: {}", operator.name(), operator.function().map_or("", |function| function.name()))?;
             }
         }
-        write!(f, "{}{}", self.compute, self.failures)
+        let changes = self.operator.function().is_some_and(|function| !function.is_deterministic());
+        write!(f, "{}{}{}", self.compute, self.failures, if changes { ", deterministic=false" } else { "" })
     }
 
     fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {

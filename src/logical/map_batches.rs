@@ -55,7 +55,7 @@ impl TableFunction for MapBatches {
         let MapOperator::Batches(function, batch_size) = map.operator() else {
             return Ok(None);
         };
-        let options = MapOptions::saying(*batch_size, map.compute(), map.failures());
+        let options = MapOptions::saying(function, *batch_size, map.compute(), map.failures());
         let arguments = MapBatchesArguments { function: function.name().to_owned(), options };
         Ok(Some((vec![map.input().clone()], arguments)))
     }

@@ -68,7 +68,7 @@ impl TableFunction for MapGroups {
             input => input,
         };
         let batch_size = max_rows.map_or(BatchSize::AsTheyCome, BatchSize::Rows);
-        let options = MapOptions::saying(batch_size, map.compute(), map.failures());
+        let options = MapOptions::saying(function, batch_size, map.compute(), map.failures());
         let arguments = MapGroupsArguments { function: function.name().to_owned(), keys: keys.clone(), options };
         Ok(Some((vec![input.clone()], arguments)))
     }

@@ -10,6 +10,7 @@
 //! | Zip | `zip` | `zip(a, b)` | [`ZipNode`] | `CombineExec` |
 //! | Mix | `mix` | `mix(a, b, weights => [2, 1])` | [`MixNode`] | `CombineExec` |
 //! | - | `split`, `train_test_split`, `streaming_split` | the same | [`PartNode`] | `PartExec` |
+//! | - | `IterOptions::resume` | `resume(t, token)` | [`ResumeNode`] | `ResumeExec` |
 //! | DatasetPipeline | `window`, `repeat` | `windows(t)`, `repeat(t)` | [`PipelineNode`], [`WindowNode`] | `PipelineExec` |
 //!
 //! Read is a table scan, write is DataFusion's COPY, and project, filter, sort, aggregate, join, union and limit are
@@ -27,6 +28,8 @@ mod pipeline;
 mod random_shuffle;
 mod randomize_blocks;
 mod repartition;
+mod resume;
+mod stratify;
 mod summary;
 mod zip;
 
@@ -49,6 +52,9 @@ pub(crate) use randomize_blocks::RandomizeBlockOrder;
 pub use randomize_blocks::{BlockOrderOptions, RandomizeBlocksNode};
 pub(crate) use repartition::Repartition;
 pub use repartition::{ByKeys, IntoBlocks, IntoRows, RepartitionNode, Repartitioning};
+pub use resume::ResumeNode;
+pub(crate) use resume::{OTHER_PLAN, Resume, cpus_of_token};
+pub(crate) use stratify::{mark_test_rows, test_rows};
 pub(crate) use summary::{Summary, summary};
 pub(crate) use zip::Zip;
 pub use zip::ZipNode;
@@ -71,6 +77,7 @@ pub(crate) fn is_ours(plan: &LogicalPlan) -> bool {
         || node.is::<ZipNode>()
         || node.is::<MixNode>()
         || node.is::<PartNode>()
+        || node.is::<ResumeNode>()
         || node.is::<PipelineNode>()
         || node.is::<WindowNode>()
 }

@@ -12,7 +12,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, UserDefine
 use crate::arguments;
 use crate::call::{Planning, TableFunction, Tables};
 use crate::functions::{RowPart, Turns, TurnsOf, check_indices, check_proportions};
-use crate::logical::{RandomShuffleNode, extension, node_of};
+use crate::logical::{RandomShuffleNode, extension, mark_test_rows, node_of, test_rows};
 use crate::seed::RandomSeed;
 
 arguments! {
@@ -114,6 +114,8 @@ arguments! {
         pub(crate) test_size: f64,
         /// Shuffles all rows before, by this seed. Without it, the last rows are for testing.
         pub(crate) seed: Option<u64>,
+        /// A column: of the rows with each of its values the same share is for testing, rounded down. Not with `seed`.
+        pub(crate) stratify: Option<String>,
     }
 }
 
@@ -129,7 +131,8 @@ impl TableFunction for TrainTest {
     }
 
     fn about(&self) -> &'static str {
-        "The rows for training, or those for testing: the last ones, or the last ones of a shuffle."
+        "The rows for training, or those for testing: the last ones, the last ones of a shuffle, or those of each value of \
+         a column."
     }
 
     fn tables(&self) -> Tables {
@@ -137,12 +140,19 @@ impl TableFunction for TrainTest {
     }
 
     fn plan(&self, arguments: TrainTestArguments, planning: Planning<'_>) -> Result<LogicalPlan> {
-        let TrainTestArguments { part, test_size, seed } = arguments;
+        let TrainTestArguments { part, test_size, seed, stratify } = arguments;
         let is_test = match part.as_str() {
             "train" => false,
             "test" => true,
             other => return plan_err!("the part is 'train' or 'test', got '{other}'"),
         };
+        if let Some(column) = stratify {
+            return match (seed, test_size > 0.0 && test_size < 1.0) {
+                (Some(_), _) => plan_err!("stratify does not go together with a shuffle, so not with seed"),
+                (None, false) => plan_err!("stratify needs a test size above 0 and below 1, got {test_size}"),
+                (None, true) => test_rows(mark_test_rows(planning.table()?, &column, test_size)?, is_test),
+            };
+        }
         let of = match test_size {
             size if size > 0.0 && size < 1.0 => {
                 RowPart::Proportional { proportions: vec![(1.0 - size).to_bits()], part: usize::from(is_test) }
@@ -162,7 +172,7 @@ impl TableFunction for TrainTest {
         let Some(node) = node_of::<PartNode>(plan) else { return Ok(None) };
         let RowPart::Last { rows, is_last } = node.part else { return Ok(None) };
         let part = if is_last { "test" } else { "train" };
-        let arguments = TrainTestArguments { part: part.to_owned(), test_size: rows as f64, seed: None };
+        let arguments = TrainTestArguments { part: part.to_owned(), test_size: rows as f64, ..Default::default() };
         Ok(Some((vec![node.input().clone()], arguments)))
     }
 }

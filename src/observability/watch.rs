@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use datafusion::common::Result;
 use datafusion::physical_plan::displayable;
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt};
 
 use super::callback::{ExecutionFailed, ExecutionProgress, ExecutionStarted, ExecutionSucceeded};
 use super::execution::Execution;
@@ -43,15 +45,39 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
+    /// What an execution hands out, watched. What else it needs is held until the end of that.
+    pub(crate) fn over<T, H>(
+        self,
+        items: impl Stream<Item = Result<T>> + Send + Unpin + 'static,
+        held: H,
+        rows_of: fn(&T) -> usize,
+    ) -> BoxStream<'static, Result<T>>
+    where
+        T: Send + 'static,
+        H: Send + 'static,
+    {
+        let watched = stream::unfold((items, self, held), move |(mut items, mut watch, held)| async move {
+            watch.asked();
+            let next = items.next().await;
+            match &next {
+                Some(Ok(item)) => watch.rows(rows_of(item)),
+                Some(Err(e)) => watch.ended(Err(e.to_string())),
+                None => watch.ended(Ok(())),
+            }
+            next.map(|item| (item, (items, watch, held)))
+        });
+        watched.boxed()
+    }
+
     /// More rows are asked for.
-    pub(crate) fn asked(&mut self) {
+    fn asked(&mut self) {
         if let Some(given) = self.given.take() {
             self.execution.untaken.fetch_add(given.elapsed().as_nanos() as u64, Relaxed);
         }
     }
 
     /// Rows were handed out.
-    pub(crate) fn rows(&mut self, rows: usize) {
+    fn rows(&mut self, rows: usize) {
         self.rows += rows;
         self.given = Some(Instant::now());
         let callbacks = &self.execution.observers.callbacks;

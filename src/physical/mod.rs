@@ -24,6 +24,7 @@ mod pipeline;
 mod place;
 mod queue;
 mod read;
+mod resume;
 mod stand_ins;
 mod tasks;
 mod write;
@@ -34,7 +35,7 @@ pub(crate) use exchange::{
     BlockOrderScheme, BlockSize, ExchangeExec, HashScheme, RandomScheme, RangeScheme, SizeScheme, SliceScheme,
     SpreadScheme, StoredBlock, can_sort, collect_blocks,
 };
-pub(crate) use gather::{GatherExec, gather};
+pub(crate) use gather::{GatherExec, gather, gather_blocks};
 pub(crate) use join::BucketJoinExec;
 pub(crate) use local_shuffle::LocalShuffleExec;
 pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, ProjectStep, SampleStep};
@@ -42,11 +43,11 @@ pub(crate) use memory::{PLENTY, PlanMemory, builders_at_once, collects, query_co
 pub(crate) use operator::{IntoPlan, MapSide, Operator, PlanExt, TaskPlan, ran_below};
 pub(crate) use part::PartExec;
 pub(crate) use pipeline::{Pass, PassEpochs, PassSource, PipelineExec, WindowInput, WindowPlans, WindowTasks};
-pub(crate) use place::{
-    Inputs, Mark, Marked, MarkedStream, Place, marked_rows, place_of, seeks, text_fingerprint, unsteady,
-};
+pub use place::Resumes;
+pub(crate) use place::{Inputs, Mark, Marked, MarkedStream, begun_at, begun_rows, place_of};
 pub(crate) use queue::{QueueExec, QueueLimit};
 pub(crate) use read::{FilesOfTask, FirstRow, ReadExec, ReadMemory, file_scan};
+pub(crate) use resume::ResumeExec;
 pub(crate) use stand_ins::{CompactExec, FoldExec, MiddleRowsExec, WindowPartitionsExec};
 pub(crate) use tasks::{
     FailureLog, Spread, StageMetrics, TaskRecord, TaskSummary, as_task_plan, block_batches, block_rows,

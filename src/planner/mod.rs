@@ -10,6 +10,7 @@ mod query_planner;
 mod random_shuffle;
 mod randomize_blocks;
 mod repartition;
+mod resume;
 mod unions;
 mod write;
 
@@ -47,6 +48,7 @@ fn node_planners() -> Vec<Arc<dyn NodePlanner>> {
         Arc::new(local_shuffle::PlanLocalShuffle),
         Arc::new(combine::PlanCombinations),
         Arc::new(part::PlanPart),
+        Arc::new(resume::PlanResume),
         Arc::new(pipeline::PlanWindows),
         Arc::new(pipeline::PlanPipeline),
     ]

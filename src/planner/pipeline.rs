@@ -15,6 +15,7 @@ use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::logical_plan::TableScanBuilder;
 use datafusion::logical_expr::{Expr, LogicalPlan, Projection, TableScan, UserDefinedLogicalNode, lit};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::union::UnionExec;
 
 use super::NodePlanner;
 use crate::functions::WindowSize;
@@ -40,9 +41,10 @@ impl NodePlanner for PlanWindows {
             return Ok(None);
         };
         if !window.has_labels() {
-            return Ok(Some(Arc::clone(&inputs[0])));
+            let [input] = inputs else { return UnionExec::try_new(inputs.to_vec()).map(Some) };
+            return Ok(Some(Arc::clone(input)));
         }
-        let plan = with_labels(window, window.input().clone(), (0, 0))?;
+        let plan = with_labels(window, window.all_rows()?, (0, 0))?;
         planned(state_of(session)?, &plan).await.map(Some)
     }
 }
@@ -81,7 +83,7 @@ impl NodePlanner for PlanPipeline {
 /// How the windows of a pipeline are, and how many there are in a pass where that is known.
 fn about(node: &PipelineNode, source: &PassSource) -> String {
     let windows = match source {
-        PassSource::All => "windows=1".to_owned(),
+        PassSource::Inputs(inputs) => format!("windows={inputs}"),
         PassSource::Tasks(windows) => format!("windows={}", windows.len()),
         PassSource::Rows { size, .. } => format!("windows by {size}"),
     };
@@ -113,7 +115,7 @@ struct Plans {
 #[async_trait]
 impl WindowPlans for Plans {
     async fn begin(&self, pass: u64) -> Result<Arc<dyn Pass>> {
-        let source = plan_of_epoch(self.window.input().clone(), pass)?;
+        let inputs = self.window.sources().len();
         let mut planner = PassPlanner {
             state: self.state.clone(),
             each_window: self.each_window.clone(),
@@ -121,17 +123,18 @@ impl WindowPlans for Plans {
             readers: self.readers,
             pass,
             table: None,
-            source: PassSource::All,
+            source: PassSource::Inputs(inputs),
         };
         let Some(size) = self.window.size() else {
             return Ok(Arc::new(planner));
         };
+        let source = plan_of_epoch(self.window.source(0)?, pass)?;
         if self.readers == 1
             && let Some(table) = table_of_tasks(&source)?
         {
             planner.table = Some(WindowedTable::new(table));
             // It is planned to see which tasks are left behind filters, and of which columns.
-            planner.plan(0, (0, 0), WindowInput::All).await?;
+            planner.plan(0, (0, 0), WindowInput::Source(0)).await?;
             let windows = planner.table.as_ref().and_then(WindowedTable::read).and_then(|read| windows(read, size));
             if let Some(windows) = windows {
                 planner.source = PassSource::Tasks(windows);
@@ -202,12 +205,11 @@ impl PassPlanner {
     fn rows(&self, input: &WindowInput) -> Result<LogicalPlan> {
         let blocks = match input {
             WindowInput::Blocks(blocks) => blocks.clone(),
-            input => {
-                let source = plan_of_epoch(self.window.input().clone(), self.pass)?;
-                return self.of_tasks(source, input);
-            }
+            WindowInput::Source(number) => return self.of_tasks(*number, None),
+            WindowInput::Tasks(tasks) => return self.of_tasks(0, Some(tasks.clone())),
         };
-        let schema = self.window.input().schema();
+        let source = self.window.source(0)?;
+        let schema = source.schema();
         let blocks = WindowBlocks::new(Arc::new(schema.as_arrow().clone()), blocks, self.readers == 1);
         let table = DatasourceTable::new(Arc::new(blocks), None);
         let mut scan = TableScanBuilder::new("window", provider_as_source(Arc::new(table))).build()?;
@@ -216,12 +218,11 @@ impl PassPlanner {
         Ok(LogicalPlan::TableScan(scan))
     }
 
-    fn of_tasks(&self, source: LogicalPlan, input: &WindowInput) -> Result<LogicalPlan> {
+    /// The rows of a source, or of some of its tasks.
+    fn of_tasks(&self, source: usize, tasks: Option<Range<usize>>) -> Result<LogicalPlan> {
+        let source = plan_of_epoch(self.window.source(source)?, self.pass)?;
         let Some(table) = &self.table else { return Ok(source) };
-        let table = match input {
-            WindowInput::Tasks(tasks) => table.of_tasks(tasks.clone()),
-            _ => table.clone(),
-        };
+        let table = tasks.map_or_else(|| table.clone(), |tasks| table.of_tasks(tasks));
         let table = provider_as_source(Arc::new(table));
         let replaced = source.transform_down(|node| match node {
             LogicalPlan::TableScan(scan) => {

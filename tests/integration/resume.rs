@@ -114,6 +114,12 @@ const LARGE_PLANS: &[&str] = &[
     "SELECT * FROM mix(range(600000), range(400000), weights => [300, 1])",
     "SELECT * FROM (SELECT * FROM range(900000) LIMIT 650000)",
     "SELECT * FROM local_shuffle(zip(range(600000), (SELECT id AS b FROM range(600000))), 900, seed => 1)",
+    "SELECT * FROM random_shuffle(range(700000), seed => 3)",
+    "SELECT * FROM local_shuffle((SELECT id * 2 AS id FROM random_shuffle(range(600000), seed => 3) WHERE id % 3 <> 0), \
+     700, seed => 1)",
+    "SELECT * FROM random_shuffle(random_shuffle(range(600000), seed => 3), seed => 4) UNION ALL \
+     (SELECT * FROM random_shuffle(range(9000), seed => 5))",
+    "SELECT * FROM repartition((SELECT id, id % 97 AS k FROM range(600000)), num_blocks => 9, keys => 'k')",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -288,4 +294,97 @@ async fn a_token_is_refused_where_other_rows_would_come() {
     let sql = "SELECT * FROM repartition(range(1000), keys => 'id')";
     let error = context.sql(sql).await.unwrap().resumes().await.unwrap().to_string();
     assert!(error.contains("does not") && error.contains("say num_blocks"), "{error}");
+}
+
+/// What a shuffle has given is not kept when it goes on: it is read again, and left out as it is routed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_shuffle_that_goes_on_keeps_what_is_left() {
+    let context = context_with(2, |options| options.memory_limit = mib(512));
+    for (sql, parts) in [
+        ("SELECT * FROM random_shuffle(range(400000), seed => 3, num_blocks => 20)", 20),
+        ("SELECT * FROM repartition(range(400000), num_blocks => 20, keys => 'id')", 20),
+    ] {
+        let (batches, tokens) = read(&context, sql, 20_000, None).await;
+        let dataset = context.sql(sql).await.unwrap();
+        let resume = Some(tokens[18].clone());
+        let options = IterOptions { batch_size: Some(20_000), epoch: Some(3), resume, ..IterOptions::default() };
+        let mut rest = dataset.iter_batches(options).await.unwrap();
+        let mut rows = Vec::new();
+        while let Some(batch) = rest.next().await {
+            rows.push(lines(&[batch.unwrap()]));
+        }
+        assert!(rows == batches[18..], "{sql}");
+        // Of the twenty tasks those before the position are not there.
+        let stats = dataset.stats();
+        let reduce = stats.split("Stage ").find(|stage| stage.contains("Reduce")).unwrap();
+        let tasks = reduce.split(": ").nth(1).unwrap();
+        let given: usize = tasks.split('/').next().unwrap().parse().unwrap();
+        assert!((1..=3).contains(&given) && given < parts, "{sql}: {stats}");
+        assert_eq!(dataset.resumes().await.unwrap().to_string().split(':').next(), Some("replays"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn sql_goes_on_at_a_token() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().to_str().unwrap();
+    let (first, second) = (session(directory, 2, 512).await, session(directory, 3, 64).await);
+    for (_, sql) in PLANS {
+        let (batches, tokens) = read(&first, sql, 1000, None).await;
+        let cut = batches.len() * 2 / 3;
+        let resumed = format!("SELECT * FROM resume(({sql}), '{}')", tokens[cut]);
+        let rows = second.sql(&resumed).await.unwrap().take_all().await;
+        let rows = rows.unwrap_or_else(|e| panic!("{resumed}: {e}"));
+        assert!(lines(&rows) == batches[cut..].concat(), "{resumed}");
+        // As a table among others, of which not all columns are asked for.
+        let counted = second.sql(&format!("SELECT count(*) FROM ({resumed}) WHERE 1 = 1")).await.unwrap();
+        let left: usize = batches[cut..].iter().map(Vec::len).sum();
+        assert_eq!(lines(&counted.take_all().await.unwrap()), [left.to_string()], "{resumed}");
+    }
+}
+
+#[tokio::test]
+async fn sql_does_not_go_on_at_a_token_of_something_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().to_str().unwrap();
+    let context = session(directory, 2, 512).await;
+    let (_, tokens) = read(&context, "SELECT * FROM t", 1000, None).await;
+    let error = |sql: String| {
+        let context = context.clone();
+        async move {
+            match context.sql(&sql).await {
+                Ok(dataset) => dataset.take_all().await.unwrap_err().to_string(),
+                Err(e) => e.to_string(),
+            }
+        }
+    };
+    let other = error(format!("SELECT * FROM resume((SELECT * FROM t WHERE k = 1), '{}')", tokens[3])).await;
+    assert!(other.contains("of another plan"), "{other}");
+    let text = error("SELECT * FROM resume(t, 'behind the third batch')".to_owned()).await;
+    assert!(text.contains("this is not a resume token"), "{text}");
+    let rows = "SELECT id + 7 AS id, id AS k, 'y' AS x FROM range(100)";
+    context.sql(rows).await.unwrap().write_parquet(&format!("{directory}/t")).await.unwrap();
+    let again = format!("CREATE OR REPLACE VIEW t AS SELECT * FROM read_parquet('{directory}/t')");
+    context.sql(&again).await.unwrap().take_all().await.unwrap();
+    let changed = error(format!("SELECT * FROM resume((SELECT * FROM t), '{}')", tokens[3])).await;
+    assert!(changed.contains("files have changed"), "{changed}");
+}
+
+#[tokio::test]
+async fn functions_that_give_something_else_each_time_have_no_tokens() {
+    let context = context_with(2, |_| ());
+    let options = MapOptions { deterministic: false, ..MapOptions::default() };
+    let mapped = context.range(100).unwrap().map_batches_with("identity", options).unwrap();
+    let sql = mapped.to_sql().unwrap();
+    assert!(sql.contains("deterministic => false"), "{sql}");
+    for dataset in [mapped, context.sql(&sql).await.unwrap()] {
+        let resumes = dataset.resumes().await.unwrap();
+        let Resumes::DoesNot { operator, remedy } = resumes else { panic!("{resumes}") };
+        assert!(
+            operator.contains("MapBatches(identity)") && remedy.contains("not deterministic"),
+            "{operator} {remedy}"
+        );
+        let batches = dataset.iter_batches(IterOptions::default()).await.unwrap();
+        assert!(batches.token().unwrap_err().to_string().contains("not deterministic"));
+    }
 }

@@ -21,12 +21,15 @@ use tokio::sync::mpsc;
 use super::clock::Clock;
 use super::run::MarkedRows;
 use super::token::{Apart, Origin, Position};
-use super::{IterOptions, IterStats, ResumeToken};
-use crate::block::compact_views;
+use super::{IterOptions, IterStats};
+use crate::block::{compact_views, sliced_bytes};
 use crate::observability::{IteratorStatus, ObservedIterator, Observers};
 use crate::physical::{Mark, Marked, MarkedStream};
 use crate::runtime::{Drivers, on_io_thread};
+use crate::token::ResumeToken;
 
+/// A batch that is a block has at most so many bytes: its rows are copied, and several are on their way.
+const MAX_BATCH_BYTES: usize = 16 << 20;
 /// Threads on which functions of [`Batches::map_ahead`] run.
 const MAP_THREADS: usize = 4;
 
@@ -58,9 +61,11 @@ impl Batches {
             rows: rows.rows,
             plan: rows.plan,
             size,
+            block_bytes: rows.block_bytes.min(MAX_BATCH_BYTES),
             schema: Arc::clone(&schema),
             pending: VecDeque::new(),
             pending_rows: 0,
+            pending_bytes: 0,
             apart,
             of_next_part: None,
             before: origin.rows_before(),
@@ -116,7 +121,7 @@ impl<T: Send + 'static> Batches<T> {
     }
 
     /// The same, in the table of the iterators of a session.
-    pub(super) fn observed(mut self, state: &SessionState) -> Self {
+    pub(in crate::dataset) fn observed(mut self, state: &SessionState) -> Self {
         if let Some(observers) = state.config().get_extension::<Observers>() {
             let (clock, origin, position) =
                 (Arc::clone(&self.clock), Arc::clone(&self.origin), Arc::clone(&self.position));
@@ -312,12 +317,15 @@ impl ObservedIterator for BatchesStatus {
 struct Cutter {
     rows: MarkedStream,
     plan: Arc<dyn ExecutionPlan>,
-    /// Rows of a batch; without that, batches go on as they come.
+    /// Rows of a batch; without that, a batch has those of a task, up to the bytes of a block.
     size: Option<usize>,
+    block_bytes: usize,
     schema: SchemaRef,
     /// Rows that were not cut yet, and how many there are.
     pending: VecDeque<Marked>,
     pending_rows: usize,
+    /// Their bytes, where that counts.
+    pending_bytes: usize,
     /// What no batch has rows of two of, and the first rows of the one after those that were not cut yet.
     apart: Apart,
     of_next_part: Option<Marked>,
@@ -331,7 +339,11 @@ impl Cutter {
     async fn next(&mut self) -> Result<Option<(RecordBatch, Position)>> {
         loop {
             let began = Instant::now();
-            let wanted = self.size.unwrap_or_else(|| self.pending_rows.max(1));
+            let wanted = match (self.size, self.apart) {
+                (Some(size), _) => size,
+                (None, Apart::Batches) => self.pending_rows.max(1),
+                (None, _) => usize::MAX,
+            };
             let is_whole = self.ended || self.of_next_part.is_some();
             if self.pending_rows >= wanted || (is_whole && self.pending_rows > 0) {
                 let batch = self.cut(wanted)?;
@@ -348,20 +360,26 @@ impl Cutter {
             let next = self.rows.try_next().await;
             self.clock.rows.add(began.elapsed());
             match next? {
-                Some(marked) => {
-                    let last = self.pending.back();
-                    match last.is_some_and(|last| self.apart.parts(&last.mark, &marked.mark)) {
-                        true => self.of_next_part = Some(marked),
-                        false => self.push(marked),
-                    }
-                }
+                Some(marked) => match self.begins_next(&marked) {
+                    true => self.of_next_part = Some(marked),
+                    false => self.push(marked),
+                },
                 None => self.ended = true,
             }
         }
     }
 
+    /// Whether the next rows are not of the batch of those that are pending.
+    fn begins_next(&self, marked: &Marked) -> bool {
+        let Some(last) = self.pending.back() else { return false };
+        let is_full = || self.pending_bytes + sliced_bytes(&marked.batch) > self.block_bytes;
+        self.apart.parts(&last.mark, &marked.mark)
+            || (self.size.is_none() && (last.mark.id != marked.mark.id || is_full()))
+    }
+
     fn push(&mut self, marked: Marked) {
         self.pending_rows += marked.batch.num_rows();
+        self.pending_bytes += if self.size.is_none() { sliced_bytes(&marked.batch) } else { 0 };
         self.pending.push_back(marked);
     }
 
@@ -389,6 +407,8 @@ impl Cutter {
         // Whoever keeps or sends it shall not keep or send the blocks that it was cut from.
         let batch = compact_views(&batch)?;
         self.pending_rows -= batch.num_rows();
+        // Without a size nothing is left.
+        self.pending_bytes = 0;
         self.before += batch.num_rows() as u64;
         Ok((batch, Position { plan: Arc::clone(&self.plan), mark, rows: self.before }))
     }

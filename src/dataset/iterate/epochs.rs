@@ -8,8 +8,9 @@ use datafusion::common::{Result, plan_err};
 use futures::{Stream, StreamExt};
 
 use super::token::{Apart, Position};
-use super::{Batches, IterOptions, IterStats, ResumeToken};
+use super::{Batches, IterOptions, IterStats};
 use crate::dataset::{Dataset, DatasetPipeline};
+use crate::token::ResumeToken;
 
 impl DatasetPipeline {
     /// Batches, epoch by epoch: each ends with its short batch. At most `max` epochs, or all. The next epoch is made

@@ -6,6 +6,7 @@
 //! ```
 
 mod batches;
+mod blocks;
 mod clock;
 mod epochs;
 #[cfg(feature = "ffi")]
@@ -20,5 +21,5 @@ pub use batches::{Batches, BlockingBatches};
 pub use clock::IterStats;
 pub use epochs::{Epoch, Epochs};
 pub use options::IterOptions;
+pub(super) use run::repeatable;
 pub(super) use token::{Apart, Origin, Position};
-pub use token::{ResumeToken, Resumes};

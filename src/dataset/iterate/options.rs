@@ -2,12 +2,13 @@
 
 use datafusion::common::{Result, plan_err};
 
-use super::ResumeToken;
+use crate::token::ResumeToken;
 
 /// How batches are handed out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IterOptions {
-    /// Rows of a batch; at least 1. `None`: batches as they come.
+    /// Rows of a batch; at least 1. `None`: blocks, of at most 16 MiB; [`iter_blocks`](crate::Dataset::iter_blocks)
+    /// gives whole ones.
     pub batch_size: Option<usize>,
     /// Batches that are made ahead of the one that is asked for.
     pub prefetch_batches: usize,

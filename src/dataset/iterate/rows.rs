@@ -8,9 +8,11 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::run::repeatable;
 use super::token::{Apart, Origin};
-use super::{Batches, IterOptions, Resumes};
+use super::{Batches, IterOptions};
+use crate::config::BlockyardOptions;
 use crate::dataset::Dataset;
 use crate::functions::{Row, rows_of_batch};
+use crate::physical::Resumes;
 use crate::seed::{RandomSeed, fresh_seed};
 
 impl Dataset {
@@ -32,7 +34,7 @@ impl Dataset {
         let mut dataset = self.clone();
         let mut shuffle_seed = None;
         if let Some(rows) = options.local_shuffle_buffer_size {
-            let of_token = resume.and_then(|token| token.shuffle_seed());
+            let of_token = resume.and_then(|token| token.shuffle_seed);
             let seed = options.local_shuffle_seed.or(of_token).unwrap_or_else(fresh_seed);
             shuffle_seed = Some(seed);
             dataset = dataset.local_shuffle(rows, RandomSeed::each_execution(seed))?;
@@ -66,7 +68,8 @@ impl Dataset {
     ///
     /// Where the dataset cannot be planned.
     pub async fn resumes(&self) -> Result<Resumes> {
-        let plan = repeatable(self.state.clone(), None).create_physical_plan(&self.plan).await?;
-        Ok(Resumes::of(self, &plan))
+        let state = repeatable(self.state.clone(), None);
+        let plan = state.create_physical_plan(&self.plan).await?;
+        Ok(Resumes::of(&BlockyardOptions::from_config(state.config_options()), &plan))
     }
 }

@@ -12,18 +12,20 @@ use super::token::Origin;
 use crate::config::BlockyardOptions;
 use crate::dataset::Dataset;
 use crate::dataset::consume::{Attempt, Started, is_kept_in_vain};
-use crate::physical::{MarkedStream, marked_rows};
+use crate::physical::{MarkedStream, begun_at, begun_rows};
 
 /// Rows with where they stand, of a plan that runs.
 pub(super) struct MarkedRows {
     pub(super) schema: SchemaRef,
     pub(super) plan: Arc<dyn ExecutionPlan>,
     pub(super) rows: MarkedStream,
+    /// Bytes of a block of them.
+    pub(super) block_bytes: usize,
 }
 
 /// The settings with which rows come in the same order whenever the dataset is run: reads have the tasks that they have
 /// with so many CPUs, and sorts keep the order of equal keys.
-pub(super) fn repeatable(mut state: SessionState, cpus: Option<usize>) -> SessionState {
+pub(in crate::dataset) fn repeatable(mut state: SessionState, cpus: Option<usize>) -> SessionState {
     let mut options = BlockyardOptions::from_config(state.config_options());
     options.num_cpus = cpus.unwrap_or(options.num_cpus);
     options.prefer_resumable_plans = true;
@@ -47,23 +49,18 @@ impl Dataset {
     }
 
     async fn marked_once(&self, attempt: &Attempt, origin: &Origin) -> Result<MarkedRows> {
-        let Started { plan, context, execution, mut watch, admission } = self.start(attempt).await?;
-        let rows = origin
-            .check(&plan)
-            .and_then(|()| marked_rows(&plan, &context, execution.result_owner(), origin.place(), None));
+        let begin = |plan: &Arc<dyn ExecutionPlan>| {
+            origin.check(plan)?;
+            begun_at(plan, origin.place())
+        };
+        let started = self.start_at(attempt, begin).await?;
+        let Started { planned: plan, plan: begun, context, execution, mut watch, admission } = started;
+        let rows = begun_rows(&plan, &begun, &context, execution.result_owner(), origin.place(), None);
         watch.ended_if_failed(&rows);
         // The context and the admission are held until the end.
-        let running = (rows?, watch, admission, context);
-        let rows = stream::unfold(running, |(mut rows, mut watch, admission, context)| async move {
-            watch.asked();
-            let next = rows.next().await;
-            match &next {
-                Some(Ok(marked)) => watch.rows(marked.batch.num_rows()),
-                Some(Err(e)) => watch.ended(Err(e.to_string())),
-                None => watch.ended(Ok(())),
-            }
-            next.map(|marked| (marked, (rows, watch, admission, context)))
-        });
-        Ok(MarkedRows { schema: plan.schema(), plan, rows: rows.fuse().boxed() })
+        let rows = watch.over(rows?, (admission, context), |marked| marked.batch.num_rows());
+        let config = attempt.state.config();
+        let block_bytes = BlockyardOptions::from_config(config.options()).block_bytes(config.target_partitions());
+        Ok(MarkedRows { schema: plan.schema(), plan, rows: rows.fuse().boxed(), block_bytes })
     }
 }

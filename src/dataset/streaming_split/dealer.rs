@@ -8,9 +8,10 @@ use datafusion::common::Result;
 use super::shared::{Shared, Standing};
 use crate::block::{Block, copied, sliced_bytes};
 use crate::dataset::Dataset;
-use crate::dataset::iterate::{Apart, IterOptions, ResumeToken};
+use crate::dataset::iterate::{Apart, IterOptions};
 use crate::functions::Turns;
 use crate::store::NextUse;
+use crate::token::ResumeToken;
 
 /// What is dealt, and how.
 #[derive(Debug)]

@@ -9,10 +9,10 @@ use datafusion::common::{Result, exec_err};
 use super::shared::SplitTable;
 use super::split::Split;
 use super::table::{Entry, Next};
-use crate::dataset::ResumeToken;
 use crate::observability::ConsumerWaits;
 use crate::runtime::on_io_thread;
 use crate::store::BlockHandle;
+use crate::token::ResumeToken;
 
 /// One of several consumers of a dataset. [`next_epoch`](Self::next_epoch) begins an epoch, and
 /// [`next_batch`](Self::next_batch) gives its batches until there are no more. Dropped inside an epoch, it is lost:

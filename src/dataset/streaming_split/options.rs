@@ -5,8 +5,8 @@ use std::time::Duration;
 use datafusion::common::{Result, plan_err};
 
 use crate::config::ByteSize;
-use crate::dataset::ResumeToken;
 use crate::functions::Turns;
+use crate::token::ResumeToken;
 
 /// Who waits for whom between epochs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

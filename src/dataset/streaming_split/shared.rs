@@ -9,9 +9,10 @@ use tokio::sync::Notify;
 
 use super::seat::Presence;
 use super::table::{Stopped, Table};
-use crate::dataset::iterate::{Origin, Position, ResumeToken};
+use crate::dataset::iterate::{Origin, Position};
 use crate::observability::{ConsumerWaits, IteratorStatus, ObservedIterator, Observers};
 use crate::store::{BlockHandle, BlockStore, Owner};
+use crate::token::ResumeToken;
 
 /// Where rows stand, with what makes a token of that. Without a position it is where the run began.
 #[derive(Debug, Clone)]

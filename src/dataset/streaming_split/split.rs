@@ -10,10 +10,11 @@ use super::dealer::Dealer;
 use super::options::{Deal, SplitOptions};
 use super::shared::Shared;
 use super::table::Table;
+use crate::dataset::Dataset;
 use crate::dataset::iterate::Apart;
-use crate::dataset::{Dataset, ResumeToken};
 use crate::observability::{IteratorStatus, ObservedIterator, Observers};
 use crate::runtime::Drivers;
+use crate::token::ResumeToken;
 
 /// A split that runs until the last of those who hold it lets go.
 #[derive(Debug)]

@@ -325,13 +325,78 @@ impl TableFunction for ThisWindow {
     }
 
     fn call_of(&self, plan: &LogicalPlan) -> Result<Option<(Vec<LogicalPlan>, ThisWindowArguments)>> {
-        Ok(node_of::<WindowNode>(plan).map(|node| {
+        let node = node_of::<WindowNode>(plan).filter(|node| node.sources().len() == 1);
+        Ok(node.map(|node| {
             let arguments = ThisWindowArguments {
                 size: node.size().into(),
                 include_epoch: node.has_labels(),
                 preserve_epoch: node.keeps_epochs(),
             };
-            (vec![node.input().clone()], arguments)
+            (node.sources().to_vec(), arguments)
         }))
+    }
+}
+
+arguments! {
+    /// What a call of `windows_of` says.
+    #[derive(Debug, Default)]
+    pub(crate) struct WindowsOfArguments {
+        /// Whether columns `_epoch` and `_window` say of which epoch and window a row is.
+        pub(crate) include_epoch: bool = default,
+    }
+}
+
+/// `windows_of(t, u, ..)`.
+#[derive(Debug)]
+pub(crate) struct WindowsOf;
+
+impl TableFunction for WindowsOf {
+    type Arguments = WindowsOfArguments;
+
+    fn name(&self) -> &'static str {
+        "windows_of"
+    }
+
+    fn about(&self) -> &'static str {
+        "A pipeline whose windows are tables with the same columns, one after the other."
+    }
+
+    fn tables(&self) -> Tables {
+        Tables::Several
+    }
+
+    fn plan(&self, arguments: WindowsOfArguments, planning: Planning<'_>) -> Result<LogicalPlan> {
+        let window = WindowNode::of_inputs(planning.tables, arguments.include_epoch)?;
+        let once = Epochs::Of { passes: 1, times: Some(1) };
+        Ok(extension(PipelineNode::try_new(extension(window), once)?))
+    }
+}
+
+/// `this_window_of(t, u, ..)`.
+#[derive(Debug)]
+pub(crate) struct ThisWindowOf;
+
+impl TableFunction for ThisWindowOf {
+    type Arguments = WindowsOfArguments;
+
+    fn name(&self) -> &'static str {
+        "this_window_of"
+    }
+
+    fn about(&self) -> &'static str {
+        "The rows of one of several tables, each of which is a window, within `each_window`."
+    }
+
+    fn tables(&self) -> Tables {
+        Tables::Several
+    }
+
+    fn plan(&self, arguments: WindowsOfArguments, planning: Planning<'_>) -> Result<LogicalPlan> {
+        Ok(extension(WindowNode::of_inputs(planning.tables, arguments.include_epoch)?))
+    }
+
+    fn call_of(&self, plan: &LogicalPlan) -> Result<Option<(Vec<LogicalPlan>, WindowsOfArguments)>> {
+        let node = node_of::<WindowNode>(plan).filter(|node| node.sources().len() > 1);
+        Ok(node.map(|node| (node.sources().to_vec(), WindowsOfArguments { include_epoch: node.has_labels() })))
     }
 }

@@ -36,5 +36,7 @@ pub(crate) fn pipeline_functions() -> Vec<Arc<dyn AnyTableFunction>> {
         Arc::new(each_window::RepartitionEachWindow),
         Arc::new(calls::EachWindow),
         Arc::new(calls::ThisWindow),
+        Arc::new(calls::WindowsOf),
+        Arc::new(calls::ThisWindowOf),
     ]
 }

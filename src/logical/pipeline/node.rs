@@ -89,6 +89,16 @@ impl PipelineNode {
         Self::try_new(extension(window), Epochs::Of { passes: 1, times: Some(1) })
     }
 
+    /// A window for each of several plans with the same columns, once.
+    ///
+    /// # Errors
+    ///
+    /// Where there are none, or their columns differ.
+    pub fn windows_of(sources: Vec<LogicalPlan>) -> Result<Self> {
+        let window = WindowNode::of_inputs(sources, false)?;
+        Self::try_new(extension(window), Epochs::Of { passes: 1, times: Some(1) })
+    }
+
     /// Other windows over what comes out of a pipeline.
     ///
     /// # Errors
@@ -153,8 +163,11 @@ impl PipelineNode {
     /// Where something below needs all rows of a plan that never ends.
     pub fn is_endless(&self) -> Result<bool> {
         match self.epochs {
-            Epochs::Of { times, .. } => Ok(times.is_none() || super::is_endless(self.window.input())?),
-            Epochs::OfSource => super::is_endless(self.window.input()),
+            Epochs::Of { times: None, .. } => Ok(true),
+            _ => {
+                let endless = self.window.sources().iter().map(super::is_endless).collect::<Result<Vec<_>>>()?;
+                Ok(endless.contains(&true))
+            }
         }
     }
 }

@@ -5,18 +5,18 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Field};
-use datafusion::common::{DFSchema, DFSchemaRef, Result, plan_err};
-use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
+use datafusion::common::{Column, DFSchema, DFSchemaRef, Result, plan_err};
+use datafusion::logical_expr::{Expr, LogicalPlan, Projection, Union, UserDefinedLogicalNodeCore};
 
 use crate::functions::WindowSize;
 
 /// The columns that say of which epoch and window a row is.
 pub(crate) const LABELS: [&str; 2] = ["_epoch", "_window"];
 
-/// The rows of one window of its input after the other.
+/// The rows of one window of its input after the other; or of one input after the other, each a window.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WindowNode {
-    input: LogicalPlan,
+    inputs: Vec<LogicalPlan>,
     size: Option<WindowSize>,
     keeps_epochs: bool,
     labels: bool,
@@ -31,8 +31,22 @@ impl WindowNode {
     /// Where windows would have nothing in them, or `labels` are columns of the input.
     pub fn try_new(input: LogicalPlan, size: Option<WindowSize>, labels: bool) -> Result<Self> {
         size.map_or(Ok(()), WindowSize::check)?;
-        let schema = if labels { labelled(input.schema())? } else { Arc::clone(input.schema()) };
-        Ok(Self { input, size, keeps_epochs: false, labels, schema })
+        Self::of(vec![input], size, labels)
+    }
+
+    /// A window for each of `inputs`, which have the same columns.
+    ///
+    /// # Errors
+    ///
+    /// Where there are no inputs, or their columns differ; and as [`WindowNode::try_new`].
+    pub fn of_inputs(inputs: Vec<LogicalPlan>, labels: bool) -> Result<Self> {
+        Self::of(inputs, None, labels)
+    }
+
+    fn of(inputs: Vec<LogicalPlan>, size: Option<WindowSize>, labels: bool) -> Result<Self> {
+        let schema = common_schema(&inputs)?;
+        let schema = if labels { labelled(&schema)? } else { schema };
+        Ok(Self { inputs, size, keeps_epochs: false, labels, schema })
     }
 
     /// The same, where no window has rows of two epochs of its input.
@@ -40,12 +54,37 @@ impl WindowNode {
         Self { keeps_epochs: true, ..self }
     }
 
-    /// What is cut into windows.
-    pub fn input(&self) -> &LogicalPlan {
-        &self.input
+    /// What is cut into windows: one plan, or several, each of which is a window.
+    pub fn sources(&self) -> &[LogicalPlan] {
+        &self.inputs
     }
 
-    /// How large they are; `None`: all of the input is one.
+    /// The rows of source number `number`, in the columns of all of them.
+    pub(crate) fn source(&self, number: usize) -> Result<LogicalPlan> {
+        match self.inputs.as_slice() {
+            [input] => Ok(input.clone()),
+            inputs => {
+                let input = &inputs[number];
+                let columns = input.schema().iter().map(|(owner, field)| Expr::Column(Column::from((owner, field))));
+                let (columns, input, schema) = (columns.collect(), Arc::new(input.clone()), common_schema(inputs)?);
+                Ok(LogicalPlan::Projection(Projection::try_new_with_schema(columns, input, schema)?))
+            }
+        }
+    }
+
+    /// The rows of all sources.
+    pub(crate) fn all_rows(&self) -> Result<LogicalPlan> {
+        match self.inputs.as_slice() {
+            [input] => Ok(input.clone()),
+            inputs => {
+                let schema = common_schema(inputs)?;
+                let inputs = (0..inputs.len()).map(|number| self.source(number).map(Arc::new));
+                Ok(LogicalPlan::Union(Union { inputs: inputs.collect::<Result<_>>()?, schema }))
+            }
+        }
+    }
+
+    /// How large they are; `None`: all of an input is one.
     pub fn size(&self) -> Option<WindowSize> {
         self.size
     }
@@ -59,6 +98,36 @@ impl WindowNode {
     pub fn has_labels(&self) -> bool {
         self.labels
     }
+}
+
+/// The columns of the first input; those that may be null in any.
+fn common_schema(inputs: &[LogicalPlan]) -> Result<DFSchemaRef> {
+    let Some((first, others)) = inputs.split_first() else {
+        return plan_err!("a pipeline needs at least 1 dataset, got 0");
+    };
+    let columns = |plan: &LogicalPlan| -> Vec<(String, DataType)> {
+        plan.schema().fields().iter().map(|field| (field.name().clone(), field.data_type().clone())).collect()
+    };
+    let of_first = columns(first);
+    if let Some(number) = others.iter().position(|other| columns(other) != of_first) {
+        let list = |columns: Vec<(String, DataType)>| -> String {
+            columns.iter().map(|(name, data_type)| format!("{name} {data_type}")).collect::<Vec<_>>().join(", ")
+        };
+        return plan_err!(
+            "the datasets of a pipeline have the same columns: the first has [{}], number {} has [{}]",
+            list(of_first),
+            number + 1,
+            list(columns(&others[number]))
+        );
+    }
+    if others.is_empty() {
+        return Ok(Arc::clone(first.schema()));
+    }
+    let may_be_null = |column: usize| inputs.iter().any(|input| input.schema().field(column).is_nullable());
+    let fields = first.schema().iter().enumerate().map(|(column, (owner, field))| {
+        (owner.cloned(), Arc::new(field.as_ref().clone().with_nullable(may_be_null(column))))
+    });
+    Ok(Arc::new(DFSchema::new_with_metadata(fields.collect(), first.schema().metadata().clone())?))
 }
 
 fn labelled(schema: &DFSchemaRef) -> Result<DFSchemaRef> {
@@ -76,7 +145,7 @@ impl UserDefinedLogicalNodeCore for WindowNode {
     }
 
     fn inputs(&self) -> Vec<&LogicalPlan> {
-        vec![&self.input]
+        self.inputs.iter().collect()
     }
 
     fn schema(&self) -> &DFSchemaRef {
@@ -92,27 +161,31 @@ impl UserDefinedLogicalNodeCore for WindowNode {
         let fields = self.schema.fields().iter().map(|field| field.name().clone());
         match self.size {
             Some(WindowSize::Rows(_)) => fields.collect(),
-            _ => fields.skip(self.input.schema().fields().len()).collect(),
+            // Columns of other inputs are those of other tables.
+            _ if self.inputs.len() > 1 => fields.collect(),
+            _ => fields.skip(self.inputs[0].schema().fields().len()).collect(),
         }
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.size {
             Some(size) => write!(f, "Window: {size}")?,
+            None if self.inputs.len() > 1 => write!(f, "Window: each of {} inputs", self.inputs.len())?,
             None => write!(f, "Window: all")?,
         }
         write!(f, "{}", if self.keeps_epochs { ", of one epoch" } else { "" })?;
         write!(f, "{}", if self.labels { ", include_epoch" } else { "" })
     }
 
-    fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, mut inputs: Vec<LogicalPlan>) -> Result<Self> {
-        let window = Self::try_new(inputs.swap_remove(0), self.size, self.labels)?;
+    fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
+        let window = Self::of(inputs, self.size, self.labels)?;
         Ok(Self { keeps_epochs: self.keeps_epochs, ..window })
     }
 
     fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
-        let columns = self.input.schema().fields().len();
-        Some(vec![output_columns.iter().copied().filter(|column| *column < columns).collect()])
+        let columns = self.inputs[0].schema().fields().len();
+        let of_input: Vec<usize> = output_columns.iter().copied().filter(|column| *column < columns).collect();
+        Some(vec![of_input; self.inputs.len()])
     }
 }
 

@@ -12,6 +12,7 @@ use futures::stream::{self, BoxStream};
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 
+use super::cuts::equal_range;
 use super::slices::Slice;
 use super::{StoredBlock, collect_blocks};
 use crate::block::TaskId;
@@ -21,6 +22,23 @@ use crate::physical::tasks::block_rows;
 use crate::physical::tasks::steady_parts;
 use crate::physical::tasks::ungathered;
 use crate::store::NextUse;
+
+/// The task with which an exchange begins that goes on where another one was, of tasks that are as many equal ranges of
+/// codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FirstTask {
+    /// Its number.
+    pub(super) task: usize,
+    /// How many tasks there are with those before it.
+    pub(super) of: usize,
+}
+
+impl FirstTask {
+    /// The lowest code of its rows.
+    pub(super) fn code(self) -> u64 {
+        *equal_range(self.task, self.of).start()
+    }
+}
 
 /// Rows on their way.
 pub(super) type Batches = BoxStream<'static, Result<RecordBatch>>;
@@ -35,9 +53,16 @@ pub(crate) struct MapInput {
     pub(super) stage: StageMetrics,
     /// Where the rows that it takes are counted.
     pub(super) balance: Arc<RowBalance>,
+    /// Rows of tasks before this one were given in another execution.
+    pub(super) begin: Option<FirstTask>,
 }
 
 impl MapInput {
+    /// The lowest code of the rows that are wanted.
+    pub(super) fn first_code(&self) -> u64 {
+        self.begin.map_or(0, FirstTask::code)
+    }
+
     /// With how many parts the ids of blocks of the plan, whose partitions are taken one by one, say which rows they
     /// are of. Without an order each block is for itself.
     pub(super) fn steady_parts(&self) -> usize {
@@ -57,6 +82,11 @@ impl MapInput {
 pub(crate) trait Buckets: Send + Sync {
     /// The task of the bucket that is asked for as number `index`, and its rows. `None` behind the last.
     async fn read(self: Arc<Self>, index: usize) -> Result<Option<(TaskId, Batches)>>;
+
+    /// How many tasks there are, where these are as many equal ranges of codes.
+    fn ranges_of_codes(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// Buckets that are there. Each is taken by whoever reads it, so that its blocks are freed as it goes.

@@ -3,10 +3,10 @@
 use crate::physical::operator::IntoPlan;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DataFusionError, Result, internal_err};
+use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::execution_plan::apply_expression_roots;
@@ -17,12 +17,13 @@ use futures::{FutureExt, StreamExt, stream};
 use parking_lot::Mutex;
 
 use super::Scheme;
-use super::buckets::{Buckets, MapInput};
+use super::buckets::{Buckets, FirstTask, MapInput};
 use crate::physical::StageMetrics;
 use crate::physical::operator::InputOrder;
 use crate::physical::operator::claims;
 use crate::physical::operator::{MapSide, TaskIdentity, TaskPlan};
 use crate::physical::operator::{Operator, Retention, Starts};
+use crate::physical::place::{Mark, Place};
 use crate::physical::tasks::RowBalance;
 use crate::physical::tasks::{Executions, RunState};
 use crate::physical::tasks::{Task, TaskStream, as_task_plan, execute_tasks, properties, stream_of};
@@ -37,6 +38,11 @@ pub(crate) struct ExchangeExec {
     input_order: Option<InputOrder>,
     /// Whether the stage below belongs to the map side.
     fused: bool,
+    /// Where it goes on for another execution.
+    begin: Option<FirstTask>,
+    /// How many tasks there are, where these are ranges of codes and it is known; shared with those that begin in its
+    /// middle.
+    ranges_of_codes: Arc<AtomicUsize>,
     runs: Executions<Mutex<RunState<ExchangeRun>>>,
     properties: Arc<PlanProperties>,
     map_stage: StageMetrics,
@@ -78,6 +84,8 @@ impl ExchangeExec {
             scheme,
             input_order,
             fused: false,
+            begin: None,
+            ranges_of_codes: Arc::default(),
             runs: Executions::default(),
             properties,
             map_stage: StageMetrics::default(),
@@ -132,9 +140,15 @@ impl ExchangeExec {
             context: Arc::clone(context),
             stage: self.map_stage.clone(),
             balance: Arc::clone(&balance),
+            begin: self.begin,
         };
+        let ranges_of_codes = Arc::clone(&self.ranges_of_codes);
         let scheme = Arc::clone(&self.scheme);
-        let map_side = async move { scheme.map_side(input).await };
+        let map_side = async move {
+            let buckets = scheme.map_side(input).await?;
+            ranges_of_codes.store(buckets.ranges_of_codes().unwrap_or(0), Release);
+            Ok(buckets)
+        };
         let buckets = async move {
             // Started by the first poll, on the threads of whoever polls.
             match Drivers::start([map_side]).next().await {
@@ -142,7 +156,8 @@ impl ExchangeExec {
                 None => internal_err!("the map side vanished").map_err(Arc::new),
             }
         };
-        Arc::new(ExchangeRun { buckets: buckets.boxed().shared(), next: AtomicUsize::new(0), balance })
+        let first = self.begin.map_or(0, |first| first.task);
+        Arc::new(ExchangeRun { buckets: buckets.boxed().shared(), next: AtomicUsize::new(first), balance })
     }
 }
 
@@ -152,7 +167,8 @@ impl Operator for ExchangeExec {
     }
 
     fn describe(&self) -> String {
-        format!("{} => {}, scheme={}", self.map_stage_name(), self.scheme.reduce_name(), self.scheme)
+        let first = self.begin.map_or_else(String::new, |first| format!(", first_task={} of {}", first.task, first.of));
+        format!("{} => {}, scheme={}{first}", self.map_stage_name(), self.scheme.reduce_name(), self.scheme)
     }
 
     fn describe_in_tree(&self) -> String {
@@ -175,6 +191,7 @@ impl Operator for ExchangeExec {
         let mut plan = self.over(inputs.swap_remove(0));
         plan.input_order = self.input_order.clone();
         plan.fused = self.fused && as_task_plan(plan.input.as_ref()).is_some();
+        plan.begin = self.begin;
         Ok(plan.into_plan())
     }
 
@@ -263,6 +280,40 @@ impl TaskPlan for ExchangeExec {
 
     fn unsteady_order(&self) -> Option<&'static str> {
         self.scheme.unsteady_order(&self.input)
+    }
+
+    fn begins_anywhere(&self) -> bool {
+        self.scheme.begins_at_tasks()
+    }
+
+    fn begins_with_inputs(&self) -> bool {
+        false
+    }
+
+    fn reads_all_again(&self) -> bool {
+        true
+    }
+
+    fn place_of(&self, mark: &Mark) -> Option<Place> {
+        let of = self.ranges_of_codes.load(Acquire);
+        let numbers = vec![mark.id.task_of_source() as u64, of as u64];
+        (of > 0).then(|| Place { numbers, skip: mark.row, ..Place::default() })
+    }
+
+    fn begun_at(&self, place: &Place) -> Result<Arc<dyn ExecutionPlan>> {
+        let begin = match place.numbers.as_slice() {
+            [task, of] if task < of && *of <= u64::from(u32::MAX) => {
+                FirstTask { task: *task as usize, of: *of as usize }
+            }
+            _ => return exec_err!("the place is not one of {}", self.stage_name()),
+        };
+        self.ranges_of_codes.store(begin.of, Release);
+        let mut begun = self.over(Arc::clone(&self.input));
+        begun.input_order = self.input_order.clone();
+        begun.fused = self.fused;
+        begun.begin = Some(begin);
+        begun.ranges_of_codes = Arc::clone(&self.ranges_of_codes);
+        Ok(begun.into_plan())
     }
 
     fn map_side(&self) -> Option<MapSide<'_>> {

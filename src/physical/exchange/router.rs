@@ -101,24 +101,46 @@ pub(super) struct Router {
     coding: KeyEncoding,
     /// A run has at most 2 to this many pieces.
     max_bits: u32,
+    /// Rows with codes below this one are not wanted.
+    from: u64,
     task: u64,
     next_row: u64,
-    batches: Vec<RecordBatch>,
+    /// Rows with their codes in the last column.
+    keyed: Vec<RecordBatch>,
     pub(super) rows: usize,
     pub(super) bytes: usize,
+    /// Rows that are not wanted.
+    pub(super) dropped: usize,
 }
 
 impl Router {
-    pub(super) fn new(schema: &SchemaRef, coding: KeyEncoding, max_bits: u32, task: u64) -> Self {
+    pub(super) fn new(schema: &SchemaRef, coding: KeyEncoding, max_bits: u32, from: u64, task: u64) -> Self {
         let key = Arc::new(Field::new("__blockyard_key", DataType::UInt64, false));
         let with_key = Arc::new(Schema::new(schema.fields().iter().cloned().chain([key]).collect::<Vec<_>>()));
-        Self { with_key, coding, max_bits, task, next_row: 0, batches: Vec::new(), rows: 0, bytes: 0 }
+        let (next_row, keyed, rows, bytes, dropped) = (0, Vec::new(), 0, 0, 0);
+        Self { with_key, coding, max_bits, from, task, next_row, keyed, rows, bytes, dropped }
     }
 
-    pub(super) fn push(&mut self, batch: RecordBatch, bytes: usize) {
-        self.rows += batch.num_rows();
+    /// Takes the next rows of the task, which have so many `bytes`.
+    pub(super) fn push(&mut self, batch: RecordBatch, bytes: usize) -> Result<()> {
+        let keys = self.coding.codes(&batch, self.task, self.next_row)?;
+        self.next_row += batch.num_rows() as u64;
+        let columns = batch.columns().iter().cloned().chain([Arc::new(UInt64Array::from(keys)) as _]).collect();
+        let keyed = RecordBatch::try_new(Arc::clone(&self.with_key), columns)?;
+        let all = keyed.num_rows();
+        let (keyed, bytes) = match self.from {
+            0 => (keyed, bytes),
+            from => {
+                let wanted = inside(keyed, from, u64::MAX)?;
+                let bytes = (bytes as u128 * wanted.num_rows() as u128 / all.max(1) as u128) as usize;
+                (wanted, bytes)
+            }
+        };
+        self.dropped += all - keyed.num_rows();
+        self.rows += keyed.num_rows();
         self.bytes += bytes;
-        self.batches.push(batch);
+        self.keyed.push(keyed);
+        Ok(())
     }
 
     /// Empties the router into one block, and counts its bytes in `bins`. Batches are slices of one: thousands of small
@@ -130,16 +152,12 @@ impl Router {
         let mut starts = vec![0; (1 << bits) + 1];
         let mut piece_of_row = Vec::with_capacity(self.rows);
         let mut known = (self.rows <= KNOWN_KEYS).then(Vec::new);
-        let mut keyed = Vec::with_capacity(self.batches.len());
-        for batch in self.batches.drain(..) {
-            let first = self.next_row;
-            self.next_row += batch.num_rows() as u64;
-            let keys = self.coding.codes(&batch, self.task, first)?;
+        let keyed = std::mem::take(&mut self.keyed);
+        for batch in &keyed {
+            let keys = batch.column(batch.num_columns() - 1).as_primitive::<UInt64Type>().values();
             keys.iter().for_each(|key| bins[piece_of(*key, MAX_PIECE_BITS)] += row_bytes);
             piece_of_row.extend(keys.iter().map(|key| piece_of(*key, bits)));
-            known.iter_mut().for_each(|known| known.extend_from_slice(&keys));
-            let columns = batch.columns().iter().cloned().chain([Arc::new(UInt64Array::from(keys)) as _]).collect();
-            keyed.push(RecordBatch::try_new(Arc::clone(&self.with_key), columns)?);
+            known.iter_mut().for_each(|known| known.extend_from_slice(keys));
         }
         piece_of_row.iter().for_each(|piece| starts[piece + 1] += 1);
         (0..1 << bits).for_each(|piece| starts[piece + 1] += starts[piece]);

@@ -82,24 +82,25 @@ async fn runs_of_task(
         match batch {
             Some(batch) => {
                 taken += batch.num_rows();
-                router.push(batch, bytes);
+                router.push(batch, bytes)?;
             }
             None => break,
         }
     }
-    check_rows(|| format!("routing the rows of task {}", task.id), taken, given)?;
+    check_rows(|| format!("routing the rows of task {}", task.id), taken, given + router.dropped)?;
     Ok(runs)
 }
 
 impl Runs {
     /// Runs the tasks of `input` and routes their rows, for `num_buckets` ranges of codes of equal width where that is
-    /// known.
+    /// known. Rows with codes below `from` are not kept.
     pub(crate) async fn collect(
         input: &Arc<dyn ExecutionPlan>,
         context: &Arc<TaskContext>,
         stage: &StageMetrics,
         coding: KeyEncoding,
         num_buckets: Option<usize>,
+        from: u64,
     ) -> Result<Self> {
         let store = BlockStore::of_task(context)?;
         let max_bits = num_buckets.map_or(MAX_PIECE_BITS, max_piece_bits);
@@ -114,7 +115,7 @@ impl Runs {
                 while let Some(task) = tasks.try_next().await? {
                     let task = stage.measure(task);
                     let _reserved = store.working_set(stage.owner(), 2 * run_bytes)?;
-                    let router = Router::new(&schema, coding.clone(), max_bits, task.id.hash());
+                    let router = Router::new(&schema, coding.clone(), max_bits, from, task.id.hash());
                     runs.extend(runs_of_task(task, router, run_bytes, &mut bins, &store, stage.owner()).await?);
                 }
                 Ok((runs, bins))

@@ -12,9 +12,11 @@
 //!
 //! Where only the first rows are wanted, each partition begins one task, and others only as long as rows lack.
 
+mod blocks;
 mod exec;
 mod in_order;
 
+pub(crate) use blocks::gather_blocks;
 pub(crate) use exec::GatherExec;
 pub(crate) use in_order::gather;
 pub(in crate::physical) use in_order::{PIECE_BYTES, blocks_in_order, first_blocks_in_order};

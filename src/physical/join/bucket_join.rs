@@ -276,7 +276,7 @@ impl Prepare {
             JoinSide::Right => (self.join.right(), &self.sides[1], right_keys),
             JoinSide::Left | JoinSide::None => (self.join.left(), &self.sides[0], left_keys),
         };
-        Ok(Arc::new(Runs::collect(input, &self.context, stage, KeyEncoding::Hash { keys }, None).await?))
+        Ok(Arc::new(Runs::collect(input, &self.context, stage, KeyEncoding::Hash { keys }, None, 0).await?))
     }
 }
 

@@ -204,6 +204,11 @@ impl TaskPlan for MapExec {
         Arc::new(move || steps.iter().try_for_each(|step| step.prepare()))
     }
 
+    fn unsteady_order(&self) -> Option<&'static str> {
+        let changes = self.steps.iter().any(|step| !step.is_deterministic());
+        changes.then_some("it calls a function that is not deterministic; write its rows to files, or materialize them")
+    }
+
     fn keeps_row_numbers(&self) -> bool {
         self.steps.iter().all(|step| step.keeps_row_numbers())
     }

@@ -101,6 +101,10 @@ impl MapStep for FunctionStep {
         self.call.function.prepare().while_doing(|| format!("building {}", self.name()))
     }
 
+    fn is_deterministic(&self) -> bool {
+        self.call.function.is_deterministic()
+    }
+
     fn cardinality(&self) -> CardinalityEffect {
         // Rows for which it fails may be left out.
         match self.call.operator == "Filter" || self.call.function.preserves_row_count() {

@@ -78,6 +78,11 @@ pub(crate) trait MapStep: Debug + Send + Sync {
         false
     }
 
+    /// Whether it gives the same rows for the same rows whenever it runs.
+    fn is_deterministic(&self) -> bool {
+        true
+    }
+
     /// Whether each row that it gives follows from the row of the same number alone.
     fn keeps_row_numbers(&self) -> bool {
         false

@@ -275,7 +275,8 @@ pub(crate) trait TaskPlan: Operator {
         None
     }
 
-    /// What helps, where the order of its rows depends on how much memory there is.
+    /// What helps, where its rows may come otherwise when it runs again: because their order depends on how much memory
+    /// there is, or a function says so.
     fn unsteady_order(&self) -> Option<&'static str> {
         None
     }
@@ -324,6 +325,11 @@ pub(crate) trait TaskPlan: Operator {
     /// Whether it begins where its inputs begin, which have to be able to, or finds the place itself.
     fn begins_with_inputs(&self) -> bool {
         true
+    }
+
+    /// Whether it reads all of its input again wherever it begins, since any of it may be of the rows that are left.
+    fn reads_all_again(&self) -> bool {
+        false
     }
 
     /// How many of its inputs, from the first on, give the rows that it gives. Others only say something of them.

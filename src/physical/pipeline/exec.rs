@@ -168,7 +168,8 @@ impl Operator for PipelineExec {
     fn warnings(&self, limit: usize, threads: usize) -> Vec<String> {
         match self.first_pass.source() {
             PassSource::Tasks(windows) => describe(windows, limit, threads),
-            PassSource::All => vec!["One window of all rows in each pass".to_owned()],
+            PassSource::Inputs(1) => vec!["One window of all rows in each pass".to_owned()],
+            PassSource::Inputs(inputs) => vec![format!("{inputs} windows in each pass, of an input each")],
             PassSource::Rows { size, .. } => vec![format!("Windows by {size}, cut while the rows come")],
         }
     }

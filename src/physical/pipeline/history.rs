@@ -98,7 +98,7 @@ impl History {
     }
 
     /// Where a window began, and the place in its plan of a row of it. `None` where it began long ago.
-    pub(super) fn find(&self, label: (u32, u32), row: u64) -> Option<(Start, Option<crate::physical::Place>)> {
+    pub(super) fn find(&self, label: (u32, u32), row: u64) -> Option<(Start, Option<crate::token::Place>)> {
         let known = self.0.lock().known.iter().rev().find(|known| known.start.label == label).cloned()?;
         let inside = known.rows.and_then(|(plan, log)| log.place_of(&plan, row));
         Some((known.start, inside))

@@ -35,8 +35,8 @@ pub(crate) trait Pass: Debug + Send + Sync {
 /// What the windows of a pass are.
 #[derive(Debug, Clone)]
 pub(crate) enum PassSource {
-    /// There is one, of all rows.
-    All,
+    /// There are so many, each of all rows of a source.
+    Inputs(usize),
     /// Neighbouring tasks of a read.
     Tasks(Vec<WindowTasks>),
     /// They are cut out of the rows of a plan.
@@ -62,8 +62,8 @@ pub(crate) struct WindowTasks {
 /// What a window reads.
 #[derive(Debug, Clone)]
 pub(crate) enum WindowInput {
-    /// All rows of the source.
-    All,
+    /// All rows of the source of this number.
+    Source(usize),
     /// These tasks of it.
     Tasks(Range<usize>),
     /// These blocks, each in pieces.

@@ -90,10 +90,14 @@ impl Runner {
         send: &mpsc::Sender<Window>,
     ) -> Result<bool> {
         match pass.source() {
-            PassSource::All if next.number > 0 => Ok(true),
-            PassSource::All => {
-                let permit = permit(permits).await?;
-                self.begin(pass, next, WindowInput::All, permit, send).await
+            PassSource::Inputs(inputs) => {
+                for number in next.number as usize..*inputs {
+                    let permit = permit(permits).await?;
+                    if !self.begin(pass, next, WindowInput::Source(number), permit, send).await? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
             }
             PassSource::Tasks(windows) => {
                 for window in windows.iter().skip(next.number as usize) {

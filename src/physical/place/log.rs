@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 
 use super::marked::{Marked, MarkedStream};
 use super::seek::place_of;
-use super::value::{Mark, Place};
+use super::value::Mark;
+use crate::token::Place;
 
 /// For rows of an input, counted through, in which of its tasks they were. It grows by an entry for each task. Clones
 /// are the same log: an operator and the one that begins in its middle have one, since the first is asked for places

@@ -13,7 +13,7 @@ use futures::{StreamExt, TryStreamExt};
 use tokio::sync::{Mutex, oneshot};
 
 use super::seek::{begun_at, first_task, seeks};
-use super::value::{Mark, Place};
+use super::value::Mark;
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::physical::gather::{PIECE_BYTES, first_blocks_in_order, gather};
@@ -21,6 +21,7 @@ use crate::physical::tasks::{
     RowBalance, Task, TaskStream, block_batches, is_ordered, measured_task_stream, steady_parts, stream_of, ungathered,
 };
 use crate::store::Owner;
+use crate::token::Place;
 
 /// Rows of one task, one after the other.
 #[derive(Debug)]
@@ -43,19 +44,31 @@ pub(crate) fn marked_rows(
     place: &Place,
     fetch: Option<usize>,
 ) -> Result<MarkedStream> {
+    begun_rows(plan, &begun_at(plan, place)?, context, owner, place, fetch)
+}
+
+/// The same of a plan that has been made to begin there.
+pub(crate) fn begun_rows(
+    plan: &Arc<dyn ExecutionPlan>,
+    begun: &Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+    owner: &Arc<Owner>,
+    place: &Place,
+    fetch: Option<usize>,
+) -> Result<MarkedStream> {
     let parts = seeks(plan).ok().and_then(|()| steady_parts(ungathered(plan)));
-    let (begun, first) = (begun_at(plan, place)?, first_task(plan, place));
+    let first = first_task(plan, place);
     // Those that are passed over are taken too.
     let fetch = fetch.map(|rows| rows.saturating_add(place.skip as usize));
     let keeps_order = BlockyardOptions::from_task(context).preserve_order && is_ordered(begun.as_ref());
     let identified = match (parts, begun.output_partitioning().partition_count()) {
         (None, _) => {
-            let rows = gather(&begun, Arc::clone(context), owner)?;
+            let rows = gather(begun, Arc::clone(context), owner)?;
             rows.map_ok(|batch| (TaskId::root(0), batch)).boxed()
         }
-        (Some(parts), 1) => batches_of_tasks(&begun, context, parts)?,
-        (Some(parts), _) if keeps_order => batches_in_order(&begun, context, owner, fetch, parts)?,
-        (Some(_), _) => gather(&begun, Arc::clone(context), owner)?.map_ok(|b| (TaskId::root(0), b)).boxed(),
+        (Some(parts), 1) => batches_of_tasks(begun, context, parts)?,
+        (Some(parts), _) if keeps_order => batches_in_order(begun, context, owner, fetch, parts)?,
+        (Some(_), _) => gather(begun, Arc::clone(context), owner)?.map_ok(|b| (TaskId::root(0), b)).boxed(),
     };
     Ok(numbered(identified, (first, place.first_row), place.skip))
 }

@@ -14,12 +14,15 @@ mod log;
 mod marked;
 mod origin;
 mod repeats;
+mod resumes;
 mod seek;
 mod value;
 
 pub(crate) use log::MarkLog;
-pub(crate) use marked::{Marked, MarkedStream, marked_rows, rows_of_marked, tasks_of_rows};
-pub(crate) use origin::{Inputs, text_fingerprint};
-pub(crate) use repeats::unsteady;
+pub(crate) use marked::{Marked, MarkedStream, begun_rows, marked_rows, rows_of_marked, tasks_of_rows};
+pub(crate) use origin::Inputs;
+pub use resumes::Resumes;
 pub(crate) use seek::{begun_at, place_of, seeks};
-pub(crate) use value::{Mark, Place};
+pub(crate) use value::Mark;
+
+pub(crate) use crate::token::Place;

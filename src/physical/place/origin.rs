@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use datafusion::common::{Result, plan_err};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 
-use crate::block::{TaskId, mix};
+use crate::block::mix;
+use crate::config::ByteSize;
 use crate::physical::operator::{Operator, PlanExt};
 use crate::physical::tasks::as_task_plan;
+use crate::token::{ResumeToken, text_fingerprint};
 
 /// The reads of a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,12 +60,34 @@ impl Inputs {
         }
     }
 
+    /// Fails where a token is of other files, or of files that have changed.
+    pub(crate) fn check(&self, token: &ResumeToken) -> Result<()> {
+        if self.fingerprint != token.files.0 {
+            if (self.files, self.bytes) == (token.num_files, token.bytes) {
+                return plan_err!(
+                    "what the dataset reads has changed since the resume token was taken: there are as many files of as \
+                     many bytes, with other contents or in another order, or another source has other rows"
+                );
+            }
+            return plan_err!(
+                "files have changed since the resume token was taken: {} files with {} then, {} with {} now",
+                token.num_files,
+                ByteSize(token.bytes as usize),
+                self.files,
+                ByteSize(self.bytes as usize)
+            );
+        }
+        let tasks: u64 = self.tasks.iter().sum();
+        if tasks != token.tasks {
+            return plan_err!(
+                "the resume token is of {} read tasks, and with the settings of now there are {tasks}",
+                token.tasks
+            );
+        }
+        Ok(())
+    }
+
     fn add(&mut self, print: u64) {
         self.fingerprint = mix(self.fingerprint ^ mix(print));
     }
-}
-
-/// A number that depends on nothing but a text.
-pub(crate) fn text_fingerprint(text: &str) -> u64 {
-    TaskId::from(text.bytes().map(u32::from).collect::<Vec<_>>()).hash()
 }

@@ -8,10 +8,11 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
-use super::value::{Mark, Place};
+use super::value::Mark;
 use crate::block::TaskId;
 use crate::physical::operator::TaskIdentity;
 use crate::physical::tasks::{as_task_plan, is_one_task, is_ordered, steady_parts, ungathered};
+use crate::token::Place;
 
 /// The place of a row, as [`super::marked_rows`] marks it. `None` where no such row has come out of the plan.
 pub(crate) fn place_of(plan: &Arc<dyn ExecutionPlan>, mark: &Mark) -> Option<Place> {
@@ -107,6 +108,19 @@ fn is_union(plan: &dyn ExecutionPlan) -> bool {
 fn computed_from(plan: &Arc<dyn ExecutionPlan>) -> Option<&Arc<dyn ExecutionPlan>> {
     let projection = plan.downcast_ref::<ProjectionExec>()?;
     Some(projection.input()).filter(|input| is_one_task(ungathered(input)))
+}
+
+/// The first operator that reads all of its input again wherever a plan begins, of a plan that can begin at a row in
+/// its middle.
+pub(crate) fn reads_again(plan: &Arc<dyn ExecutionPlan>) -> Option<String> {
+    let plan = ungathered(plan);
+    let operator = as_task_plan(plan.as_ref());
+    if operator.is_some_and(|operator| operator.reads_all_again()) {
+        return operator.map(|operator| operator.stage_name());
+    }
+    let begins_itself = operator.is_some_and(|operator| operator.begins_anywhere() && !operator.begins_with_inputs());
+    let inputs = if begins_itself { 0 } else { operator.map_or(usize::MAX, |operator| operator.inputs_with_rows()) };
+    plan.children().into_iter().take(inputs).find_map(reads_again)
 }
 
 /// Whether a plan can begin at a row in its middle. The error is the operator that has to begin anew.

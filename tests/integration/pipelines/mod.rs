@@ -5,6 +5,7 @@
 //! `BLOCKYARD_PIPELINES=5000 cargo nextest run pipelines` runs more of them; `BLOCKYARD_PIPELINES_FROM=17` begins with
 //! that seed. What fails is printed with its seed and the statements.
 
+mod calls;
 mod plan;
 mod resumed;
 mod windows;

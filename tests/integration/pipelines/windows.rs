@@ -11,16 +11,16 @@ use futures::{StreamExt, TryStreamExt};
 
 use crate::fixtures::{context, context_with, ints, mib};
 
-async fn ids(dataset: &Dataset) -> Vec<i64> {
+pub(super) async fn ids(dataset: &Dataset) -> Vec<i64> {
     ints(&dataset.take_all().await.unwrap(), "id")
 }
 
-async fn ids_of(pipeline: &DatasetPipeline) -> Vec<i64> {
+pub(super) async fn ids_of(pipeline: &DatasetPipeline) -> Vec<i64> {
     ids(&pipeline.clone().into_dataset()).await
 }
 
 /// The rows of each window.
-async fn windows_of(pipeline: &DatasetPipeline) -> Vec<Vec<i64>> {
+pub(super) async fn windows_of(pipeline: &DatasetPipeline) -> Vec<Vec<i64>> {
     let windows: Vec<Dataset> = pipeline.iter_windows().await.unwrap().try_collect().await.unwrap();
     let mut rows = Vec::new();
     for window in &windows {

@@ -58,7 +58,7 @@ impl Scheme for BlockOrderScheme {
         let Some(size) = self.window else {
             return Ok(Arc::new(SliceBuckets::new(block_order(groups(input.blocks().await?, parts), seed))));
         };
-        let MapInput { plan, context, stage, balance } = &input;
+        let MapInput { plan, context, stage, balance, .. } = &input;
         let blocks = blocks_in_order(ungathered(plan), context, stage.owner(), block_bytes(context)?, balance)?;
         let blocks = blocks.map_ok(|(id, handle)| StoredBlock { id, handle }).boxed();
         Ok(Arc::new(StreamedBuckets::new(BlockWindow::new(blocks, parts, seed, size))))

@@ -71,7 +71,7 @@ impl Scheme for SizeScheme {
 
 /// The blocks of the input, cut as they come.
 pub(super) fn cut_in_order(input: &MapInput, size: BlockSize) -> Result<Arc<dyn Buckets>> {
-    let MapInput { plan, context, stage, balance } = input;
+    let MapInput { plan, context, stage, balance, .. } = input;
     // Blocks of the input matter only where they stay what they are.
     let bytes = match size {
         BlockSize::Rows { strict: false, .. } => block_bytes(context)?,

@@ -38,6 +38,8 @@ const MAX_TOGETHER_BYTES: usize = 32 << 20;
 struct Hashed {
     runs: Arc<Runs>,
     tasks: Vec<HashTask>,
+    /// The number of the first of them: rows of those before are not there.
+    first_task: usize,
     /// How the rows of a block are sorted, unless they stay as they come.
     sorting: Option<Sorting>,
     /// Tasks that are so small that several are read together.
@@ -102,6 +104,10 @@ impl Scheme for HashScheme {
         (!is_steady).then_some("its blocks are as memory asks for; say num_blocks, and sort")
     }
 
+    fn begins_at_tasks(&self) -> bool {
+        self.num_blocks.is_some() && self.sort
+    }
+
     fn planned_blocks(&self, _input: &Arc<dyn ExecutionPlan>) -> Option<usize> {
         self.num_blocks
     }
@@ -114,7 +120,12 @@ impl Scheme for HashScheme {
 #[async_trait]
 impl Buckets for Hashed {
     async fn read(self: Arc<Self>, index: usize) -> Result<Option<(TaskId, Batches)>> {
-        Ok(self.tasks.get(index).map(|part| part.id.clone()).map(|id| (id, self.rows_of(index))))
+        let place = index - self.first_task;
+        Ok(self.tasks.get(place).map(|part| part.id.clone()).map(|id| (id, self.rows_of(place))))
+    }
+
+    fn ranges_of_codes(&self) -> Option<usize> {
+        Some(self.first_task + self.tasks.len())
     }
 }
 
@@ -124,7 +135,8 @@ impl HashScheme {
         let MapInput { plan, context, stage, .. } = input;
         let (keys, num_blocks, sort) = (self.keys.clone(), self.num_blocks, self.sort);
         let options = BlockyardOptions::from_task(context);
-        let runs = Runs::collect(plan, context, stage, KeyEncoding::Hash { keys: keys.clone() }, num_blocks).await?;
+        let coding = KeyEncoding::Hash { keys: keys.clone() };
+        let runs = Runs::collect(plan, context, stage, coding, num_blocks, input.first_code()).await?;
         let threads = context.session_config().target_partitions();
         let most = (stage_memory(context)? / (BLOCK_PART * threads)).max(MIN_BLOCK_BYTES);
         let ranges = match num_blocks {
@@ -136,9 +148,11 @@ impl HashScheme {
             }
         };
         let max_bytes = if sort { usize::MAX } else { block_bytes(context)? };
+        let first_task = input.begin.map_or(0, |first| first.task);
         let tasks: Vec<_> = ranges
             .into_iter()
             .enumerate()
+            .skip(first_task)
             .flat_map(|(block, codes)| parts(&runs, TaskId::root(block), codes, max_bytes))
             .collect();
         let together_bytes = (stage_memory(context)? / (TOGETHER_PART * threads)).min(MAX_TOGETHER_BYTES);
@@ -153,7 +167,7 @@ impl HashScheme {
         let options = SortOptions { descending: false, nulls_first: false };
         let by = || keys.into_iter().map(|expr| PhysicalSortExpr { expr, options }).collect();
         let sorting = sort.then(|| Sorting::new(by(), plan.schema(), context, threads, stage.owner())).transpose()?;
-        Ok(Hashed { runs: Arc::new(runs), tasks, sorting, together })
+        Ok(Hashed { runs: Arc::new(runs), tasks, first_task, sorting, together })
     }
 }
 

@@ -43,6 +43,12 @@ pub(crate) trait Scheme: Any + fmt::Debug + fmt::Display + Send + Sync {
     /// What of its tasks follows from the data.
     fn identity<'a>(&self, input: &'a Arc<dyn ExecutionPlan>) -> TaskIdentity<'a>;
 
+    /// Whether it can begin with any of its tasks: these are equal ranges of the codes of rows, so that rows of the
+    /// others are not kept.
+    fn begins_at_tasks(&self) -> bool {
+        false
+    }
+
     /// Whether it is there to give blocks of some size, which somebody has asked for.
     fn sizes_blocks(&self) -> bool {
         false

@@ -37,6 +37,8 @@ const MAX_SORTED_BYTES: usize = 64 << 20;
 struct Shuffled {
     runs: Arc<Runs>,
     num_tasks: usize,
+    /// The one of them that is read first: rows of those before are not there.
+    first_task: usize,
     buckets_per_task: usize,
     /// What a bucket has, about.
     sorted_bytes: usize,
@@ -73,7 +75,8 @@ impl Scheme for RandomScheme {
     }
 
     async fn map_side(&self, input: MapInput) -> Result<Arc<dyn Buckets>> {
-        let shuffled = shuffle(&input, self.seed, self.num_blocks).await?;
+        let num_tasks = input.begin.map(|first| first.of).or(self.num_blocks);
+        let shuffled = shuffle(&input, self.seed, num_tasks).await?;
         input.balance.take(shuffled.runs.num_rows());
         Ok(Arc::new(shuffled))
     }
@@ -81,6 +84,10 @@ impl Scheme for RandomScheme {
     fn identity<'a>(&self, _input: &'a Arc<dyn ExecutionPlan>) -> TaskIdentity<'a> {
         // The number of others follows from bytes, of which a run has a few more or less.
         TaskIdentity::Own { is_whole: self.num_blocks.is_some() }
+    }
+
+    fn begins_at_tasks(&self) -> bool {
+        true
     }
 
     fn planned_blocks(&self, _input: &Arc<dyn ExecutionPlan>) -> Option<usize> {
@@ -93,26 +100,32 @@ impl Buckets for Shuffled {
     async fn read(self: Arc<Self>, index: usize) -> Result<Option<(TaskId, Batches)>> {
         Ok((index < self.num_tasks).then(|| (TaskId::root(index), self.rows_of(index))))
     }
+
+    fn ranges_of_codes(&self) -> Option<usize> {
+        Some(self.num_tasks)
+    }
 }
 
 /// The map side: runs the tasks of the input and routes their rows.
-async fn shuffle(input: &MapInput, seed: u64, num_blocks: Option<usize>) -> Result<Shuffled> {
+async fn shuffle(input: &MapInput, seed: u64, num_tasks: Option<usize>) -> Result<Shuffled> {
     let MapInput { plan, context, stage, .. } = input;
     let options = BlockyardOptions::from_task(context);
-    let runs = Runs::collect(plan, context, stage, KeyEncoding::Random { seed }, None).await?;
+    let runs = Runs::collect(plan, context, stage, KeyEncoding::Random { seed }, None, input.first_code()).await?;
     let (bytes, rows) = (runs.bytes, runs.rows);
     // Output tasks follow from the data alone: their ids give the randomness above. Powers of two keep the small
     // differences that the limit makes to the bytes (offsets of more or fewer pieces) from changing their number.
     let by_size = (bytes / options.target_shuffle_max_block_size.bound()).next_power_of_two();
     let by_rows = (rows / TASK_ROWS).min(2 * options.num_cpus);
-    let num_tasks = num_blocks.unwrap_or_else(|| by_size.max(by_rows)).max(1);
+    let num_tasks = num_tasks.unwrap_or_else(|| by_size.max(by_rows)).max(1);
     // What is sorted at once follows from the limit.
     let partitions = plan.output_partitioning().partition_count();
     let sorted_bytes = (stage_memory(context)? / (8 * partitions)).clamp(MIN_SORTED_BYTES, MAX_SORTED_BYTES);
     // A power of two as well: where the number of tasks is one, no piece then belongs to two buckets.
-    let buckets_per_task = (bytes / num_tasks).div_ceil(sorted_bytes).next_power_of_two();
-    let together = SharedReads::new(num_tasks, bytes, sorted_bytes / 2, partitions);
-    Ok(Shuffled { runs: Arc::new(runs), num_tasks, buckets_per_task, sorted_bytes, together })
+    let first_task = input.begin.map_or(0, |first| first.task);
+    let wanted_tasks = num_tasks.saturating_sub(first_task).max(1);
+    let buckets_per_task = (bytes / wanted_tasks).div_ceil(sorted_bytes).next_power_of_two();
+    let together = SharedReads::new(wanted_tasks, bytes, sorted_bytes / 2, partitions);
+    Ok(Shuffled { runs: Arc::new(runs), num_tasks, first_task, buckets_per_task, sorted_bytes, together })
 }
 
 impl Shuffled {
@@ -125,7 +138,8 @@ impl Shuffled {
     fn rows_of(self: Arc<Self>, task: usize) -> Batches {
         if self.together.is_of_use() {
             let ordered = async move {
-                self.together.rows_of(task, &self.runs, |task| self.key_range(task), RowOrder::Codes).await
+                let range = |task: usize| self.key_range(self.first_task + task);
+                self.together.rows_of(task - self.first_task, &self.runs, range, RowOrder::Codes).await
             };
             return stream::once(ordered)
                 .map_ok(|(ordered, task)| stream::iter(ordered.batches(task)))
@@ -173,7 +187,8 @@ mod tests {
             };
             let together = SharedReads::new(num_buckets, 0, 0, 1);
             let runs = Arc::new(runs);
-            let runs = Shuffled { runs, num_tasks: num_buckets, buckets_per_task: 1, sorted_bytes: 0, together };
+            let (num_tasks, first_task, buckets_per_task) = (num_buckets, 0, 1);
+            let runs = Shuffled { runs, num_tasks, first_task, buckets_per_task, sorted_bytes: 0, together };
             let mut next = 0u128;
             for bucket in 0..num_buckets {
                 let range = runs.key_range(bucket);
