@@ -6,16 +6,16 @@
         [--operations ..] [--engines ..] [--rounds 2] [--layouts all] [--quick] [--update-docs]
     target/peers/bin/python benches/peers/shapes.py --profile words:window
 
-Nobody can tune an engine to this data: a seed, by default that of the clock, draws how many rows and files there are, how
-the files are laid out, how many different keys there are and how skewed they are, which columns are aggregated, and what
-filters leave. The same seed gives the same data and operations again.
+Nobody can tune an engine to this data: a seed, by default that of the clock, draws how many rows and files there are,
+how the files are laid out, how many different keys there are and how skewed they are, which columns are aggregated, and
+what filters leave. The same seed gives the same data and operations again.
 
 Every run is a process of its own; times are of the whole process, memory is its peak resident set as the kernel counts
 it. Of several rounds, in which engines alternate, the fastest counts. A peer tells when its modules are loaded, so that
-a ratio is also known without that. All write Parquet with Snappy. What is written is read by DuckDB: numbers of rows and
-sums of hashes must be the same for all engines; what is sorted must be in order, what is shuffled must be mixed, and
-keys of a repartition must be together. Where engines differ, those are wrong that are fewer, or, of two, the one that is
-not DuckDB.
+a ratio is also known without that. All write Parquet with Snappy. What is written is read by DuckDB: numbers of rows
+and sums of hashes must be the same for all engines; what is sorted must be in order, what is shuffled must be mixed,
+and keys of a repartition must be together. Where engines differ, those are wrong that are fewer, or, of two, the one
+that is not DuckDB.
 """
 
 import argparse
@@ -23,6 +23,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -79,9 +80,14 @@ def measure(job, operation, timeout):
         # With what it has started itself.
         timer = threading.Timer(timeout, os.killpg, (process.pid, signal.SIGKILL))
         timer.start()
-        _, status, usage = os.wait4(process.pid, 0)
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except KeyboardInterrupt:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        finally:
+            timer.cancel()
         seconds = time.perf_counter() - started
-        timer.cancel()
     said = {}
     with open(job["output"], "rb") as output:
         for line in [] if is_tool else output.read().decode(errors="replace").splitlines():
@@ -90,17 +96,24 @@ def measure(job, operation, timeout):
         return {"has none": True}
     if status:
         with open(job["output"] + ".errors", "rb") as errors:
-            last = (errors.read().decode(errors="replace").strip().splitlines() or ["killed"])[-1]
-        return {"failed": f"not within {timeout} s" if seconds >= timeout else last[:200]}
+            said = message(errors.read().decode(errors="replace"))
+        return {"failed": f"not within {timeout} s" if seconds >= timeout else said}
     start = said["ready"] - started if "ready" in said else 0
     return {"seconds": seconds, "start": start, "mib": said.get("mib", usage.ru_maxrss / 1024), "said": said}
+
+
+def message(errors):
+    """The line of an error message that says most: where our tool or Python begins to say it, or else the last one."""
+    lines = errors.strip().splitlines() or ["killed"]
+    begin = [line for line in lines if re.match(r"error: |[\w.]*(Error|Exception|Panic)\w*: ", line)]
+    return (begin or lines)[-1].strip()[:200]
 
 
 def result_of(job, got):
     """Figures of a result, or how its order is wrong."""
     done = subprocess.run(child("check", job | {"said": got["said"]}), capture_output=True, text=True)
     if done.returncode:
-        return {"failed": f"the check: {(done.stderr.strip().splitlines() or ['killed'])[-1][:200]}"}
+        return {"failed": f"the check: {message(done.stderr)}"}
     looked = json.loads(done.stdout.splitlines()[-1])
     return {"wrong": looked["wrong"]} if looked["wrong"] else {"figures": looked["figures"], "files": looked["files"]}
 
@@ -155,7 +168,7 @@ def run_all(arguments, scratch):
                 if name not in arguments.operations:
                     continue
                 row = report.Row(a_plan, name, measure_all(job | {"operation": name}, operation, arguments))
-                print(row.line(arguments.engines, False), flush=True)
+                print(row.line(arguments.engines), flush=True)
                 for engine, got in row.got.items():
                     if "failed" in got or "wrong" in got:
                         print(f"  {engine}: {report.wording(got)}: {got.get('failed') or got['wrong']}", flush=True)
@@ -180,13 +193,14 @@ def job_of(a_plan, scratch, arguments):
 
 def profile_one(arguments, scratch):
     """Profiles our tool in one operation, and says what it ran."""
+    profile.need_perf()
     shape, _, name = arguments.profile.partition(":")
     if shape not in plan.SHAPES:
         sys.exit(f"no shape is called '{shape}': {', '.join(plan.SHAPES)}")
     a_plan = plan.layouts(shape, arguments.seed, arguments.rows, arguments.layouts)[0]
     operation = operations_of(a_plan).get(name)
     if operation is None:
-        sys.exit(f"no operation is called '{name}': {', '.join(operations_of(a_plan))}")
+        sys.exit(f"no operation is called '{name}': {'; '.join(operations_of(a_plan))}")
     job = job_of(a_plan, scratch, arguments)
     print(f"{shape}: {a_plan.rows:,} rows in {len(a_plan.files)} files, {a_plan.layout}")
     subprocess.run(child("make", job), check=True)
@@ -207,7 +221,7 @@ def parsed():
     parser.add_argument("--shapes", nargs="*", default=plan.SHAPES, choices=plan.SHAPES)
     parser.add_argument("--operations", nargs="*", default=names, metavar="NAME", help=f"of: {'; '.join(names)}")
     parser.add_argument("--engines", nargs="*", default=engines.ENGINES, choices=engines.ENGINES)
-    parser.add_argument("--layouts", choices=["one", "all"], default="one", help="of each shape: one by the seed, or all")
+    parser.add_argument("--layouts", choices=["one", "all"], default="one", help="of each shape: one by the seed")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--limit", default="", help="of memory, like 1GiB, for engines which take one")

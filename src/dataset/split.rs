@@ -3,14 +3,11 @@
 
 use std::ops::Range;
 
-use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{DataFusionError, Result, plan_err};
-use datafusion::logical_expr::{lit, not};
-use datafusion::prelude::Expr;
 
 use super::Dataset;
 use crate::functions::{check_indices, check_proportions, proportional_cuts};
-use crate::logical::{mark_test_rows, test_rows};
+use crate::logical::{check_test_size, mark_test_rows, streamed_by_place, streamed_by_value, test_rows};
 use crate::seed::RandomSeed;
 
 /// How many rows are for testing.
@@ -152,8 +149,8 @@ impl Dataset {
     ///
     /// Where the size is not above 0 and below 1.
     pub fn streaming_train_test_split(&self, test_size: f64, seed: u64) -> Result<(Self, Self)> {
-        check_test_size(test_size)?;
-        Ok((self.sampled(test_size, seed, true)?, self.sampled(test_size, seed, false)?))
+        let part = |is_test| Ok::<_, DataFusionError>(self.with_plan(streamed_by_place(self.plan.clone(), test_size, seed, is_test)?));
+        Ok((part(false)?, part(true)?))
     }
 
     /// As [`Dataset::streaming_train_test_split`], decided by the hash of a column: rows with equal values are in the
@@ -163,10 +160,8 @@ impl Dataset {
     ///
     /// Where the size is not above 0 and below 1, and where there is no such column.
     pub fn streaming_train_test_split_by(&self, column: &str, test_size: f64) -> Result<(Self, Self)> {
-        check_test_size(test_size)?;
-        let is_test = hash_below(self.column(column, "streaming_train_test_split")?, test_size);
-        let train = self.via_dataframe(|frame| frame.filter(not(is_test.clone())))?;
-        Ok((train, self.via_dataframe(|frame| frame.filter(is_test))?))
+        let part = |is_test| Ok::<_, DataFusionError>(self.with_plan(streamed_by_value(self.plan.clone(), column, test_size, is_test)?));
+        Ok((part(false)?, part(true)?))
     }
 
     /// The dataset with its number of rows: materialized, unless that is known.
@@ -199,22 +194,4 @@ impl Dataset {
             |are_for_test| Ok::<_, DataFusionError>(marked.with_plan(test_rows(marked.plan.clone(), are_for_test)?));
         Ok((part(false)?, part(true)?))
     }
-}
-
-fn check_test_size(fraction: f64) -> Result<()> {
-    match fraction > 0.0 && fraction < 1.0 {
-        true => Ok(()),
-        false => plan_err!("the test size must be above 0 and below 1, got {fraction}"),
-    }
-}
-
-/// Whether the hash of a value is in the lowest part of all hashes. It is that of the value's text, so that it is the
-/// same in every version and for every type that prints the same.
-fn hash_below(value: Expr, part: f64) -> Expr {
-    use datafusion::functions::expr_fn::{coalesce, md5, substring};
-    let text = datafusion::logical_expr::cast(value, DataType::Utf8);
-    let hash = md5(coalesce(vec![text, lit("")]));
-    // 13 hexadecimal digits are 52 bits: as texts they compare as the numbers do.
-    let below = format!("{:013x}", (part * 4_503_599_627_370_496.0) as u64);
-    substring(hash, lit(1), lit(13)).lt(lit(below))
 }

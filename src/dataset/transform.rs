@@ -194,12 +194,7 @@ impl Dataset {
     ///
     /// Where `fraction` is not between 0 and 1.
     pub fn random_sample(&self, fraction: f64, seed: u64) -> Result<Self> {
-        self.sampled(fraction, seed, false)
-    }
-
-    /// The rows of a sample, or the `others`.
-    pub(super) fn sampled(&self, fraction: f64, seed: u64, others: bool) -> Result<Self> {
-        self.map_node(MapOperator::Sample { fraction, seed, others }, Compute::default(), Failures::default())
+        self.map_node(MapOperator::Sample { fraction, seed, others: false }, Compute::default(), Failures::default())
     }
 
     fn map_rows_node(

@@ -39,8 +39,8 @@ arguments! {
         pub on_error: OnError,
         /// How many such rows there may be, like `100` or `0.5%`; any number if not said.
         pub max_errors: Option<MaxErrors>,
-        /// Whether the function gives the same rows for the same batches whenever it is called; true if not said. Without
-        /// that an iterator has no resume token.
+        /// Whether the function gives the same rows for the same batches whenever it is called; true if not said.
+        /// Without that an iterator has no resume token.
         pub deterministic: bool = true,
     }
     beside {

@@ -30,6 +30,7 @@ mod randomize_blocks;
 mod repartition;
 mod resume;
 mod stratify;
+mod streaming_train_test;
 mod summary;
 mod zip;
 
@@ -55,6 +56,7 @@ pub use repartition::{ByKeys, IntoBlocks, IntoRows, RepartitionNode, Repartition
 pub use resume::ResumeNode;
 pub(crate) use resume::{OTHER_PLAN, Resume, cpus_of_token};
 pub(crate) use stratify::{mark_test_rows, test_rows};
+pub(crate) use streaming_train_test::{StreamingTrainTest, check_test_size, streamed_by_place, streamed_by_value};
 pub(crate) use summary::{Summary, summary};
 pub(crate) use zip::Zip;
 pub use zip::ZipNode;

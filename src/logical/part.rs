@@ -9,6 +9,7 @@ use datafusion::common::{DFSchemaRef, Result, plan_err};
 use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, UserDefinedLogicalNodeCore, lit};
 
+use super::streaming_train_test::is_test;
 use crate::arguments;
 use crate::call::{Planning, TableFunction, Tables};
 use crate::functions::{RowPart, Turns, TurnsOf, check_indices, check_proportions};
@@ -141,11 +142,7 @@ impl TableFunction for TrainTest {
 
     fn plan(&self, arguments: TrainTestArguments, planning: Planning<'_>) -> Result<LogicalPlan> {
         let TrainTestArguments { part, test_size, seed, stratify } = arguments;
-        let is_test = match part.as_str() {
-            "train" => false,
-            "test" => true,
-            other => return plan_err!("the part is 'train' or 'test', got '{other}'"),
-        };
+        let is_test = is_test(&part)?;
         if let Some(column) = stratify {
             return match (seed, test_size > 0.0 && test_size < 1.0) {
                 (Some(_), _) => plan_err!("stratify does not go together with a shuffle, so not with seed"),

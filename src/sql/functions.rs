@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::call::{AnyTableFunction, TableFunctions};
 use crate::logical::{
     LocalShuffle, MapBatches, MapGroups, Mix, RandomShuffle, RandomizeBlockOrder, Repartition, Resume, Split,
-    StreamingSplit, Summary, TrainTest, Zip, pipeline_functions,
+    StreamingSplit, StreamingTrainTest, Summary, TrainTest, Zip, pipeline_functions,
 };
 #[cfg(feature = "tpch")]
 use crate::sources::ReadTpch;
@@ -27,6 +27,7 @@ pub(crate) fn table_functions() -> TableFunctions {
         Arc::new(Mix),
         Arc::new(Split),
         Arc::new(TrainTest),
+        Arc::new(StreamingTrainTest),
         Arc::new(Resume),
         Arc::new(StreamingSplit),
     ];

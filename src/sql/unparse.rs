@@ -1,14 +1,15 @@
 //! Plans back to SQL: what table functions have made as their calls, everything else as DataFusion writes it.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{DFSchemaRef, Result, internal_err, not_impl_err};
+use datafusion::common::{DFSchemaRef, Result, TableReference, internal_err, not_impl_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode, UserDefinedLogicalNodeCore};
 use datafusion::sql::sqlparser::ast::{
     Array, Expr as SqlExpr, FunctionArg, FunctionArgExpr, FunctionArgOperator, Ident, ObjectName, Statement,
-    TableFunctionArgs, Value as Literal,
+    TableAlias, TableFunctionArgs, Value as Literal,
 };
 use datafusion::sql::unparser::Unparser;
 use datafusion::sql::unparser::ast::{QueryBuilder, RelationBuilder, SelectBuilder, TableRelationBuilder};
@@ -103,6 +104,14 @@ impl UserDefinedLogicalNodeUnparser for CallUnparser {
         };
         let mut table = TableRelationBuilder::default();
         table.name(name_of(&node.call)).args(Some(arguments_of(&node.call, unparser)?));
+        // Columns are asked for by the name that the relation has in the plan; in SQL it has that of the function.
+        let names: BTreeSet<_> = node.schema.iter().map(|(relation, _)| relation.map(TableReference::table)).collect();
+        if let [Some(name)] = names.into_iter().collect::<Vec<_>>().as_slice()
+            && *name != node.call.values.owner()
+        {
+            let name = Ident::with_quote('"', *name);
+            table.alias(Some(TableAlias { name, columns: Vec::new(), explicit: true, at: None }));
+        }
         relation.table(table);
         Ok(UnparseWithinStatementResult::Modified)
     }

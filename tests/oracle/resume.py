@@ -8,7 +8,9 @@ long. Over them random queries are drawn: filters, projections, samples, limits,
 repartitions, unions, mixes, zips and pipelines. Each is run once, and its rows are kept as digests. Then it is killed
 behind random batches, and goes on in processes with other threads, another memory limit, other logical CPUs and batches
 of another size; some of these are killed as well. The rows before the position of the token and those of the process
-that goes on must be those of the whole run, in its order, and the token must be short.
+that goes on must be those of the whole run, in its order, and the token must be short. A third of them is also served
+to four consumers, killed, goes on for three, is killed again, and ends with eight: their steps put together are the
+rows of the whole run too.
 
 A token is written behind a batch that the reader of the pipe can have. So there is one behind batch k once batch k + 1
 was read, and the killed process may have been further: what counts are the rows that the token counts.
@@ -26,10 +28,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+
+import consumers
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -368,7 +373,7 @@ class Case:
         ]:
             if value := self.random.choice(values):
                 self.settings += ["--set", f"blockyard.{key}={value}"]
-        self.made, self.longest, self.replays = 0, 0, False
+        self.made, self.served, self.longest, self.replays = 0, 0, 0, False
 
     def start(self, options, token=None, pipe_bytes=-1):
         command = [self.tool, "sql", self.sql, "--format", "arrow", "--quiet", *self.settings, *options]
@@ -455,6 +460,50 @@ class Case:
             raise Wrong(f"{first} and then {len(last.rows)} rows, of {total}, with {' '.join([*options, *resumed])}")
         self.made += 1
 
+    def serve(self):
+        """Serves the query to four consumers, then three, then eight, each time behind the token of those before."""
+        random, rows, token = self.random, 0, None
+        step = random.randrange(8, max(9, len(self.whole.rows) // 20))
+        for number, last in [(4, False), (3, False), (8, True)]:
+            options = [*self.other_options(), *self.settings]
+            # Batches of the consumers are parts of the steps.
+            options = [word for at, word in enumerate(options) if "--batch-size" not in options[max(0, at - 1):at + 1]]
+            served = consumers.Served(self.tool, self.sql, number, step, options, token)
+            try:
+                rows, token = self.take_steps(served, rows, sys.maxsize if last else random.randrange(1, 6))
+            except (RuntimeError, OSError, ValueError) as error:
+                raise Wrong(f"{number} consumers behind {rows} rows: {error}, with {' '.join(options)}") from error
+            finally:
+                served.kill()
+            if rows == len(self.whole.rows):
+                break
+        if rows != len(self.whole.rows):
+            raise Wrong(f"consumers got {rows} rows of {len(self.whole.rows)}")
+        self.served += 1
+
+    def take_steps(self, served, rows, steps):
+        """Takes so many steps. How many rows there were with those before, and the path of the token behind them."""
+        total = len(self.whole.rows)
+        while rows < total and steps > 0 and served.begin_epoch():
+            while steps > 0 and (batches := served.step()):
+                steps -= 1
+                read = [digest for batch in batches for digest in digests(batch)]
+                if read != self.whole.rows[rows:rows + len(read)]:
+                    raise Wrong(f"{len(batches)} consumers got other rows than those from {rows} on")
+                rows += len(read)
+        path = f"{self.token}.served.{rows}"
+        # The acknowledgements are on their way.
+        for _ in range(1000):
+            token = served.token()
+            if json.loads(token)["rows"] == rows or rows == total:
+                break
+            time.sleep(0.005)
+        else:
+            raise Wrong(f"the token of consumers that have acknowledged {rows} rows is {token}")
+        with open(path, "w") as file:
+            file.write(token)
+        return rows, path
+
     def check_end(self):
         """Behind the last row there are none."""
         options = [*self.other_options(), "--resume", self.token]
@@ -464,7 +513,7 @@ class Case:
         self.compare(run, len(self.whole.rows), options)
 
 
-Outcome = collections.namedtuple("Outcome", "sql made replays longest differences refused")
+Outcome = collections.namedtuple("Outcome", "sql made served replays longest differences refused")
 
 
 def run_plan(arguments, sources, scratch, number):
@@ -478,14 +527,16 @@ def run_plan(arguments, sources, scratch, number):
                 case.cut(cut)
             if number % 4 == 0:
                 case.check_end()
+            if number % 3 == 0:
+                case.serve()
         except Refused:
             refused += 1
             continue
         except Wrong as wrong:
             settings = " ".join([*case.settings, *case.whole_options])
             differences.append(f"--seed {arguments.seed} --only {number}: {wrong}\n    {settings}\n    {case.sql}\n")
-        return Outcome(case.sql, case.made, case.replays, case.longest, differences, refused)
-    return Outcome("", 0, False, 0, [], refused)
+        return Outcome(case.sql, case.made, case.served, case.replays, case.longest, differences, refused)
+    return Outcome("", 0, 0, False, 0, [], refused)
 
 
 def main():
@@ -515,7 +566,8 @@ def main():
     print(", ".join(f"{part} {sum(f'{part}(' in sql or f' {part} ' in sql for sql in queries)}" for part in PARTS))
     print(
         f"{len(ran)} plans, {refused} drawn that have no token or few rows; {made} of {planned} cuts made; "
-        f"{len(ran) - replays} plans seek, {replays} replay; the longest token has "
+        f"{sum(outcome.served for outcome in ran)} served to other numbers of consumers; "
+        f"{len(ran) - replays} plans have a place, {replays} begin anew; the longest token has "
         f"{max((outcome.longest for outcome in ran), default=0)} bytes; {wrong} differ"
     )
     if wrong or made * 2 < planned:

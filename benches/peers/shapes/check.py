@@ -58,8 +58,12 @@ def figures(connection, columns):
     sums = {"": {"rows": "count(*)", "hash": f"CAST(sum(CAST({row} AS HUGEINT)) AS VARCHAR)"}}
     for name, (kind, value) in columns.items():
         if kind == "float":
-            weighted = f"sum({value} * CAST({row} % 1021 AS DOUBLE))"
-            sums[name] = {"count": f"count({value})", "sum": f"sum({value})", "weighted": weighted, "size": f"sum(abs({value}))"}
+            sums[name] = {
+                "count": f"count({value})",
+                "sum": f"sum({value})",
+                "weighted": f"sum({value} * CAST({row} % 1021 AS DOUBLE))",
+                "size": f"sum(abs({value}))",
+            }
         else:
             sums[name] = {"hash": f"CAST(sum(CAST(hash({value}) AS HUGEINT)) AS VARCHAR)"}
     flat = [value for figures in sums.values() for value in figures.values()]

@@ -14,7 +14,7 @@ YEAR = 365 * 24 * 3600 * 10**6
 
 
 def make(plan, directory):
-    """Writes `t/`, and beside it `small/` with a row for each g, `other/` with some of the ids, `keys/` with values of k."""
+    """Writes `t/`, and beside it `small/` with most values of g, `other/` with some ids, `keys/` with values of k."""
     random = np.random.default_rng([plan.seed, sum(plan.shape.encode())])
     shape = Shape(plan, random)
     keys, start = [], 0
@@ -26,14 +26,13 @@ def make(plan, directory):
         start += count
 
     ids = random.permutation(plan.rows)[: round(plan.rows * plan.share)].astype(np.int64)
-    other = {"other_id": ids, "v": random.random(len(ids)), "note": strings(shape.vocabulary, random.integers(0, 5000, len(ids)))}
+    other = {"other_id": ids, "v": random.random(len(ids)), "note": shape.some_words(len(ids))}
     half = len(ids) // 2
     for number, part in enumerate([slice(0, half), slice(half, len(ids))]):
         write(plan, f"{directory}/other", number, pa.table({name: column[part] for name, column in other.items()}))
 
-    # Every g has a row, but for some.
     g = random.permutation(plan.groups)[: plan.groups * 9 // 10].astype(np.int32)
-    small = {"small_g": g, "label": strings(shape.vocabulary, random.integers(0, 5000, len(g))), "weight": random.random(len(g))}
+    small = {"small_g": g, "label": shape.some_words(len(g)), "weight": random.random(len(g))}
     write(plan, f"{directory}/small", 0, pa.table(small))
 
     # Most values of k have a row, and the most frequent ones two.
@@ -98,6 +97,9 @@ class Shape:
         self.ranges = random.permutation([10, 100, 1000, 50_000, 10**6] * 5)
         self.values = [int(n) for n in random.permutation([3, 5, 12, 30, 80, 200, 500, 1000, 2000, 3000])]
 
+    def some_words(self, count):
+        return strings(self.vocabulary, self.random.integers(0, len(self.vocabulary), count))
+
     def columns(self, start, count):
         plan, random = self.plan, self.random
         ranks = np.minimum(random.zipf(plan.exponent, count), 1 << 30)
@@ -156,8 +158,8 @@ class Shape:
         random = self.random
         lengths = random.integers(0, 8, count)
         total = int(lengths.sum())
-        fields = [random.integers(0, 10**6, total), random.random(total), strings(self.names, random.integers(0, 500, total))]
-        items = pa.StructArray.from_arrays([pa.array(field) for field in fields], ["a", "b", "c"])
+        fields = [pa.array(random.integers(0, 10**6, total)), pa.array(random.random(total)), self.some_words(total)]
+        items = pa.StructArray.from_arrays(fields, ["a", "b", "c"])
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
         # A list that is null has no items.
         nulls = pa.array((lengths == 0) & (random.random(count) < 0.3))

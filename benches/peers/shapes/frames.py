@@ -2,7 +2,7 @@
 
 import os
 
-from shapes.engines import HasNone, consume, in_bytes, ready, say
+from shapes.engines import PIECES, HasNone, consume, in_bytes, ready, say
 from shapes.operations import Call, First, Group, Iterate, Join, Rows, Shuffle, Sort, Split, Text, Window
 
 
@@ -82,7 +82,7 @@ def run_polars(operation, job):
             running = pl.col(column).cast(pl.Int64).cum_sum().over(key, order_by=order)
             t = t.select(*columns, n=number, running=running)
         case Iterate(batch):
-            return consume(t.collect_batches(chunk_size=batch, maintain_order=True), batch)
+            return consume(t.collect_batches(chunk_size=PIECES * batch, maintain_order=True), batch)
         case First(rows):
             return say(first=t.head(rows).collect()["id"].to_list())
     t.sink_parquet(target, compression="snappy", mkdir=True)

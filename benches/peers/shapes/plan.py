@@ -1,12 +1,14 @@
 """What a seed draws: how many rows and files there are, their layout, their keys, and the numbers in the operations."""
 
 import dataclasses
+import itertools
 import random
 
 SHAPES = ["bytes", "text", "words", "numbers", "nested", "times"]
 # Columns that every shape has, beside its own.
 COMMON = ["id", "k", "g", "s", "c", "u", "ts"]
-LAYOUTS = [(groups, codec, words) for groups in ("large", "small") for codec in ("snappy", "zstd") for words in (True, False)]
+# Whether row groups are large, the codec, and whether there are dictionaries.
+LAYOUTS = list(itertools.product([True, False], ["snappy", "zstd"], [True, False]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,14 +71,14 @@ def draw(shape, seed, rows, layout=None):
     ends = [round(rows * sum(sizes[: i + 1]) / sum(sizes)) for i in range(len(sizes))]
     files = tuple(end - start for start, end in zip([0, *ends], ends))
     drawn = r.randrange(len(LAYOUTS))
-    groups, codec, dictionary = LAYOUTS[drawn if layout is None else layout]
-    row_group = {"large": r.randint(500_000, 2_000_000), "small": r.randint(5_000, 20_000)}[groups]
+    is_large, codec, dictionary = LAYOUTS[drawn if layout is None else layout]
+    large, small = r.randint(500_000, 2_000_000), r.randint(5_000, 20_000)
     return Plan(
         shape=shape,
         seed=seed,
         rows=rows,
         files=files,
-        row_group=row_group,
+        row_group=large if is_large else small,
         codec=codec,
         dictionary=dictionary,
         pages=r.choice(["1.0", "2.0"]),

@@ -17,13 +17,15 @@ class Row:
         return self.got.get("blockyard", {})
 
     def ratio(self, without_start=False):
-        """Seconds of the best peer for one of ours; of a peer's, those before its modules are loaded can be left out."""
+        """Seconds of the best peer for one of ours; of a peer's, those before its modules are loaded can be left out.
+
+        Not of ours: where it is read by Python, it runs while that loads its modules.
+        """
         good = [got for engine, got in self.got.items() if engine != "blockyard" and "seconds" in got]
         best = min((got["seconds"] - (got["start"] if without_start else 0) for got in good), default=None)
         if "seconds" not in self.ours or best is None:
             return None
-        ours = self.ours["seconds"] - (self.ours["start"] if without_start else 0)
-        return max(best, 1e-3) / max(ours, 1e-3)
+        return max(best, 1e-3) / self.ours["seconds"]
 
     def place(self):
         """The worst first: what we failed at, then the ratios, then what no peer has done."""
@@ -31,9 +33,13 @@ class Row:
             return (0, 0)
         return (1, self.ratio()) if self.ratio() is not None else (2, 0)
 
-    def line(self, engines, with_layout):
+    def table(self, with_layout):
+        """What the table is called."""
+        return self.plan.shape + (f", {self.plan.name}" if with_layout else "")
+
+    def line(self, engines, with_layout=False):
         ratio = self.ratio()
-        cells = [self.plan.shape + (f", {self.plan.name}" if with_layout else ""), self.operation]
+        cells = [self.table(with_layout), self.operation]
         cells.append("-" if ratio is None else f"{ratio:.2f}")
         for engine in engines:
             got = self.got.get(engine, {})
@@ -59,8 +65,9 @@ def table(rows, engines, about):
         lines += [
             "",
             f"The best peer takes {mean(ratios):.2f} times as long in the geometric mean of {len(ratios)} rows; "
-            f"{sum(ratio < 1 for ratio in ratios)} are below 1. Without the time in which the interpreters of the peers "
-            f"start and load their modules it is {mean(ready):.2f}, and {sum(ratio < 1 for ratio in ready)} are below 1.",
+            f"{sum(ratio < 1 for ratio in ratios)} are below 1. Without the time in which the interpreters of the "
+            "peers start and load their modules "
+            f"it is {mean(ready):.2f}, and {sum(ratio < 1 for ratio in ready)} are below 1.",
         ]
     lines.append("")
     for plan in dict.fromkeys(row.plan for row in rows):
@@ -76,7 +83,7 @@ def table(rows, engines, about):
         for engine, got in row.got.items():
             if "failed" in got or "wrong" in got:
                 message = (got.get("failed") or got["wrong"]).replace("|", "/").replace("`", "'")
-                wrong.append(f"- {engine}, {row.plan.shape}, {row.operation}: {wording(got)}: `{message}`")
+                wrong.append(f"- {engine}, {row.table(with_layout)}, {row.operation}: {wording(got)}: `{message}`")
     return lines + (["", "What went wrong:", "", *wrong] if wrong else [])
 
 

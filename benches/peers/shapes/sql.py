@@ -60,7 +60,8 @@ def query(operation, dialect):
             columns = ", ".join([f"t.{name}" for name in left_columns] + [f"{right}.{name}" for name in right_columns])
             return f"SELECT {columns} FROM t JOIN {right} ON t.{on[0]} = {right}.{on[1]}"
         case Join("semi", right, on, left_columns, _, less):
-            return f"SELECT {', '.join(left_columns)} FROM t WHERE {on[0]} IN (SELECT {on[1]} FROM {right} WHERE v < {less})"
+            some = f"SELECT {on[1]} FROM {right} WHERE v < {less}"
+            return f"SELECT {', '.join(left_columns)} FROM t WHERE {on[0]} IN ({some})"
         case Join("anti", right, on, left_columns, _, less):
             some = f"SELECT 1 FROM {right} WHERE {right}.{on[1]} = t.{on[0]} AND {right}.v < {less}"
             return f"SELECT {', '.join(left_columns)} FROM t WHERE NOT EXISTS ({some})"

@@ -1,22 +1,25 @@
-//! A consumer in another process: a perceptron with two hidden layers, trained with candle on batches of Blockyard.
+//! A consumer in another process: a perceptron with two hidden layers that candle trains on batches from Blockyard.
 //!
 //! ```sh
+//! cargo build --release
 //! cargo run --release --manifest-path examples/train-candle/Cargo.toml -- --tool target/release/blockyard
+//! ```
 //!
+//! It starts `blockyard serve` on the last query of `train.sql`, shuffled points of two spirals, and connects to it.
+//! Over a Unix socket come lines of JSON and an Arrow IPC stream for each epoch: docs/reference/split_protocol.md. So
+//! the package needs Arrow's arrays and their format, and nothing of Blockyard or DataFusion. Where a server runs
+//! already, `--address` says at which socket:
+//!
+//! ```sh
 //! blockyard serve examples/train-candle/train.sql --splits 1 --batch-size 256 --listen unix:/tmp/train.sock
 //! cargo run --release --manifest-path examples/train-candle/Cargo.toml -- --address unix:/tmp/train.sock
 //! ```
 //!
-//! `blockyard serve` runs `train.sql`, whose last query gives shuffled points of two spirals, and deals the rows. They
-//! come here over a Unix socket, as lines of JSON and an Arrow IPC stream for each epoch; docs/reference/split_protocol.md
-//! describes them. So this package needs Arrow's arrays and their format, and nothing of Blockyard or DataFusion.
-//!
-//! Without `--address` it starts the server itself. The rows that are held out are read with `blockyard sql` in either
-//! case; `--tool` says where the tool is, if not in the PATH. It fails where less than 95 % of them are told right.
+//! The rows that are held out come from `blockyard sql` in either case; without `--tool` it is looked for in the PATH.
+//! The program fails where the model is right about less than 95 % of them.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -26,22 +29,22 @@ use arrow_array::types::{ArrowPrimitiveType, Float32Type, UInt32Type};
 use arrow_array::{Array, RecordBatch};
 use arrow_ipc::reader::StreamReader;
 use candle_core::{D, DType, Device, Tensor, Var};
-use candle_nn::{AdamW, Linear, Module, Optimizer, loss};
+use candle_nn::{Activation, AdamW, Linear, Module, Optimizer, Sequential, loss, seq};
 use serde_json::{Value, json};
 
 /// Views, and behind them the query that is served.
 const SQL: &str = include_str!("../train.sql");
 /// Rows of a step.
 const BATCH: &str = "256";
-/// The most epochs, where another server has more of them than `train.sql` says.
+/// How often all rows are asked for. The server runs its query anew each time, as often as one likes.
 const EPOCHS: u64 = 3;
 /// What goes into each layer, and out of the last one: a score for each spiral.
 const WIDTHS: [usize; 4] = [2, 64, 64, 2];
-/// The learning rate of the first epoch. Each one after has a part of that of the epoch before.
+/// The learning rate of the first epoch, and what it is multiplied by from one to the next.
 const RATE: f64 = 0.01;
-const RATE_KEPT: f64 = 0.3;
+const DECAY: f64 = 0.3;
 const SEED: u64 = 7;
-/// The part of the rows held out that must be told right.
+/// The part of the rows held out about which the model has to be right.
 const ENOUGH: f64 = 0.95;
 /// No line of the protocol has more bytes.
 const LINE_BYTES: u64 = 64 << 10;
@@ -62,10 +65,7 @@ impl Consumer {
         let mut consumer = Self { reader: BufReader::new(writer.try_clone()?), writer };
         say(&mut consumer.writer, &json!({"protocol": 1, "consumer": 0}))?;
         let consumers = consumer.hear()?["consumers"].take();
-        ensure!(
-            consumers == 1,
-            "the rows would be dealt to {consumers} consumers, and this is one: --splits has to be 1"
-        );
+        ensure!(consumers == 1, "rows are dealt to {consumers} consumers, and this is one: serve with --splits 1");
         Ok(consumer)
     }
 
@@ -88,8 +88,8 @@ impl Consumer {
             return Ok(None);
         }
         let (mut batches, mut rows) = (0_u64, 0_u64);
-        // It takes no byte behind the end of the stream: the next line is left to `hear`.
         let cut_off = "the stream of batches was cut off: see what the server has printed";
+        // This takes no byte behind the end of the stream: the next line is left to `hear`.
         for batch in StreamReader::try_new(&mut self.reader, None).context(cut_off)? {
             let batch = batch.context(cut_off)?;
             step(&batch)?;
@@ -111,19 +111,20 @@ fn say(writer: &mut UnixStream, line: &Value) -> Result<()> {
 /// `blockyard serve` as a child. Dropping it kills the child, if it is still there.
 struct Server {
     child: Child,
-    socket: PathBuf,
+    address: String,
 }
 
 impl Server {
     /// Starts it, and waits until it listens.
     fn start(tool: &str) -> Result<Self> {
         let socket = std::env::temp_dir().join(format!("train-candle-{}.sock", std::process::id()));
+        let address = format!("unix:{}", socket.display());
         let mut command = Command::new(tool);
-        command.args(["serve", "-", "--quiet", "--splits", "1", "--batch-size", BATCH, "--listen"]);
-        command.arg(format!("unix:{}", socket.display())).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(["serve", "-", "--quiet", "--splits", "1", "--batch-size", BATCH, "--listen", &address]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().with_context(|| not_started(tool))?;
         let pipes = (child.stdin.take(), child.stdout.take());
-        let server = Self { child, socket };
+        let server = Self { child, address };
         let (Some(mut stdin), Some(stdout)) = pipes else { bail!("the server has no pipes") };
         let written = stdin.write_all(SQL.as_bytes());
         written.with_context(|| format!("'{tool} serve' does not read what it is to serve: is it blockyard?"))?;
@@ -133,10 +134,6 @@ impl Server {
         BufReader::new(stdout).read_line(&mut line)?;
         ensure!(!line.is_empty(), "'{tool} serve' has ended at once: it says above why");
         Ok(server)
-    }
-
-    fn address(&self) -> String {
-        format!("unix:{}", self.socket.display())
     }
 
     /// Waits for its end, which comes by itself when its only consumer has gone.
@@ -151,7 +148,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         // Neither does anything where the server has ended by itself; one that is killed leaves its socket behind.
         let _killed = self.child.kill().and_then(|()| self.child.wait());
-        let _removed = std::fs::remove_file(&self.socket);
+        let _removed = self.address.strip_prefix("unix:").map(std::fs::remove_file);
     }
 }
 
@@ -173,42 +170,23 @@ fn held_out(tool: &str) -> Result<Vec<RecordBatch>> {
     Ok(StreamReader::try_new(output.stdout.as_slice(), None)?.collect::<Result<_, _>>()?)
 }
 
-/// Layers with a rectifier between each and the next.
-struct Perceptron {
-    layers: Vec<Linear>,
-    variables: Vec<Var>,
-}
-
-impl Perceptron {
-    /// With weights that follow from the seed. Those that candle draws on a CPU are others in each run.
-    fn new(seed: u64) -> Result<Self> {
-        let (mut state, mut model) = (seed, Self { layers: Vec::new(), variables: Vec::new() });
-        for (inputs, outputs) in WIDTHS.iter().copied().zip(WIDTHS.iter().copied().skip(1)) {
-            // He et al., "Delving Deep into Rectifiers", 2015: the sums of a layer are then of the size of its inputs.
-            let bound = (6.0 / inputs as f64).sqrt();
-            let weights: Vec<f32> = (0..inputs * outputs).map(|_| (bound * uniform(&mut state)) as f32).collect();
-            let weights = Var::from_vec(weights, (outputs, inputs), &Device::Cpu)?;
-            let bias = Var::zeros(outputs, DType::F32, &Device::Cpu)?;
-            model.layers.push(Linear::new(weights.as_tensor().clone(), Some(bias.as_tensor().clone())));
-            model.variables.extend([weights, bias]);
+/// Layers with a rectifier between each and the next, and their variables. The weights follow from the seed: those that
+/// candle draws on a CPU are others in each run.
+fn perceptron(mut seed: u64) -> Result<(Sequential, Vec<Var>)> {
+    let (mut layers, mut variables) = (seq(), Vec::new());
+    for (inputs, outputs) in WIDTHS.into_iter().zip(WIDTHS.into_iter().skip(1)) {
+        if !layers.is_empty() {
+            layers = layers.add(Activation::Relu);
         }
-        Ok(model)
+        // He et al., "Delving Deep into Rectifiers", 2015: what comes out is then about as large as what goes in.
+        let bound = (6.0 / inputs as f64).sqrt();
+        let weights: Vec<f32> = (0..inputs * outputs).map(|_| (bound * uniform(&mut seed)) as f32).collect();
+        let weights = Var::from_vec(weights, (outputs, inputs), &Device::Cpu)?;
+        let bias = Var::zeros(outputs, DType::F32, &Device::Cpu)?;
+        layers = layers.add(Linear::new(weights.as_tensor().clone(), Some(bias.as_tensor().clone())));
+        variables.extend([weights, bias]);
     }
-
-    /// How many rows of a batch it tells right.
-    fn right(&self, batch: &RecordBatch) -> Result<u64> {
-        let (points, labels) = tensors(batch)?;
-        let is_right = self.forward(&points)?.argmax(D::Minus1)?.eq(&labels)?;
-        Ok(u64::from(is_right.to_dtype(DType::U32)?.sum_all()?.to_scalar::<u32>()?))
-    }
-}
-
-impl Module for Perceptron {
-    fn forward(&self, points: &Tensor) -> candle_core::Result<Tensor> {
-        let mut layers = self.layers.iter();
-        let first = layers.next().map_or(Ok(points.clone()), |layer| layer.forward(points))?;
-        layers.try_fold(first, |values, layer| layer.forward(&values.relu()?))
-    }
+    Ok((layers, variables))
 }
 
 /// The next number between -1 and 1, by SplitMix64 (Steele et al., "Fast Splittable Pseudorandom Number Generators").
@@ -234,8 +212,7 @@ fn column<'a, T: ArrowPrimitiveType>(batch: &'a RecordBatch, name: &str) -> Resu
 }
 
 /// Trains with what the server gives. How many epochs these were.
-fn train(model: &Perceptron, consumer: &mut Consumer) -> Result<u64> {
-    let mut optimizer = AdamW::new_lr(model.variables.clone(), RATE)?;
+fn train(model: &Sequential, mut optimizer: AdamW, mut consumer: Consumer) -> Result<u64> {
     for epoch in 0..EPOCHS {
         let (mut losses, mut steps) = (0.0, 0);
         let rows = consumer.next_epoch(|batch| {
@@ -247,9 +224,16 @@ fn train(model: &Perceptron, consumer: &mut Consumer) -> Result<u64> {
         })?;
         let Some(rows) = rows else { return Ok(epoch) };
         println!("epoch {epoch}: {rows} rows in {steps} steps, loss {:.4}", losses / steps.max(1) as f32);
-        optimizer.set_learning_rate(optimizer.learning_rate() * RATE_KEPT);
+        optimizer.set_learning_rate(optimizer.learning_rate() * DECAY);
     }
     Ok(EPOCHS)
+}
+
+/// About how many rows of a batch the model is right.
+fn right(model: &Sequential, batch: &RecordBatch) -> Result<u32> {
+    let (points, labels) = tensors(batch)?;
+    let is_right = model.forward(&points)?.argmax(D::Minus1)?.eq(&labels)?;
+    Ok(is_right.to_dtype(DType::U32)?.sum_all()?.to_scalar()?)
 }
 
 fn main() -> Result<()> {
@@ -262,18 +246,22 @@ fn main() -> Result<()> {
         }
     }
     let start = Instant::now();
-    let server = if address.is_none() { Some(Server::start(&tool)?) } else { None };
-    let address = address.or(server.as_ref().map(Server::address)).context("there is no address")?;
-    let (model, mut consumer) = (Perceptron::new(SEED)?, Consumer::connect(&address)?);
-    let epochs = train(&model, &mut consumer)?;
-    drop(consumer);
-    server.map_or(Ok(()), Server::wait)?;
-
-    let (mut right, mut rows) = (0, 0);
+    let (model, variables) = perceptron(SEED)?;
+    let optimizer = AdamW::new_lr(variables, RATE)?;
+    let epochs = match address {
+        Some(address) => train(&model, optimizer, Consumer::connect(&address)?)?,
+        None => {
+            let server = Server::start(&tool)?;
+            let epochs = train(&model, optimizer, Consumer::connect(&server.address)?)?;
+            server.wait()?;
+            epochs
+        }
+    };
+    let (mut correct, mut rows) = (0, 0);
     for batch in held_out(&tool)? {
-        (right, rows) = (right + model.right(&batch)?, rows + batch.num_rows());
+        (correct, rows) = (correct + right(&model, &batch)?, rows + batch.num_rows());
     }
-    let (accuracy, seconds) = (right as f64 / rows as f64, start.elapsed().as_secs_f64());
+    let (accuracy, seconds) = (f64::from(correct) / rows as f64, start.elapsed().as_secs_f64());
     println!("accuracy {:.1} % on {rows} rows after {epochs} epochs, {seconds:.1} s", 100.0 * accuracy);
     ensure!(accuracy >= ENOUGH, "the model has learned too little: {:.0} % are needed", 100.0 * ENOUGH);
     Ok(())

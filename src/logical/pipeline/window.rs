@@ -116,7 +116,7 @@ fn common_schema(inputs: &[LogicalPlan]) -> Result<DFSchemaRef> {
         return plan_err!(
             "the datasets of a pipeline have the same columns: the first has [{}], number {} has [{}]",
             list(of_first),
-            number + 1,
+            number + 2,
             list(columns(&others[number]))
         );
     }
