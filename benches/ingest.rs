@@ -1,5 +1,5 @@
-//! Batches for training: how long an epoch takes, how soon its first batch comes, and how soon an iterator goes on at a
-//! token behind 95 % of the rows.
+//! Batches for training: how long an epoch takes, how soon its first batch comes, how soon an iterator goes on at a token
+//! behind 95 % of the rows, and how long a consumer waits whose steps take half as long again as batches do.
 //!
 //! ```text
 //! cargo bench --bench ingest                       5 million rows of 140 bytes, made for it
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use blockyard::prelude::*;
-use blockyard::{Blockyard, BlockyardOptions, ByteSize, MemoryLimit, ResumeToken};
+use blockyard::{Blockyard, BlockyardOptions, ByteSize, DatasetPipeline, MemoryLimit, ResumeToken, WindowSize};
 use datafusion::error::Result;
 use datafusion::prelude::SessionConfig;
 use futures::TryStreamExt;
@@ -75,9 +75,14 @@ async fn measure() -> Result<()> {
     let plain = IterOptions { batch_size: Some(BATCH), epoch: Some(0), ..IterOptions::default() };
     let shuffled =
         IterOptions { local_shuffle_buffer_size: Some(BUFFER), local_shuffle_seed: Some(7), ..plain.clone() };
-    for (name, options) in [("in order", plain), ("local shuffle", shuffled)] {
-        let read = epoch(&dataset, options.clone(), cut).await?;
-        let resumed = epoch(&dataset, IterOptions { resume: read.token, ..options }, usize::MAX).await?;
+    let whole = dataset.random_shuffle(7)?;
+    for (name, dataset, options) in [
+        ("in order", &dataset, plain.clone()),
+        ("local shuffle", &dataset, shuffled),
+        ("random shuffle", &whole, plain.clone()),
+    ] {
+        let read = epoch(dataset, options.clone(), cut).await?;
+        let resumed = epoch(dataset, IterOptions { resume: read.token, ..options }, usize::MAX).await?;
         println!(
             "{name}: {} rows in {:.2} s, the first batch after {:.0} ms; behind 95 % the first after {:.0} ms\n",
             read.rows,
@@ -86,6 +91,43 @@ async fn measure() -> Result<()> {
             resumed.first.as_secs_f64() * 1e3
         );
     }
+    overlap(&dataset.window(WindowSize::Rows(common::size(500_000, 5_000)))?.random_shuffle_each_window(7)?).await
+}
+
+/// A consumer whose step takes half as long again as a batch takes on average, over three epochs.
+async fn overlap(windows: &DatasetPipeline) -> Result<()> {
+    let batches = IterOptions { batch_size: Some(BATCH), ..IterOptions::default() };
+    let mut once = windows.iter_batches(batches.clone()).await?;
+    let began = Instant::now();
+    let mut number = 0;
+    while once.try_next().await?.is_some() {
+        number += 1;
+    }
+    let step = began.elapsed().mul_f64(1.5) / number.max(1);
+    let mut epochs = windows.repeat(3)?.iter_epochs(None, batches).await?;
+    let (mut steps, mut waited, mut between) = (0, Duration::ZERO, Duration::ZERO);
+    let mut asked = Instant::now();
+    while let Some(mut epoch) = epochs.next_epoch().await? {
+        let mut is_first = true;
+        while epoch.try_next().await?.is_some() {
+            match (steps, std::mem::take(&mut is_first)) {
+                // Everybody waits for the first batch of all.
+                (0, _) => {}
+                (_, true) => between = between.max(asked.elapsed()),
+                (_, false) => waited += asked.elapsed(),
+            }
+            // A model that works: it takes a thread.
+            tokio::task::block_in_place(|| std::thread::sleep(step));
+            (steps, asked) = (steps + 1, Instant::now());
+        }
+    }
+    let share = 100.0 * waited.as_secs_f64() / (step * steps).as_secs_f64();
+    println!("{}", epochs.stats());
+    println!(
+        "overlap: {steps} steps of {:.2} ms, {share:.2} % of their time waited within epochs, at most {:.2} ms between two",
+        step.as_secs_f64() * 1e3,
+        between.as_secs_f64() * 1e3
+    );
     Ok(())
 }
 

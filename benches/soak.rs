@@ -1,4 +1,5 @@
-//! Mixed queries in one process for a long time: each must give what it gave first, and the process must not grow.
+//! Mixed queries in one process for a long time: each must give what it gave first, and the process must not grow. Nor
+//! must it with the epochs of one iterator that does not end.
 //!
 //! ```text
 //! cargo bench --bench soak                                       20 minutes, 4 queries at once, within 64 MiB
@@ -21,6 +22,7 @@ use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::common::{exec_datafusion_err, exec_err};
 use datafusion::error::Result;
 use datafusion::prelude::SessionConfig;
+use futures::TryStreamExt;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
@@ -43,6 +45,8 @@ const QUERIES: [&str; 8] = [
 const PARTS: u32 = 20;
 /// What the process may have above its limit.
 const MAX_OVERHEAD_MIB: u64 = 150;
+/// What nine tenths of the epochs of a pipeline may add.
+const MAX_EPOCHS_MIB: u64 = 16;
 /// By how much the last quarter may have more memory than the second, at its median.
 const MAX_GROWTH: f64 = 1.1;
 
@@ -161,9 +165,35 @@ async fn soak(settings: &Settings) -> Result<bool> {
     Ok(wrong == 0 && flat && peak <= limit_mib + MAX_OVERHEAD_MIB && context.store().budget().used() == 0)
 }
 
+/// Epochs of a small pipeline: what the process has more after all of them than after the first tenth.
+async fn epochs(settings: &Settings) -> Result<bool> {
+    let context = session(&settings.limit)?;
+    let pipeline = context.range(100)?.repeat(None)?.random_shuffle_each_window(7)?;
+    let all = common::size(10_000, 100);
+    let mut epochs = pipeline.iter_epochs(all, IterOptions::default()).await?;
+    let (mut number, mut rows, mut early) = (0, 0, 0);
+    while let Some(mut epoch) = epochs.next_epoch().await? {
+        while let Some(batch) = epoch.try_next().await? {
+            rows += batch.num_rows() as u64;
+        }
+        number += 1;
+        if number == all / 10 {
+            early = status_mib("VmRSS:")?;
+        }
+    }
+    let late = status_mib("VmRSS:")?;
+    println!("{number} epochs with {rows} rows, {early} MiB behind the first tenth of them, {late} MiB behind all");
+    Ok(rows == 100 * all && late < early + MAX_EPOCHS_MIB)
+}
+
 fn main() -> ExitCode {
     let settings = Settings::parse(std::env::args().skip(1));
-    let result = settings.and_then(|settings| Runtime::new()?.block_on(soak(&settings)));
+    let run = |settings: Settings| {
+        let runtime = Runtime::new()?;
+        // In this order: what queries leave to the allocator is no memory of epochs.
+        Ok(runtime.block_on(epochs(&settings))? & runtime.block_on(soak(&settings))?)
+    };
+    let result = settings.and_then(run);
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use datafusion::common::{Result, plan_err};
 
 use crate::block::mix;
-use crate::call::{Field, Parameter, Values};
+use crate::call::{Field, OrDefault, Parameter, Values};
 
 /// What gives the order of a random operator: the same input and seed give the same order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,24 +64,36 @@ impl Default for RandomSeed {
     }
 }
 
-/// A call says the seed, and may say with `epoch` the how many-th execution it is to be.
+/// A call says the seed, and whether each execution has an order of its own; or, with `epoch`, the how many-th
+/// execution it is to be.
 impl Field for RandomSeed {
     fn parameters(name: &'static str, about: &'static str) -> (Vec<Parameter>, Vec<Parameter>) {
         let epoch = "Another order for each number, with the same seed: what the execution after so many others has.";
-        (Option::<u64>::parameters(name, about).0, Option::<u64>::parameters("epoch", epoch).0)
+        let each = "Whether each execution, and so each epoch of an iterator or of served consumers, has an order of its \
+                    own, which follows from the seed.";
+        let others = [Option::<u64>::parameters("epoch", epoch).0, OrDefault::<bool>::parameters(EACH, each).0];
+        (Option::<u64>::parameters(name, about).0, others.concat())
     }
 
     fn read(name: &'static str, values: &Values) -> Result<Self> {
+        let each_execution = OrDefault::<bool>::read(EACH, values)?;
         match (values.read::<u64>(name)?, values.read("epoch")?) {
+            (_, Some(_)) if each_execution => {
+                plan_err!("{} takes an epoch or {EACH}: with that, executions count their epochs", values.owner())
+            }
             (None, Some(_)) => plan_err!("{} needs a seed for an epoch", values.owner()),
-            (seed, epoch) => Ok(Self::from(seed).epoch(epoch.unwrap_or(0))),
+            (seed, epoch) => Ok(Self { each_execution, ..Self::from(seed).epoch(epoch.unwrap_or(0)) }),
         }
     }
 
     fn write(&self, name: &'static str, values: &mut Values) -> Result<()> {
-        self.seed.write(name, values)
+        self.seed.write(name, values)?;
+        OrDefault::<bool>::write(&self.each_execution, EACH, values)
     }
 }
+
+/// Ray's name of that argument.
+const EACH: &str = "reseed_after_execution";
 
 /// A node whose rows come in a random order.
 pub(crate) trait Seeded: Clone {

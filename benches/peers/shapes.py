@@ -32,6 +32,9 @@ import tempfile
 import threading
 import time
 
+# The sources stay as they are.
+sys.dont_write_bytecode = True
+
 # These need little memory: a process counts as its own peak what the one that starts it has had.
 from shapes import engines, plan, profile, report
 from shapes.check import difference

@@ -190,6 +190,10 @@ options! {
 
         /// Move `randomize_block_order` behind the map operators above it.
         pub optimize_reorder_stages: bool, default = true
+
+        /// Join several tables in another order than that of the text, where that is expected to be at most half as
+        /// much work.
+        pub optimize_join_order: bool, default = true
     }
 }
 

@@ -11,7 +11,7 @@ use futures::stream::BoxStream;
 
 use super::{Batches, Dataset, IterOptions, SortKey};
 use crate::functions::{WindowSize, check_indices};
-use crate::logical::{Epochs, PipelineNode, Repartitioning, extension, node_of};
+use crate::logical::{Epochs, PipelineNode, Repartitioning, extension, node_of, pipeline_of};
 use crate::seed::RandomSeed;
 
 impl Dataset {
@@ -37,9 +37,11 @@ impl Dataset {
 }
 
 impl Dataset {
-    /// The dataset as the pipeline that it is, if it is one: `windows(..)` or `repeat(..)` of SQL.
+    /// The dataset as the pipeline that it is, if it is one: `windows(..)` or `repeat(..)` of SQL, perhaps with
+    /// filters, columns and functions of rows above, which are done in each window then.
     pub fn as_pipeline(&self) -> Option<DatasetPipeline> {
-        node_of::<PipelineNode>(&self.plan).map(|_| DatasetPipeline(self.clone()))
+        let pipeline = pipeline_of(&self.plan, "as_pipeline").ok()?;
+        Some(DatasetPipeline(self.with_plan(extension(pipeline))))
     }
 }
 

@@ -149,7 +149,9 @@ impl Dataset {
     ///
     /// Where the size is not above 0 and below 1.
     pub fn streaming_train_test_split(&self, test_size: f64, seed: u64) -> Result<(Self, Self)> {
-        let part = |is_test| Ok::<_, DataFusionError>(self.with_plan(streamed_by_place(self.plan.clone(), test_size, seed, is_test)?));
+        let part = |is_test| {
+            Ok::<_, DataFusionError>(self.with_plan(streamed_by_place(self.plan.clone(), test_size, seed, is_test)?))
+        };
         Ok((part(false)?, part(true)?))
     }
 
@@ -160,7 +162,9 @@ impl Dataset {
     ///
     /// Where the size is not above 0 and below 1, and where there is no such column.
     pub fn streaming_train_test_split_by(&self, column: &str, test_size: f64) -> Result<(Self, Self)> {
-        let part = |is_test| Ok::<_, DataFusionError>(self.with_plan(streamed_by_value(self.plan.clone(), column, test_size, is_test)?));
+        let part = |is_test| {
+            Ok::<_, DataFusionError>(self.with_plan(streamed_by_value(self.plan.clone(), column, test_size, is_test)?))
+        };
         Ok((part(false)?, part(true)?))
     }
 

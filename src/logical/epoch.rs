@@ -4,17 +4,19 @@ use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNodeRecursion};
 use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
 
-use super::{LocalShuffleNode, PipelineNode, RandomShuffleNode, RandomizeBlocksNode, ResumeNode, extension, node_of};
+use super::{LocalShuffleNode, PipelineNode, RandomShuffleNode, RandomizeBlocksNode, extension, node_of};
 use crate::seed::Seeded;
 
 /// The plan with the seeds that the execution number `epoch` has, where these are for each execution. Those of
-/// pipelines stay: they count their own epochs. So do those of plans that go on at a token, which says the epoch.
+/// pipelines stay: they count their own epochs.
 pub(crate) fn plan_of_epoch(plan: LogicalPlan, epoch: u64) -> Result<LogicalPlan> {
-    if epoch == 0 {
-        return Ok(plan);
-    }
+    if epoch == 0 { Ok(plan) } else { fixed_plan_of_epoch(plan, epoch) }
+}
+
+/// The same, with seeds that stay as they are in all further executions.
+pub(crate) fn fixed_plan_of_epoch(plan: LogicalPlan, epoch: u64) -> Result<LogicalPlan> {
     let seeded = |plan: LogicalPlan| {
-        if node_of::<PipelineNode>(&plan).is_some() || node_of::<ResumeNode>(&plan).is_some() {
+        if node_of::<PipelineNode>(&plan).is_some() {
             return Ok(Transformed::new(plan, false, TreeNodeRecursion::Jump));
         }
         let changed = seeded::<RandomShuffleNode>(&plan, epoch)

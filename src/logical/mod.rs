@@ -35,7 +35,7 @@ mod summary;
 mod zip;
 
 pub(crate) use depth::check_plan_depth;
-pub(crate) use epoch::plan_of_epoch;
+pub(crate) use epoch::{fixed_plan_of_epoch, plan_of_epoch};
 pub(crate) use local_shuffle::LocalShuffle;
 pub use local_shuffle::{LocalShuffleNode, LocalShuffleOptions};
 pub use map::{MapNode, MapOperator};
@@ -46,7 +46,7 @@ pub use mix::{MixNode, MixOptions, MixStoppingCondition};
 pub use part::PartNode;
 pub(crate) use part::{Split, StreamingSplit, TrainTest};
 pub use pipeline::{Epochs, PipelineNode, WindowNode};
-pub(crate) use pipeline::{LABELS, is_endless, pipeline_functions};
+pub(crate) use pipeline::{LABELS, is_endless, pipeline_functions, pipeline_of};
 pub(crate) use random_shuffle::RandomShuffle;
 pub use random_shuffle::{RandomShuffleNode, ShuffleOptions};
 pub(crate) use randomize_blocks::RandomizeBlockOrder;

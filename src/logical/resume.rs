@@ -7,7 +7,7 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DFSchemaRef, Result, not_impl_err, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
-use super::{extension, node_of, plan_of_epoch};
+use super::{extension, fixed_plan_of_epoch, node_of};
 use crate::arguments;
 use crate::call::{Planning, TableFunction, Tables};
 use crate::token::{ResumeToken, plan_fingerprint};
@@ -71,7 +71,7 @@ impl ResumeNode {
         if token.plan.0 != plan_fingerprint(&input) {
             return plan_err!("{OTHER_PLAN}");
         }
-        Ok(Self { input: plan_of_epoch(input, token.epoch())?, token })
+        Ok(Self { input: fixed_plan_of_epoch(input, token.epoch())?, token })
     }
 
     /// Where it begins.

@@ -46,7 +46,7 @@ pub(crate) use pipeline::{Pass, PassEpochs, PassSource, PipelineExec, WindowInpu
 pub use place::Resumes;
 pub(crate) use place::{Inputs, Mark, Marked, MarkedStream, begun_at, begun_rows, place_of};
 pub(crate) use queue::{QueueExec, QueueLimit};
-pub(crate) use read::{FilesOfTask, FirstRow, ReadExec, ReadMemory, file_scan};
+pub(crate) use read::{FilesOfTask, FirstRow, ReadExec, ReadMemory, ValueRanges, file_scan};
 pub(crate) use resume::ResumeExec;
 pub(crate) use stand_ins::{CompactExec, FoldExec, MiddleRowsExec, WindowPartitionsExec};
 pub(crate) use tasks::{

@@ -264,6 +264,35 @@ fn the_tool_serves_and_consumes() {
     }
 }
 
+/// What `repeat` and `windows` of SQL make is served as the pipeline that it is, also with columns and filters above, and
+/// a seed gives another order in each epoch where that is asked for.
+#[test]
+fn pipelines_of_sql_are_served_epoch_by_epoch_and_window_by_window() {
+    let directory = tempfile::tempdir().unwrap();
+    let [address, _] = addresses(&directory);
+    let consumed = |query: &str, arguments: &[&str], epochs: &[&str]| {
+        let (mut server, at, _) = serve(query, &[&["--splits", "1", "--listen", &address], arguments].concat());
+        let output = tool(&[&["consume", &at, "--format", "csv"], epochs].concat()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        server.kill().unwrap();
+        server.wait().unwrap();
+        let _gone = std::fs::remove_file(address.trim_start_matches("unix:"));
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().skip(1).map(|line| line.parse::<i64>().unwrap()).collect::<Vec<_>>()
+    };
+    let repeated = "SELECT id FROM repeat(range(4), 3) WHERE id <> 2";
+    assert_eq!(consumed(repeated, &[], &["--epochs", "1"]), [0, 1, 3], "an epoch is one time");
+    assert_eq!(consumed(repeated, &[], &["--epochs", "9"]), [[0, 1, 3]; 3].concat(), "there are no more");
+    let windows = "SELECT id FROM windows(range(6), rows_per_window => 2)";
+    assert_eq!(consumed(windows, &["--barrier", "window"], &["--epochs", "2"]), [0, 1, 2, 3]);
+
+    let shuffled = "SELECT id FROM random_shuffle(range(40), seed => 3, reseed_after_execution => true)";
+    let both = consumed(shuffled, &[], &["--epochs", "2"]);
+    let (first, second) = both.split_at(40);
+    assert!(first != second, "another order in each epoch");
+    assert_eq!(consumed(shuffled, &[], &["--epochs", "2"]), both, "and the same ones again");
+}
+
 /// A client that does not keep to the protocol is told so, and its consumer is lost at once.
 #[cfg(unix)]
 #[tokio::test]

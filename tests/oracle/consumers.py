@@ -6,11 +6,10 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 
 import pyarrow as pa
 
-# How long a server may take to listen, and a consumer to get what it waits for.
+# How long a consumer may wait.
 SECONDS = 60
 
 
@@ -24,7 +23,7 @@ class Consumer:
         self.file = self.socket.makefile("rb")
         self.send({"protocol": 1, "consumer": number, "prefetch_batches": 2})
         self.receive()
-        self.stream, self.batches = None, 0
+        self.stream, self.batches, self.has_ended = None, 0, True
 
     def send(self, line):
         self.socket.sendall(json.dumps(line).encode() + b"\n")
@@ -37,12 +36,14 @@ class Consumer:
 
     def next_batch(self):
         """The next batch of the epoch; `None` at its end, which has as many batches as came."""
+        if self.has_ended:
+            return None
         if self.stream is None:
             self.stream = pa.ipc.open_stream(self.file)
         try:
             batch = self.stream.read_next_batch()
         except StopIteration:
-            self.stream, end = None, self.receive()
+            self.stream, self.has_ended, end = None, True, self.receive()
             if not end.get("end") or end["batches"] != self.batches:
                 raise RuntimeError(f"{self.batches} batches have come, and the server says {end}")
             return None
@@ -66,16 +67,14 @@ class Served:
         command += ["--global-batch-size", str(global_batch), *options]
         self.errors = tempfile.TemporaryFile()
         self.server = subprocess.Popen(
-            command + (["--resume", token] if token else []), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            command + (["--resume", token] if token else []), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=self.errors,
         )
         self.consumers = []
         try:
-            began = time.monotonic()
-            while not os.path.exists(self.path):
-                if self.server.poll() is not None or time.monotonic() - began > SECONDS:
-                    raise RuntimeError("the server does not listen")
-                time.sleep(0.01)
+            # It prints its address when it listens.
+            if not self.server.stdout.readline():
+                raise RuntimeError("the server does not listen")
             self.consumers = [Consumer(self.path, number) for number in range(consumers)]
         except (OSError, RuntimeError, ValueError) as error:
             raise RuntimeError(f"{error}: {self.kill()}") from error
@@ -87,7 +86,7 @@ class Served:
         # A server that has nothing left says so to all of them.
         lines = [consumer.receive() for consumer in self.consumers]
         for consumer in self.consumers:
-            consumer.batches = 0
+            consumer.batches, consumer.has_ended = 0, False
         return not any(line.get("finished") for line in lines)
 
     def step(self):
@@ -111,6 +110,7 @@ class Served:
         """Ends all of it without a word. What the server has said."""
         self.server.send_signal(signal.SIGKILL)
         self.server.wait()
+        self.server.stdout.close()
         for consumer in self.consumers:
             consumer.close()
         self.errors.seek(0)

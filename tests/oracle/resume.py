@@ -379,11 +379,15 @@ class Case:
         command = [self.tool, "sql", self.sql, "--format", "arrow", "--quiet", *self.settings, *options]
         return Run(command + (["--save-token", token] if token else []), pipe_bytes)
 
-    def other_options(self):
+    def other_options(self, rest=True):
+        """Other threads and memory; and other CPUs, for those who read the rest of the rows."""
         random = self.random
-        size = random.choice([self.batch_size, self.batch_size, self.batch_size * 2 + 1])
         options = ["--threads", str(random.choice([1, 2, 8])), "--memory", random.choice(["64MiB", "1GiB"])]
-        return [*options, "--batch-size", str(size), "--set", f"blockyard.num_cpus={random.choice([1, 2, 5, 16])}"]
+        return options + ["--set", f"blockyard.num_cpus={random.choice([1, 2, 5, 16])}"] * rest
+
+    def other_batches(self):
+        size = self.random.choice([self.batch_size, self.batch_size, self.batch_size * 2 + 1])
+        return [*self.other_options(), "--batch-size", str(size)]
 
     def read_token(self, path):
         """How many rows the token counts, and what it has to say."""
@@ -448,7 +452,7 @@ class Case:
             if kill == 0 and rows == total:
                 # It was at its end before it was killed.
                 break
-            first, resumed, options = rows, ["--resume", token], self.other_options()
+            first, resumed, options = rows, ["--resume", token], self.other_batches()
             behind = random.randrange(1, 4)
         if not resumed:
             return
@@ -465,16 +469,17 @@ class Case:
         random, rows, token = self.random, 0, None
         step = random.randrange(8, max(9, len(self.whole.rows) // 20))
         for number, last in [(4, False), (3, False), (8, True)]:
-            options = [*self.other_options(), *self.settings]
-            # Batches of the consumers are parts of the steps.
-            options = [word for at, word in enumerate(options) if "--batch-size" not in options[max(0, at - 1):at + 1]]
-            served = consumers.Served(self.tool, self.sql, number, step, options, token)
+            # The reads of those who begin are cut as they were in the whole run; later the token says how.
+            options = self.other_options(rest=token is not None) + self.settings
+            served = None
             try:
+                served = consumers.Served(self.tool, self.sql, number, step, options, token)
                 rows, token = self.take_steps(served, rows, sys.maxsize if last else random.randrange(1, 6))
             except (RuntimeError, OSError, ValueError) as error:
                 raise Wrong(f"{number} consumers behind {rows} rows: {error}, with {' '.join(options)}") from error
             finally:
-                served.kill()
+                if served is not None:
+                    served.kill()
             if rows == len(self.whole.rows):
                 break
         if rows != len(self.whole.rows):
@@ -506,7 +511,7 @@ class Case:
 
     def check_end(self):
         """Behind the last row there are none."""
-        options = [*self.other_options(), "--resume", self.token]
+        options = [*self.other_batches(), "--resume", self.token]
         run = self.start(options)
         if failed := run.end():
             raise Wrong(f"{failed}, at the end, with {' '.join(options)}")

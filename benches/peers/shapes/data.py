@@ -102,7 +102,8 @@ class Shape:
 
     def columns(self, start, count):
         plan, random = self.plan, self.random
-        ranks = np.minimum(random.zipf(plan.exponent, count), 1 << 30)
+        # The greatest ones come as smaller ones, so that products fit.
+        ranks = (random.zipf(plan.exponent, count) - 1) % (1 << 30) + 1
         users = random.integers(0, plan.users, count) * 2_654_435_761 % (1 << 40)
         moments = np.sort(random.integers(0, YEAR // len(plan.files), count)) + start * (YEAR // plan.rows)
         if not plan.in_time:

@@ -85,7 +85,7 @@ def draw(shape, seed, rows, layout=None):
         short_decimals=r.random() < 0.5,
         groups=r.randint(800, 1200),
         categories=r.randint(5, 150),
-        # A small table has no fewer rows than keys.
+        # Each has several rows, also where there are few.
         names=min(r.randint(40_000, 60_000), rows // 10),
         users=round(rows * r.uniform(0.2, 0.5)),
         exponent=r.uniform(1.1, 1.5),

@@ -126,8 +126,7 @@ impl Server {
         let pipes = (child.stdin.take(), child.stdout.take());
         let server = Self { child, address };
         let (Some(mut stdin), Some(stdout)) = pipes else { bail!("the server has no pipes") };
-        let written = stdin.write_all(SQL.as_bytes());
-        written.with_context(|| format!("'{tool} serve' does not read what it is to serve: is it blockyard?"))?;
+        stdin.write_all(SQL.as_bytes()).context("the server has ended before it had read its query")?;
         // It begins when there is no more to read, and prints a line when it listens.
         drop(stdin);
         let mut line = String::new();
@@ -167,7 +166,9 @@ fn held_out(tool: &str) -> Result<Vec<RecordBatch>> {
     command.args(["sql", "--quiet", "--format", "arrow", "--", &query]).stderr(Stdio::inherit());
     let output = command.output().with_context(|| not_started(tool))?;
     ensure!(output.status.success(), "'{tool} sql' has failed: it says above why");
-    Ok(StreamReader::try_new(output.stdout.as_slice(), None)?.collect::<Result<_, _>>()?)
+    let stream = StreamReader::try_new(output.stdout.as_slice(), None);
+    let stream = stream.with_context(|| format!("'{tool} sql' gives no rows: is it the tool of Blockyard?"))?;
+    Ok(stream.collect::<Result<_, _>>()?)
 }
 
 /// Layers with a rectifier between each and the next, and their variables. The weights follow from the seed: those that
@@ -246,6 +247,8 @@ fn main() -> Result<()> {
         }
     }
     let start = Instant::now();
+    // Before the training, which would be for nothing without them.
+    let held_out = held_out(&tool)?;
     let (model, variables) = perceptron(SEED)?;
     let optimizer = AdamW::new_lr(variables, RATE)?;
     let epochs = match address {
@@ -258,8 +261,8 @@ fn main() -> Result<()> {
         }
     };
     let (mut correct, mut rows) = (0, 0);
-    for batch in held_out(&tool)? {
-        (correct, rows) = (correct + right(&model, &batch)?, rows + batch.num_rows());
+    for batch in &held_out {
+        (correct, rows) = (correct + right(&model, batch)?, rows + batch.num_rows());
     }
     let (accuracy, seconds) = (f64::from(correct) / rows as f64, start.elapsed().as_secs_f64());
     println!("accuracy {:.1} % on {rows} rows after {epochs} epochs, {seconds:.1} s", 100.0 * accuracy);

@@ -21,5 +21,4 @@ pub use batches::{Batches, BlockingBatches};
 pub use clock::IterStats;
 pub use epochs::{Epoch, Epochs};
 pub use options::IterOptions;
-pub(super) use run::repeatable;
 pub(super) use token::{Apart, Origin, Position};

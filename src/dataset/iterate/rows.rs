@@ -6,11 +6,11 @@ use datafusion::common::Result;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 
-use super::run::repeatable;
 use super::token::{Apart, Origin};
 use super::{Batches, IterOptions};
 use crate::config::BlockyardOptions;
 use crate::dataset::Dataset;
+use crate::dataset::repeatable::repeatable;
 use crate::functions::{Row, rows_of_batch};
 use crate::physical::Resumes;
 use crate::seed::{RandomSeed, fresh_seed};

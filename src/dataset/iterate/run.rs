@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
-use datafusion::execution::session_state::SessionState;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::{StreamExt, stream};
 
@@ -12,6 +11,7 @@ use super::token::Origin;
 use crate::config::BlockyardOptions;
 use crate::dataset::Dataset;
 use crate::dataset::consume::{Attempt, Started, is_kept_in_vain};
+use crate::dataset::repeatable::repeatable;
 use crate::physical::{MarkedStream, begun_at, begun_rows};
 
 /// Rows with where they stand, of a plan that runs.
@@ -21,16 +21,6 @@ pub(super) struct MarkedRows {
     pub(super) rows: MarkedStream,
     /// Bytes of a block of them.
     pub(super) block_bytes: usize,
-}
-
-/// The settings with which rows come in the same order whenever the dataset is run: reads have the tasks that they have
-/// with so many CPUs, and sorts keep the order of equal keys.
-pub(in crate::dataset) fn repeatable(mut state: SessionState, cpus: Option<usize>) -> SessionState {
-    let mut options = BlockyardOptions::from_config(state.config_options());
-    options.num_cpus = cpus.unwrap_or(options.num_cpus);
-    options.prefer_resumable_plans = true;
-    state.config_mut().options_mut().extensions.insert(options);
-    state
 }
 
 impl Dataset {

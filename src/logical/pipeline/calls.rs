@@ -12,7 +12,7 @@ use crate::functions::WindowSize;
 use crate::logical::{MapNode, extension, node_of, plan_of_epoch};
 
 /// The pipeline that a table is, with what is done row by row above it as a part of what is done with each window.
-pub(super) fn pipeline_of(plan: &LogicalPlan, function: &str) -> Result<PipelineNode> {
+pub(crate) fn pipeline_of(plan: &LogicalPlan, function: &str) -> Result<PipelineNode> {
     if let Some(pipeline) = node_of::<PipelineNode>(plan) {
         return Ok(pipeline.clone());
     }

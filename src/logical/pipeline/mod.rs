@@ -14,6 +14,7 @@ mod endless;
 mod node;
 mod window;
 
+pub(crate) use calls::pipeline_of;
 pub(crate) use endless::is_endless;
 pub use node::{Epochs, PipelineNode};
 pub(crate) use window::LABELS;

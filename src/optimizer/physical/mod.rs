@@ -9,6 +9,7 @@ mod fuse_maps;
 mod gather_in_order;
 mod guard_filter_pushdown;
 mod keep_orders;
+mod order_joins;
 mod read_by_file;
 mod restore_orders;
 mod schedule_stages;
@@ -26,6 +27,8 @@ use std::sync::Arc;
 use super::{Anchor, RuleRegistry};
 
 pub(super) fn register(registry: &mut RuleRegistry) {
+    // Before DataFusion chooses build sides.
+    registry.add_physical(Arc::new(order_joins::OrderJoins), Anchor::before("join_selection"), &[]);
     // After DataFusion has chosen build sides, and before it adds the sorts and repartitions that a join asks for.
     registry.add_physical(Arc::new(spill_joins::SpillJoins), Anchor::after("join_selection"), &[]);
     let guard = guard_filter_pushdown::GuardFilterPushdown::new();

@@ -23,6 +23,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProp
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::files::{ReadFiles, file_scan, one_file_each};
+use super::ranges::ValueRanges;
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
@@ -50,6 +51,7 @@ pub(crate) struct ReadExec {
     streams: usize,
     properties: Arc<PlanProperties>,
     statistics: Option<Arc<Statistics>>,
+    ranges: Arc<ValueRanges>,
     memory: Arc<ReadMemory>,
     stage: StageMetrics,
     /// Which partition of the scan each task reads, and the seed that says so, where it is not the one of its number.
@@ -83,6 +85,7 @@ impl ReadExec {
             streams: partitions,
             properties,
             statistics: None,
+            ranges: Arc::default(),
             memory: Arc::default(),
             stage: StageMetrics::default(),
             order: None,
@@ -95,6 +98,7 @@ impl ReadExec {
     fn anew(&self, input: Arc<dyn ExecutionPlan>) -> Self {
         Self {
             statistics: self.statistics.clone(),
+            ranges: Arc::clone(&self.ranges),
             memory: Arc::clone(&self.memory),
             order: self.order.clone(),
             streams: self.streams,
@@ -136,6 +140,17 @@ impl ReadExec {
     pub(crate) fn with_memory(mut self, memory: ReadMemory) -> Self {
         self.memory = Arc::new(memory);
         self
+    }
+
+    /// The same read with what its files say of the values of their columns.
+    pub(crate) fn with_ranges(mut self, ranges: ValueRanges) -> Self {
+        self.ranges = Arc::new(ranges);
+        self
+    }
+
+    /// What its files say of the values of their columns.
+    pub(crate) fn ranges(&self) -> &ValueRanges {
+        &self.ranges
     }
 
     /// Number of streams.

@@ -2,6 +2,8 @@
 
 mod exec;
 mod files;
+mod ranges;
 
 pub(crate) use exec::{ReadExec, ReadMemory};
 pub(crate) use files::{FilesOfTask, FirstRow, ReadFiles, file_scan};
+pub(crate) use ranges::ValueRanges;

@@ -195,6 +195,6 @@ impl TableProvider for FileTable {
             .build();
         let scan = (layout.finish)(layout.format.create_physical_plan(session, config).await?);
         let read = ReadExec::new(self.format.read_name(), scan, session.config().target_partitions());
-        Ok(read.with_memory(memory).into_plan())
+        Ok(read.with_memory(memory).with_ranges(layout.ranges).into_plan())
     }
 }

@@ -20,6 +20,7 @@ use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
 use super::text::{ADVICE, Opening, byte_ranges, columns_by_rows, line_bytes, opened_by, with_types};
 use crate::call::Argument;
 use crate::error::{one_message, unknown_name};
+use crate::physical::ValueRanges;
 use crate::sinks::CSV_EXTENSIONS;
 use crate::sources::files::{CONCURRENT_HEADS, Listing, distinct_names, full_path, read_options};
 
@@ -102,6 +103,7 @@ impl ReadFormat for ReadCsvOptions {
             rows: Precision::Absent,
             bytes: Precision::Absent,
             row_bytes: line_bytes(files).await?,
+            ranges: ValueRanges::default(),
             format: Arc::new(self.format(session, files.compression)?),
             finish: |scan| opened_by(scan, open),
         })

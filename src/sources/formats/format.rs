@@ -15,6 +15,7 @@ use datafusion::datasource::listing::{ListingTableUrl, PartitionedFile};
 use datafusion::physical_plan::ExecutionPlan;
 use object_store::{ObjectMeta, ObjectStore};
 
+use crate::physical::ValueRanges;
 use crate::sources::files::{Listing, Unit};
 
 /// A format of files with what its users say of a read: how the columns are found, how files become tasks, and how a
@@ -98,6 +99,8 @@ pub(crate) struct Layout {
     pub(crate) bytes: Precision<usize>,
     /// Bytes of a row; 0 where that is not known.
     pub(crate) row_bytes: usize,
+    /// What the files say of the values of the columns.
+    pub(crate) ranges: ValueRanges,
     /// DataFusion's format, which makes the scan.
     pub(crate) format: Arc<dyn FileFormat>,
     /// What is done to the scan.

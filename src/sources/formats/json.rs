@@ -18,6 +18,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use self::lines::{JsonLines, columns_of_array};
 use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
 use super::text::{Opening, byte_ranges, columns_by_rows, line_bytes, opened_by, with_types};
+use crate::physical::ValueRanges;
 use crate::sinks::JSON_EXTENSIONS;
 use crate::sources::files::{Listing, read_options};
 
@@ -81,6 +82,7 @@ impl ReadFormat for ReadJsonOptions {
             rows: Precision::Absent,
             bytes: Precision::Absent,
             row_bytes: line_bytes(files).await?,
+            ranges: ValueRanges::default(),
             format: format(session, files.compression, is_array, None),
             finish: if is_array { |scan| opened_by(scan, open_array) } else { |scan| opened_by(scan, open_lines) },
         })

@@ -21,6 +21,7 @@ use self::row_groups::RowGroups;
 use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
 use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
+use crate::physical::ValueRanges;
 use crate::sinks::PARQUET_EXTENSIONS;
 use crate::sources::files::{CONCURRENT_HEADS, Listing, full_path, read_options, twice, without_views_unless_asked};
 use crate::tensors::{check_same_tensors, with_tensors_of};
@@ -105,6 +106,8 @@ impl ReadFormat for ReadParquetOptions {
             rows,
             bytes: Precision::Inexact(found.units.iter().map(|u| u.bytes).sum()),
             row_bytes: found.row_bytes,
+            // A file whose footer could not be read may have any value.
+            ranges: if found.is_partial { ValueRanges::default() } else { found.ranges },
             units: found.units,
             format: format(session),
             finish: pieces::with_page_offsets,

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
+use datafusion::parquet::file::statistics::Statistics;
 use object_store::{ObjectMeta, ObjectStore};
 
 use super::found_pages::FoundPages;
 use super::pieces::{PAGE_BYTES, RowGroupPieces};
+use crate::physical::ValueRanges;
 use crate::sources::files::{Pieces, Unit};
 
 /// Column chunks of fewer bytes are many small buffers.
@@ -22,6 +24,8 @@ pub(super) struct RowGroups {
     pub(super) rows: usize,
     /// Bytes of a decoded row, in the row group where rows are largest.
     pub(super) row_bytes: usize,
+    /// What the footers say of the values of whole numbers and days.
+    pub(super) ranges: ValueRanges,
     /// Whether there are files whose footers could not be read.
     pub(super) is_partial: bool,
 }
@@ -33,6 +37,7 @@ impl RowGroups {
         Self {
             rows: self.rows + next.rows,
             row_bytes: self.row_bytes.max(next.row_bytes),
+            ranges: self.ranges.and(next.ranges),
             is_partial: self.is_partial || next.is_partial,
             ..self
         }
@@ -81,6 +86,7 @@ impl RowGroups {
                 Some((pieces, of_piece)) => (Some(Arc::new(pieces) as Arc<dyn Pieces>), of_piece),
                 None => (None, whole_bytes),
             };
+            wanted().for_each(|column| note_range(column, group.num_rows(), &mut found.ranges));
             let bytes = group.total_byte_size().max(0) as usize;
             found.units.push(Unit {
                 file,
@@ -107,6 +113,21 @@ impl RowGroups {
         }
         Ok(found)
     }
+}
+
+/// What a column chunk says of its values, where they are whole numbers or days.
+fn note_range(column: &ColumnChunkMetaData, rows: i64, ranges: &mut ValueRanges) {
+    let [name] = column.column_path().parts() else { return };
+    let range = match column.statistics() {
+        // There is no value.
+        Some(said) if said.null_count_opt().is_some_and(|nulls| nulls as i64 == rows) => return,
+        Some(Statistics::Int32(said)) => {
+            said.min_opt().zip(said.max_opt()).map(|(a, b)| (i64::from(*a), i64::from(*b)))
+        }
+        Some(Statistics::Int64(said)) => said.min_opt().zip(said.max_opt()).map(|(a, b)| (*a, *b)),
+        _ => None,
+    };
+    ranges.note(name, range);
 }
 
 fn is_among(column: &ColumnChunkMetaData, columns: &[&str]) -> bool {

@@ -1,0 +1,268 @@
+//! How many rows a plan is expected to give, and how many values its columns are expected to have.
+
+use std::sync::Arc;
+
+use datafusion::common::stats::Precision;
+use datafusion::common::{JoinType, ScalarValue};
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::{
+    BinaryExpr, CastExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr, Literal, NotExpr,
+};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use datafusion::physical_plan::union::UnionExec;
+
+use crate::physical::{PlanExt, ReadExec};
+
+/// What part of all rows conditions are expected to keep of which nothing is known.
+const EQUAL: f64 = 0.1;
+const IN_RANGE: f64 = 0.33;
+const LIKE: f64 = 0.1;
+const NULL: f64 = 0.05;
+const OTHER: f64 = 0.25;
+/// No condition is expected to keep less.
+const LEAST: f64 = 1e-4;
+
+/// What is expected of a plan.
+#[derive(Debug, Clone)]
+pub(super) struct Estimate {
+    pub(super) rows: f64,
+    pub(super) columns: Vec<Values>,
+}
+
+/// What is expected of the values of a column.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Values {
+    /// How many there are at the most, if that is known.
+    pub(super) distinct: Option<f64>,
+    /// The least and the greatest.
+    range: Option<(f64, f64)>,
+}
+
+impl Estimate {
+    fn unknown(rows: f64, plan: &Arc<dyn ExecutionPlan>) -> Self {
+        Self { rows, columns: vec![Values::default(); plan.schema().fields().len()] }
+    }
+
+    /// How many values a column has. A column of which nothing is known is a key.
+    pub(super) fn distinct(&self, column: usize) -> f64 {
+        self.columns[column].distinct.map_or(self.rows, |distinct| distinct.min(self.rows)).max(1.0)
+    }
+
+    fn projected(self, columns: impl Iterator<Item = Option<usize>>) -> Self {
+        let columns = columns.map(|column| column.map(|column| self.columns[column]).unwrap_or_default()).collect();
+        Self { rows: self.rows, columns }
+    }
+
+    fn with_rows(self, rows: f64) -> Self {
+        Self { rows: rows.max(1.0), ..self }
+    }
+}
+
+/// What is expected of a plan; `None` where nobody knows how many rows it gives.
+pub(super) fn estimate(plan: &Arc<dyn ExecutionPlan>) -> Option<Estimate> {
+    if let Some(read) = plan.operator::<ReadExec>() {
+        let mut of_read = Estimate::unknown(known_rows(plan)?, plan);
+        for (field, values) in plan.schema().fields().iter().zip(&mut of_read.columns) {
+            if let Some((low, high)) = read.ranges().of(field.name()).filter(|(low, high)| low <= high) {
+                let (low, high) = (low as f64, high as f64);
+                *values = Values { distinct: Some(high - low + 1.0), range: Some((low, high)) };
+            }
+        }
+        return Some(of_read);
+    }
+    if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
+        let column = |expression: &Arc<dyn PhysicalExpr>| expression.downcast_ref::<Column>().map(Column::index);
+        return Some(estimate(projection.input())?.projected(projection.expr().iter().map(|expr| column(&expr.expr))));
+    }
+    if let Some(filter) = plan.downcast_ref::<FilterExec>() {
+        let mut input = estimate(filter.input())?;
+        let kept = kept_by(filter.predicate(), &mut input).clamp(LEAST, 1.0);
+        let rows = (input.rows * kept).max(1.0);
+        let kept = input.with_rows(rows);
+        return Some(match filter.projection() {
+            Some(columns) => kept.projected(columns.iter().map(|column| Some(*column))),
+            None => kept,
+        });
+    }
+    if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
+        return of_groups(aggregate);
+    }
+    if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
+        return of_join(join);
+    }
+    if plan.is::<UnionExec>() {
+        let inputs = plan.children().into_iter().map(estimate).collect::<Option<Vec<_>>>()?;
+        return Some(Estimate::unknown(inputs.iter().map(|input| input.rows).sum(), plan));
+    }
+    match plan.children().as_slice() {
+        [input] if matches!(plan.cardinality_effect(), CardinalityEffect::Equal) => {
+            let input_schema = input.schema();
+            let of_input = estimate(input)?;
+            let same = plan.schema().fields() == input_schema.fields();
+            Some(if same { of_input } else { Estimate::unknown(of_input.rows, plan) })
+        }
+        [] => Some(Estimate::unknown(known_rows(plan)?, plan)),
+        _ => None,
+    }
+}
+
+/// Rows by statistics.
+fn known_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<f64> {
+    let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new()).ok()?;
+    match statistics.num_rows {
+        Precision::Exact(rows) | Precision::Inexact(rows) => Some((rows as f64).max(1.0)),
+        Precision::Absent => None,
+    }
+}
+
+fn of_groups(aggregate: &AggregateExec) -> Option<Estimate> {
+    let input = estimate(aggregate.input())?;
+    let keys: Vec<_> = aggregate.group_expr().expr().iter().map(|(key, _)| key.downcast_ref::<Column>()).collect();
+    // The second phase has what the first one has.
+    let rows = match aggregate.mode() {
+        AggregateMode::Final | AggregateMode::FinalPartitioned => input.rows,
+        _ if keys.is_empty() => 1.0,
+        _ => {
+            // A key of which nothing is known is expected to tell a tenth of the rows apart.
+            let values = keys
+                .iter()
+                .map(|key| key.and_then(|key| input.columns[key.index()].distinct).unwrap_or(input.rows * EQUAL));
+            values.product::<f64>().min(input.rows)
+        }
+    };
+    let width = aggregate.schema().fields().len();
+    let columns = (0..width).map(|column| keys.get(column).copied().flatten().map(Column::index));
+    Some(input.projected(columns).with_rows(rows))
+}
+
+fn of_join(join: &HashJoinExec) -> Option<Estimate> {
+    let (left, right) = (estimate(join.left())?, estimate(join.right())?);
+    let keys =
+        join.on().iter().map(|(a, b)| Some((a.downcast_ref::<Column>()?.index(), b.downcast_ref::<Column>()?.index())));
+    let selectivity = |keys: (usize, usize)| 1.0 / left.distinct(keys.0).max(right.distinct(keys.1));
+    let equal = damped(keys.map(|keys| keys.map_or(EQUAL, selectivity)).collect());
+    let inner = left.rows * right.rows * equal;
+    let half = |side: &Estimate| side.rows / 2.0;
+    let rows = match join.join_type() {
+        JoinType::Inner => inner,
+        JoinType::Left => inner.max(left.rows),
+        JoinType::Right => inner.max(right.rows),
+        JoinType::Full => inner.max(left.rows + right.rows),
+        JoinType::LeftSemi | JoinType::LeftAnti => half(&left),
+        JoinType::RightSemi | JoinType::RightAnti => half(&right),
+        JoinType::LeftMark => left.rows,
+        JoinType::RightMark => right.rows,
+    };
+    let columns = match join.join_type() {
+        JoinType::LeftSemi | JoinType::LeftAnti => left.columns,
+        JoinType::RightSemi | JoinType::RightAnti => right.columns,
+        JoinType::LeftMark => [left.columns, vec![Values::default()]].concat(),
+        JoinType::RightMark => [right.columns, vec![Values::default()]].concat(),
+        _ => [left.columns, right.columns].concat(),
+    };
+    let joined = Estimate { rows: rows.max(1.0), columns };
+    Some(match &join.projection {
+        Some(columns) => joined.projected(columns.iter().map(|column| Some(*column))),
+        None => joined,
+    })
+}
+
+/// What several conditions on the same tables keep together: they are seldom independent, so each counts less than the
+/// one before.
+pub(super) fn damped(mut kept: Vec<f64>) -> f64 {
+    kept.sort_by(f64::total_cmp);
+    kept.iter().enumerate().map(|(place, kept)| kept.powf(0.5f64.powi(place as i32))).product()
+}
+
+/// What part of the rows a condition keeps. Columns that it compares with values have fewer values then.
+fn kept_by(condition: &Arc<dyn PhysicalExpr>, input: &mut Estimate) -> f64 {
+    if let Some(binary) = condition.downcast_ref::<BinaryExpr>() {
+        return kept_by_binary(binary, input);
+    }
+    if let Some(not) = condition.downcast_ref::<NotExpr>() {
+        return 1.0 - kept_by(not.arg(), &mut input.clone());
+    }
+    if let Some(list) = condition.downcast_ref::<InListExpr>() {
+        let values = list.list().len() as f64;
+        let of_one = column_of(list.expr()).and_then(|column| input.columns[column].distinct);
+        let kept = (values * of_one.map_or(EQUAL, |distinct| 1.0 / distinct.max(1.0))).min(0.5);
+        return if list.negated() { 1.0 - kept } else { kept };
+    }
+    if let Some(like) = condition.downcast_ref::<LikeExpr>() {
+        return if like.negated() { 1.0 - LIKE } else { LIKE };
+    }
+    if let Some(literal) = condition.downcast_ref::<Literal>() {
+        return if matches!(literal.value(), ScalarValue::Boolean(Some(true))) { 1.0 } else { LEAST };
+    }
+    match () {
+        () if condition.is::<IsNullExpr>() => NULL,
+        () if condition.is::<IsNotNullExpr>() => 1.0,
+        () => OTHER,
+    }
+}
+
+fn kept_by_binary(binary: &BinaryExpr, input: &mut Estimate) -> f64 {
+    let compared = |one: &Arc<dyn PhysicalExpr>, other| Some((column_of(one)?, value_of(other)));
+    let found = compared(binary.left(), binary.right()).filter(|(_, value)| value.is_some());
+    let swapped = compared(binary.right(), binary.left()).filter(|(_, value)| value.is_some());
+    let (column, value, operator) = match (found, swapped) {
+        (Some((column, value)), _) => (Some(column), value, Some(*binary.op())),
+        (None, Some((column, value))) => (Some(column), value, binary.op().swap()),
+        (None, None) => (None, None, Some(*binary.op())),
+    };
+    let values = column.map(|column| input.columns[column]).unwrap_or_default();
+    let share = |from: f64, to: f64| match values.range {
+        Some((low, high)) if high > low => ((to.min(high) - from.max(low)) / (high - low)).clamp(LEAST, 1.0),
+        _ => IN_RANGE,
+    };
+    match operator {
+        Some(Operator::And) => kept_by(binary.left(), input) * kept_by(binary.right(), input),
+        Some(Operator::Or) => {
+            let (one, other) =
+                (kept_by(binary.left(), &mut input.clone()), kept_by(binary.right(), &mut input.clone()));
+            one + other - one * other
+        }
+        Some(Operator::Eq) => {
+            let kept = values.distinct.map_or(EQUAL, |distinct| 1.0 / distinct.max(1.0));
+            if let Some(column) = column {
+                input.columns[column] = Values { distinct: Some(1.0), range: None };
+            }
+            kept
+        }
+        Some(Operator::NotEq) => 1.0 - EQUAL,
+        Some(Operator::Lt | Operator::LtEq) => value.flatten().map_or(IN_RANGE, |value| share(f64::MIN, value)),
+        Some(Operator::Gt | Operator::GtEq) => value.flatten().map_or(IN_RANGE, |value| share(value, f64::MAX)),
+        _ => OTHER,
+    }
+}
+
+/// The column that an expression is, perhaps as another type.
+fn column_of(expression: &Arc<dyn PhysicalExpr>) -> Option<usize> {
+    match expression.downcast_ref::<CastExpr>() {
+        Some(cast) => column_of(cast.expr()),
+        None => expression.downcast_ref::<Column>().map(Column::index),
+    }
+}
+
+/// Whether an expression is a value, and which number or day it is, if it is one.
+fn value_of(expression: &Arc<dyn PhysicalExpr>) -> Option<Option<f64>> {
+    let literal = expression.downcast_ref::<Literal>()?;
+    Some(match literal.value() {
+        ScalarValue::Int8(Some(n)) => Some(f64::from(*n)),
+        ScalarValue::Int16(Some(n)) => Some(f64::from(*n)),
+        ScalarValue::Int32(Some(n)) | ScalarValue::Date32(Some(n)) => Some(f64::from(*n)),
+        ScalarValue::Int64(Some(n)) => Some(*n as f64),
+        ScalarValue::UInt8(Some(n)) => Some(f64::from(*n)),
+        ScalarValue::UInt16(Some(n)) => Some(f64::from(*n)),
+        ScalarValue::UInt32(Some(n)) => Some(f64::from(*n)),
+        ScalarValue::UInt64(Some(n)) => Some(*n as f64),
+        _ => None,
+    })
+}
