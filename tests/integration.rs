@@ -40,6 +40,9 @@ mod groups;
 /// Iterators over datasets.
 #[path = "integration/iteration.rs"]
 mod iteration;
+/// Joins of several tables in another order than that of the text.
+#[path = "integration/join_order.rs"]
+mod join_order;
 /// Joins of which no side has to fit in memory.
 #[path = "integration/joins.rs"]
 mod joins;

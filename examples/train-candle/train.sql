@@ -21,5 +21,6 @@ FROM (
 CREATE VIEW held_out AS
 SELECT * FROM train_test_split(points, 'test', 10000);
 
--- What is served, once in each epoch.
-SELECT * FROM local_shuffle(train_test_split(points, 'train', 10000), 4096, seed => 7);
+-- What is served, in another order in each epoch.
+SELECT *
+FROM local_shuffle(train_test_split(points, 'train', 10000), 4096, seed => 7, reseed_after_execution => true);

@@ -23,6 +23,8 @@ pub(super) enum Command {
     /// Run statements separated by ';'
     Sql {
         /// The statements
+        // They may begin with a comment.
+        #[arg(allow_hyphen_values = true)]
         statements: String,
     },
     /// Run the statements in files, one after the other in one session

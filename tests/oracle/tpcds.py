@@ -30,12 +30,15 @@ SECONDS = 300
 TOLERANCE = 1e-5
 
 
+def extension():
+    """The path of DuckDB's extension that makes the tables and has the queries."""
+    installed = os.path.dirname(duckdb_extension_tpcds.__file__)
+    return os.path.join(installed, "extensions", f"v{duckdb.__version__}", "tpcds.duckdb_extension")
+
+
 def make_tables(database, scale, directory):
     """Writes all tables, each as a directory with a file."""
-    extension = os.path.join(
-        os.path.dirname(duckdb_extension_tpcds.__file__), "extensions", f"v{duckdb.__version__}", "tpcds.duckdb_extension"
-    )
-    database.execute(f"LOAD '{extension}'")
+    database.execute(f"LOAD '{extension()}'")
     database.execute(f"CALL dsdgen(sf={scale})")
     tables = [name for (name,) in database.execute("SHOW TABLES").fetchall()]
     for table in tables:

@@ -63,9 +63,9 @@ def profile(command, directory):
     """Runs a command and prints its classes of time, and the functions that took most of each."""
     path = os.path.join(directory, "perf.data")
     # The clock of the CPU is there also on virtual machines without counters.
-    recorded = ["perf", "record", "-e", "cpu-clock", "-F", str(FREQUENCY), "-o", path, "--", *command]
+    recorded = ["perf", "record", "--no-buildid-cache", "-e", "cpu-clock", "-F", str(FREQUENCY), "-o", path, "--"]
     with open(os.path.join(directory, "output"), "wb") as output:
-        done = subprocess.run(recorded, stdout=output, stderr=subprocess.PIPE, text=True, errors="replace")
+        done = subprocess.run([*recorded, *command], stdout=output, stderr=subprocess.PIPE, text=True, errors="replace")
     if done.returncode:
         sys.exit(f"perf or the tool has failed: {(done.stderr.strip().splitlines() or ['killed'])[-1]}")
     found = samples(path)
