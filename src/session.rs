@@ -14,7 +14,7 @@ use datafusion::prelude::SessionConfig;
 use crate::call::extension_of;
 use crate::config::BlockyardOptions;
 use crate::dataset::DataContext;
-use crate::functions::{FunctionRegistry, bounded};
+use crate::functions::{FunctionRegistry, bounded, with_lengths_of_binary};
 use crate::observability::{ExecutionCallback, Observers, SYSTEM_SCHEMA, system_schema};
 use crate::optimizer::RuleRegistry;
 use crate::planner::{BlockyardQueryPlanner, block_formats};
@@ -93,7 +93,8 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         aggregates.extend(crate::aggregates::all());
         let ours = BlockyardRelationPlanner::new(table_functions, config.clone(), Arc::clone(&runtime));
         relations.insert(0, Arc::new(ours));
-        let mut scalars = bounded(self.scalar_functions().take().unwrap_or_default());
+        let scalars = with_lengths_of_binary(self.scalar_functions().take().unwrap_or_default());
+        let mut scalars = bounded(scalars);
         scalars.extend(crate::tensors::scalar_functions());
         let mut formats = self.file_formats().take().unwrap_or_default();
         let ours = block_formats();

@@ -10,21 +10,25 @@ use super::arguments::Format;
 
 /// Bytes that are written without looking whether anybody still wants them.
 const PIECE_BYTES: usize = 64 << 10;
+/// Small writes are put together to so many bytes: the columns of a batch are several.
+const BUFFER_BYTES: usize = 256 << 10;
 
 /// Where results go.
 #[derive(Debug, Clone)]
 pub(super) struct Destination {
     pub(super) format: Format,
     pub(super) file: Option<PathBuf>,
+    /// Whether more may lie in a pipe than its reader has asked for.
+    pub(super) fills_pipes: bool,
 }
 
 impl Destination {
     /// The destination that the options ask for: the ending of a file says its format, unless an option does.
-    pub(super) fn new(format: Option<Format>, file: Option<&Path>) -> Result<Self, String> {
+    pub(super) fn new(format: Option<Format>, file: Option<&Path>, fills_pipes: bool) -> Result<Self, String> {
         let Some(path) = file else {
             return match format {
                 Some(Format::Parquet) => Err("--format parquet needs --output FILE".to_owned()),
-                format => Ok(Self { format: format.unwrap_or(Format::Table), file: None }),
+                format => Ok(Self { format: format.unwrap_or(Format::Table), file: None, fills_pipes }),
             };
         };
         let format = match format {
@@ -39,13 +43,13 @@ impl Destination {
         if !directory.is_dir() {
             return Err(format!("cannot write to '{shown}': there is no directory '{}'", directory.display()));
         }
-        Ok(Self { format, file: Some(path.to_owned()) })
+        Ok(Self { format, file: Some(path.to_owned()), fills_pipes })
     }
 
     /// Begins to write.
     pub(super) fn begin(&self) -> std::io::Result<Destined> {
         let Some(path) = &self.file else {
-            return Ok(Destined { out: Box::new(std::io::stdout()), staged: None });
+            return Ok(Destined { out: stdout(self.fills_pipes)?, staged: None });
         };
         // Devices and pipes are written as they are; a file appears when it is complete.
         if path.exists() && !path.is_file() {
@@ -56,6 +60,27 @@ impl Destination {
         let out = Box::new(File::create(&hidden)?);
         Ok(Destined { out, staged: Some(Staged { hidden, path: path.clone() }) })
     }
+}
+
+/// Standard output as a file: that of the standard library looks for the ends of lines in all that it writes. A pipe
+/// may take more than the system's 64 KiB, so that reader and writer wait less for each other.
+#[cfg(unix)]
+fn stdout(fills_pipes: bool) -> std::io::Result<Box<dyn Write + Send>> {
+    use std::os::fd::AsFd;
+    let out = std::io::stdout().as_fd().try_clone_to_owned()?;
+    #[cfg(target_os = "linux")]
+    if fills_pipes {
+        // What is no pipe has no such size.
+        let _size = nix::fcntl::fcntl(&out, nix::fcntl::FcntlArg::F_SETPIPE_SZ(1 << 20));
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _of_linux = fills_pipes;
+    Ok(Box::new(File::from(out)))
+}
+
+#[cfg(not(unix))]
+fn stdout(_fills_pipes: bool) -> std::io::Result<Box<dyn Write + Send>> {
+    Ok(Box::new(std::io::stdout()))
 }
 
 fn format_of(path: &Path) -> Result<Format, String> {
@@ -89,7 +114,7 @@ pub(super) struct Destined {
 impl Destined {
     /// What takes the bytes until `stop` is set, and the file that is to appear at the end.
     pub(super) fn into_parts(self, stop: Arc<AtomicBool>) -> (Box<dyn Write + Send>, Option<Staged>) {
-        (Box::new(BufWriter::new(Stoppable { out: self.out, stop })), self.staged)
+        (Box::new(BufWriter::with_capacity(BUFFER_BYTES, Stoppable { out: self.out, stop })), self.staged)
     }
 }
 

@@ -106,7 +106,8 @@ impl Session {
     /// Starts a session. Everything that can be wrong with the options is, before any statement runs.
     pub(super) fn start(options: &Options, allocator: Option<Arc<dyn Allocator>>) -> Result<Self, Failure> {
         let usage = |error: DataFusionError| Failure::Usage(error.strip_backtrace());
-        let destination = Destination::new(options.format, options.output.as_deref()).map_err(Failure::Usage)?;
+        let destination = Destination::new(options.format, options.output.as_deref(), options.save_token.is_none())
+            .map_err(Failure::Usage)?;
         let positions = Positions::new(options, &destination).map_err(Failure::Usage)?;
         let mut settings = BlockyardOptions::from_env(std::env::vars()).map_err(usage)?;
         if let Some(memory) = options.memory {
@@ -315,7 +316,7 @@ impl Session {
             (Some(_), true) if std::mem::replace(&mut self.written, true) => {
                 return Err(Failure::Usage("--output takes one result, but the statements give several".to_owned()));
             }
-            (Some(_), false) => Destination { format: Format::Table, file: None },
+            (Some(_), false) => Destination { format: Format::Table, file: None, fills_pipes: true },
             _ => self.destination.clone(),
         };
         let (started, positions) = (dataset.clone(), self.positions.clone().filter(|_| is_query));

@@ -30,6 +30,8 @@ use crate::token::ResumeToken;
 
 /// A batch that is a block has at most so many bytes: its rows are copied, and several are on their way.
 const MAX_BATCH_BYTES: usize = 16 << 20;
+/// So many batches are handed over at once, at most.
+const MAX_TOGETHER: usize = 16;
 /// Threads on which functions of [`Batches::map_ahead`] run.
 const MAP_THREADS: usize = 4;
 
@@ -56,7 +58,7 @@ impl Batches {
         let clock = Arc::new(Clock::since(began));
         let (schema, size) = (Arc::clone(&rows.schema), options.batch_size);
         let drop_short = size.filter(|_| options.drop_last);
-        let (send, receive) = mpsc::channel::<Result<(RecordBatch, Position)>>(options.prefetch_batches.max(1));
+        let (send, receive) = mpsc::channel::<Result<Vec<(RecordBatch, Position)>>>(options.prefetch_batches.max(1));
         let cutter = Cutter {
             rows: rows.rows,
             plan: rows.plan,
@@ -74,13 +76,13 @@ impl Batches {
         };
         let driver = async move {
             let mut cut = Box::pin(stream::try_unfold(cutter, |mut cutter| async move {
-                Ok(cutter.next().await?.map(|item| (item, cutter)))
+                Ok(cutter.next_together().await?.map(|items| (items, cutter)))
             }));
             loop {
                 // Without a batch ahead, the next one is begun when there is room for it.
                 let Ok(permit) = send.reserve().await else { return Ok(()) };
                 match cut.try_next().await {
-                    Ok(Some(item)) => permit.send(Ok(item)),
+                    Ok(Some(items)) => permit.send(Ok(items)),
                     Ok(None) => return Ok(()),
                     Err(e) => {
                         permit.send(Err(e));
@@ -91,8 +93,9 @@ impl Batches {
         };
         let received =
             stream::try_unfold((receive, Drivers::start([driver])), |(mut receive, mut drivers)| async move {
-                if let Some(item) = receive.recv().await {
-                    return Ok::<_, DataFusionError>(Some((item?, (receive, drivers))));
+                if let Some(items) = receive.recv().await {
+                    let items = stream::iter(items?.into_iter().map(Ok));
+                    return Ok::<_, DataFusionError>(Some((items, (receive, drivers))));
                 }
                 // It ended, or panicked.
                 while let Some(result) = drivers.next().await {
@@ -103,7 +106,7 @@ impl Batches {
         let wanted = move |(batch, _): &(RecordBatch, Position)| {
             std::future::ready(drop_short.is_none_or(|size| batch.num_rows() == size))
         };
-        let items = received.try_filter(wanted).boxed();
+        let items = received.try_flatten().try_filter(wanted).boxed();
         let (origin, position) = (Arc::new(origin), Arc::default());
         Self { schema, items, origin, clock, position, asked: None, given: None, status: None }
     }
@@ -336,6 +339,20 @@ struct Cutter {
 }
 
 impl Cutter {
+    /// The next batch, and those behind it whose rows are here already: each hand-over wakes somebody, which takes
+    /// longer than cutting a batch.
+    async fn next_together(&mut self) -> Result<Option<Vec<(RecordBatch, Position)>>> {
+        let Some(first) = self.next().await? else { return Ok(None) };
+        let mut together = vec![first];
+        while let Some(size) = self.size
+            && self.pending_rows >= size
+            && together.len() < MAX_TOGETHER
+        {
+            together.push(self.cut(size)?);
+        }
+        Ok(Some(together))
+    }
+
     async fn next(&mut self) -> Result<Option<(RecordBatch, Position)>> {
         loop {
             let began = Instant::now();

@@ -60,14 +60,24 @@ impl Builder<'_> {
             Tree::Join(..) => None,
         };
         let (Some(mut left), Some(mut right)) = (self.build(left)?, self.build(right)?) else { return Ok(None) };
+        // The first input is the one of which a table is built.
+        let swaps = self.costs.builds_right(left.relations, right.relations);
         let (join_type, on, filter) = match leaves_out {
             Some(by) => {
                 let on = by.on.iter().map(|(column, own)| Some((left.position(*column)?, *own)));
-                (by.join_type, on.collect::<Option<Vec<_>>>(), filter_of(by.filter.iter(), &left, &right)?)
+                let on = on.collect::<Option<Vec<_>>>();
+                let filter = filter_of(by.filter.iter(), &left, &right)?;
+                match swaps {
+                    false => (by.join_type, on, filter),
+                    true => {
+                        std::mem::swap(&mut left, &mut right);
+                        let on = on.map(|on| on.into_iter().map(|(a, b)| (b, a)).collect());
+                        (by.join_type.swap(), on, filter.map(|filter| filter.map(|filter| filter.swap())))
+                    }
+                }
             }
             None => {
-                // The first input is the one of which a table is built.
-                if self.costs.rows(left.relations) > self.costs.rows(right.relations) {
+                if swaps {
                     std::mem::swap(&mut left, &mut right);
                 }
                 let both = left.relations | right.relations;
@@ -85,7 +95,11 @@ impl Builder<'_> {
         let equality = NullEquality::NullEqualsNothing;
         let plan = HashJoinExec::try_new(plan_left, plan_right, on, filter, &join_type, None, mode, equality, false)?;
         let relations = left.relations | right.relations;
-        let columns = if leaves_out.is_some() { left.columns } else { [left.columns, right.columns].concat() };
+        let columns = match (leaves_out, swaps) {
+            (Some(_), false) => left.columns,
+            (Some(_), true) => right.columns,
+            (None, _) => [left.columns, right.columns].concat(),
+        };
         self.without_what_nobody_needs(Built { plan: Arc::new(plan), columns, relations }).map(Some)
     }
 

@@ -26,6 +26,8 @@ const IN_RANGE: f64 = 0.33;
 const LIKE: f64 = 0.1;
 const NULL: f64 = 0.05;
 const OTHER: f64 = 0.25;
+/// Whether a row was found.
+const MARK: Values = Values { distinct: Some(2.0), range: None, of_rows: 2.0 };
 /// No condition is expected to keep less.
 const LEAST: f64 = 1e-4;
 
@@ -37,26 +39,37 @@ pub(super) struct Estimate {
 }
 
 /// What is expected of the values of a column.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Values {
     /// How many there are at the most, if that is known.
-    pub(super) distinct: Option<f64>,
+    distinct: Option<f64>,
     /// The least and the greatest.
     range: Option<(f64, f64)>,
+    /// Rows of the table that it is a column of, before any condition.
+    of_rows: f64,
 }
 
 impl Estimate {
     fn unknown(rows: f64, plan: &Arc<dyn ExecutionPlan>) -> Self {
-        Self { rows, columns: vec![Values::default(); plan.schema().fields().len()] }
+        let unknown = Values { distinct: None, range: None, of_rows: rows };
+        Self { rows, columns: vec![unknown; plan.schema().fields().len()] }
     }
 
-    /// How many values a column has. A column of which nothing is known is a key.
+    /// Among how many values those of a column are: conditions on other columns leave fewer of them, and each is as
+    /// seldom met as before. A column of which nothing is known is a key.
+    pub(super) fn domain(&self, column: usize) -> f64 {
+        let Values { distinct, of_rows, .. } = self.columns[column];
+        distinct.unwrap_or(of_rows).min(of_rows).max(1.0)
+    }
+
+    /// How many values a column has.
     pub(super) fn distinct(&self, column: usize) -> f64 {
-        self.columns[column].distinct.map_or(self.rows, |distinct| distinct.min(self.rows)).max(1.0)
+        self.domain(column).min(self.rows).max(1.0)
     }
 
     fn projected(self, columns: impl Iterator<Item = Option<usize>>) -> Self {
-        let columns = columns.map(|column| column.map(|column| self.columns[column]).unwrap_or_default()).collect();
+        let unknown = Values { distinct: None, range: None, of_rows: self.rows };
+        let columns = columns.map(|column| column.map_or(unknown, |column| self.columns[column])).collect();
         Self { rows: self.rows, columns }
     }
 
@@ -72,7 +85,7 @@ pub(super) fn estimate(plan: &Arc<dyn ExecutionPlan>) -> Option<Estimate> {
         for (field, values) in plan.schema().fields().iter().zip(&mut of_read.columns) {
             if let Some((low, high)) = read.ranges().of(field.name()).filter(|(low, high)| low <= high) {
                 let (low, high) = (low as f64, high as f64);
-                *values = Values { distinct: Some(high - low + 1.0), range: Some((low, high)) };
+                *values = Values { distinct: Some(high - low + 1.0), range: Some((low, high)), ..*values };
             }
         }
         return Some(of_read);
@@ -131,22 +144,25 @@ fn of_groups(aggregate: &AggregateExec) -> Option<Estimate> {
         _ if keys.is_empty() => 1.0,
         _ => {
             // A key of which nothing is known is expected to tell a tenth of the rows apart.
-            let values = keys
-                .iter()
-                .map(|key| key.and_then(|key| input.columns[key.index()].distinct).unwrap_or(input.rows * EQUAL));
+            let values = keys.iter().map(|key| {
+                let known = key.filter(|key| input.columns[key.index()].distinct.is_some());
+                known.map_or(input.rows * EQUAL, |key| input.distinct(key.index()))
+            });
             values.product::<f64>().min(input.rows)
         }
     };
     let width = aggregate.schema().fields().len();
     let columns = (0..width).map(|column| keys.get(column).copied().flatten().map(Column::index));
-    Some(input.projected(columns).with_rows(rows))
+    let mut groups = input.projected(columns).with_rows(rows);
+    groups.columns.iter_mut().for_each(|values| values.of_rows = values.of_rows.min(rows));
+    Some(groups)
 }
 
 fn of_join(join: &HashJoinExec) -> Option<Estimate> {
     let (left, right) = (estimate(join.left())?, estimate(join.right())?);
     let keys =
         join.on().iter().map(|(a, b)| Some((a.downcast_ref::<Column>()?.index(), b.downcast_ref::<Column>()?.index())));
-    let selectivity = |keys: (usize, usize)| 1.0 / left.distinct(keys.0).max(right.distinct(keys.1));
+    let selectivity = |keys: (usize, usize)| 1.0 / left.domain(keys.0).max(right.domain(keys.1));
     let equal = damped(keys.map(|keys| keys.map_or(EQUAL, selectivity)).collect());
     let inner = left.rows * right.rows * equal;
     let half = |side: &Estimate| side.rows / 2.0;
@@ -163,8 +179,8 @@ fn of_join(join: &HashJoinExec) -> Option<Estimate> {
     let columns = match join.join_type() {
         JoinType::LeftSemi | JoinType::LeftAnti => left.columns,
         JoinType::RightSemi | JoinType::RightAnti => right.columns,
-        JoinType::LeftMark => [left.columns, vec![Values::default()]].concat(),
-        JoinType::RightMark => [right.columns, vec![Values::default()]].concat(),
+        JoinType::LeftMark => [left.columns, vec![MARK]].concat(),
+        JoinType::RightMark => [right.columns, vec![MARK]].concat(),
         _ => [left.columns, right.columns].concat(),
     };
     let joined = Estimate { rows: rows.max(1.0), columns };
@@ -217,11 +233,8 @@ fn kept_by_binary(binary: &BinaryExpr, input: &mut Estimate) -> f64 {
         (None, Some((column, value))) => (Some(column), value, binary.op().swap()),
         (None, None) => (None, None, Some(*binary.op())),
     };
-    let values = column.map(|column| input.columns[column]).unwrap_or_default();
-    let share = |from: f64, to: f64| match values.range {
-        Some((low, high)) if high > low => ((to.min(high) - from.max(low)) / (high - low)).clamp(LEAST, 1.0),
-        _ => IN_RANGE,
-    };
+    let distinct = column.and_then(|column| input.columns[column].distinct);
+    let number = value.flatten();
     match operator {
         Some(Operator::And) => kept_by(binary.left(), input) * kept_by(binary.right(), input),
         Some(Operator::Or) => {
@@ -230,17 +243,29 @@ fn kept_by_binary(binary: &BinaryExpr, input: &mut Estimate) -> f64 {
             one + other - one * other
         }
         Some(Operator::Eq) => {
-            let kept = values.distinct.map_or(EQUAL, |distinct| 1.0 / distinct.max(1.0));
             if let Some(column) = column {
-                input.columns[column] = Values { distinct: Some(1.0), range: None };
+                input.columns[column].range = None;
             }
-            kept
+            distinct.map_or(EQUAL, |distinct| 1.0 / distinct.max(1.0))
         }
         Some(Operator::NotEq) => 1.0 - EQUAL,
-        Some(Operator::Lt | Operator::LtEq) => value.flatten().map_or(IN_RANGE, |value| share(f64::MIN, value)),
-        Some(Operator::Gt | Operator::GtEq) => value.flatten().map_or(IN_RANGE, |value| share(value, f64::MAX)),
+        Some(Operator::Lt | Operator::LtEq) => kept_in_range(column, number.map(|to| (f64::MIN, to)), input),
+        Some(Operator::Gt | Operator::GtEq) => kept_in_range(column, number.map(|from| (from, f64::MAX)), input),
         _ => OTHER,
     }
+}
+
+/// What part of the rows has a column in a range, if that is known; a further condition on the column is one on what is
+/// left.
+fn kept_in_range(column: Option<usize>, range: Option<(f64, f64)>, input: &mut Estimate) -> f64 {
+    let known = column.and_then(|column| Some((column, input.columns[column].range?)));
+    let (Some((column, (low, high))), Some((from, to))) = (known, range) else { return IN_RANGE };
+    let (from, to) = (from.max(low), to.min(high));
+    if from > to {
+        return LEAST;
+    }
+    input.columns[column].range = Some((from, to));
+    ((to - from + 1.0) / (high - low + 1.0)).clamp(LEAST, 1.0)
 }
 
 /// The column that an expression is, perhaps as another type.

@@ -12,7 +12,7 @@ const MAX_EXACT: usize = 10;
 /// What a condition beside equal columns keeps, if nothing is known of it.
 const PREDICATE: f64 = 0.33;
 /// What a row of the build side costs beside one that is probed.
-const BUILD: f64 = 2.0;
+const BUILD: f64 = 4.0;
 /// A semi or anti join is expected to keep this part at least.
 const LEAST_KEPT: f64 = 0.01;
 
@@ -42,9 +42,9 @@ impl<'a> Costs<'a> {
                 continue;
             }
             // Of one relation the columns of a class are equal to each other as well.
-            let mut distinct: Vec<f64> = inside().map(|column| self.distinct(*column)).collect();
-            distinct.sort_by(f64::total_cmp);
-            connected.entry(of).or_default().push(distinct.iter().skip(1).map(|distinct| 1.0 / distinct).product());
+            let mut domains: Vec<f64> = inside().map(|column| self.domain(*column)).collect();
+            domains.sort_by(f64::total_cmp);
+            connected.entry(of).or_default().push(domains.iter().skip(1).map(|domain| 1.0 / domain).product());
         }
         let equal: f64 = connected.into_values().map(damped).product();
         let inside = |relations: Set| relations & set == relations;
@@ -57,13 +57,14 @@ impl<'a> Costs<'a> {
         (product * equal * PREDICATE.powi(predicates as i32) * kept).max(1.0)
     }
 
-    fn distinct(&self, (relation, column): ColumnOf) -> f64 {
-        self.graph.relations[relation].estimate.distinct(column)
+    fn domain(&self, (relation, column): ColumnOf) -> f64 {
+        self.graph.relations[relation].estimate.domain(column)
     }
 
     /// What part of the rows a semi or anti join keeps.
     fn kept_by(&self, number: usize, by: &LeavesOut) -> f64 {
-        let parts = by.on.iter().map(|(left, right)| (self.distinct((number, *right)) / self.distinct(*left)).min(1.0));
+        let found_of = |right: usize| self.graph.relations[number].estimate.distinct(right);
+        let parts = by.on.iter().map(|(left, right)| (found_of(*right) / self.domain(*left)).min(1.0));
         let found = damped(parts.collect()) * if by.filter.is_some() { PREDICATE } else { 1.0 };
         match by.join_type {
             JoinType::LeftAnti => (1.0 - found).max(0.1),
@@ -77,9 +78,8 @@ impl<'a> Costs<'a> {
         let (rows_left, rows_right, together) = (rows(left), rows(right), rows(left | right));
         if let Some(by) = self.leaves_out(right) {
             let is_there = by.looks_at & left == by.looks_at && self.leaves_out(left).is_none();
-            let number = right.trailing_zeros() as usize;
-            let build = BUILD * self.graph.relations[number].estimate.rows;
-            return is_there.then_some(build + rows_left + together);
+            let rows_right = self.rows_of_side(right);
+            return is_there.then(|| BUILD * rows_left.min(rows_right) + rows_left.max(rows_right) + together);
         }
         let connects = |class: &Vec<ColumnOf>| {
             let has = |set: Set| class.iter().any(|(relation, _)| set >> relation & 1 == 1);
@@ -96,11 +96,39 @@ impl<'a> Costs<'a> {
         relation.leaves_out.as_ref()
     }
 
+    /// Rows of a side of a join, also where it gives none itself.
+    fn rows_of_side(&self, set: Set) -> f64 {
+        match self.leaves_out(set) {
+            Some(_) => self.graph.relations[set.trailing_zeros() as usize].estimate.rows,
+            None => self.rows(set),
+        }
+    }
+
+    /// Whether a join is to build its table of what is on its right.
+    pub(super) fn builds_right(&self, left: Set, right: Set) -> bool {
+        self.rows(left) > self.rows_of_side(right)
+    }
+
     /// What all joins of a tree cost.
     pub(super) fn of_tree(&self, tree: &Tree) -> f64 {
         let Tree::Join(left, right) = tree else { return 0.0 };
         let own = self.of_join(left.relations(), right.relations(), &mut |set| self.rows(set));
         own.unwrap_or(f64::INFINITY) + self.of_tree(left) + self.of_tree(right)
+    }
+
+    /// What they cost as they stand. DataFusion finds the smaller side of two inputs, and builds the table of what is
+    /// on the left where that is a join, whose rows it does not know.
+    pub(super) fn as_written(&self, tree: &Tree) -> f64 {
+        let Tree::Join(left, right) = tree else { return 0.0 };
+        let (of_left, of_right) = (left.relations(), right.relations());
+        let more = match left.as_ref() {
+            Tree::Join(..) if self.builds_right(of_left, of_right) => {
+                (BUILD - 1.0) * (self.rows(of_left) - self.rows_of_side(of_right))
+            }
+            _ => 0.0,
+        };
+        let own = self.of_join(of_left, of_right, &mut |set| self.rows(set)).unwrap_or(f64::INFINITY);
+        own + more + self.as_written(left) + self.as_written(right)
     }
 
     /// The best order that was found. `None` where nothing connects all relations.
