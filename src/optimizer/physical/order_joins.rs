@@ -77,6 +77,9 @@ impl PhysicalOptimizerRule for OrderJoins {
     }
 }
 
+/// An input of joins, and the same with its own joins in order.
+type BeforeAndAfter = (Arc<dyn ExecutionPlan>, Arc<dyn ExecutionPlan>);
+
 /// Joins in order, and what they join.
 struct Ordered {
     plan: Arc<dyn ExecutionPlan>,
@@ -100,10 +103,7 @@ fn ordered(node: &Arc<dyn ExecutionPlan>) -> Result<Option<Ordered>> {
 }
 
 /// The same joins over inputs that have been looked at.
-fn with_inputs(
-    plan: Arc<dyn ExecutionPlan>,
-    inputs: &[(Arc<dyn ExecutionPlan>, Arc<dyn ExecutionPlan>)],
-) -> Result<Arc<dyn ExecutionPlan>> {
+fn with_inputs(plan: Arc<dyn ExecutionPlan>, inputs: &[BeforeAndAfter]) -> Result<Arc<dyn ExecutionPlan>> {
     let replaced = plan.transform_down(|node| match inputs.iter().find(|(before, _)| Arc::ptr_eq(before, &node)) {
         Some((_, after)) => Ok(Transformed::new(Arc::clone(after), true, TreeNodeRecursion::Jump)),
         None => Ok(Transformed::no(node)),

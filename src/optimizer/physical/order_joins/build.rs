@@ -141,7 +141,7 @@ impl Builder<'_> {
         let expression =
             |at: &usize| ProjectionExpr { expr: column(&built.plan, *at), alias: schema.field(*at).name().clone() };
         let projection =
-            ProjectionExec::try_new(wanted.iter().map(expression).collect::<Vec<_>>(), built.plan.clone())?;
+            ProjectionExec::try_new(wanted.iter().map(expression).collect::<Vec<_>>(), Arc::clone(&built.plan))?;
         let columns = wanted.into_iter().map(|at| built.columns[at]).collect();
         Ok(Built { plan: Arc::new(projection), columns, ..built })
     }
