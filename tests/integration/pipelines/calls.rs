@@ -73,7 +73,8 @@ async fn what_is_done_with_datasets_is_done_with_windows() {
 }
 
 fn files(directory: &std::path::Path) -> Vec<String> {
-    let entries = std::fs::read_dir(directory).map(|entries| entries.map(|e| e.unwrap()).collect()).unwrap_or_default();
+    let entries: Vec<_> =
+        std::fs::read_dir(directory).map(|entries| entries.map(|e| e.unwrap()).collect()).unwrap_or_default();
     let names = entries.into_iter().map(|entry| entry.file_name().into_string().unwrap());
     let mut names: Vec<_> = names.filter(|name| !name.starts_with(['.', '_'])).collect();
     names.sort();
