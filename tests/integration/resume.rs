@@ -167,6 +167,10 @@ async fn plans_without_an_order_have_no_tokens() {
         ("SELECT k, count(*) FROM t GROUP BY k", "groups have no order"),
         ("SELECT t.id FROM t JOIN u ON t.k = u.k LIMIT 10", "the rows of a join have no order"),
         ("SELECT id, random() AS r FROM t", "gives something else each time"),
+        (
+            "SELECT * FROM windows(repartition(t, target_bytes_per_block => '4KiB'), blocks_per_window => 3)",
+            "its windows are blocks of so many bytes",
+        ),
     ] {
         let dataset = context.sql(sql).await.unwrap();
         let resumes = dataset.resumes().await.unwrap();
