@@ -109,7 +109,6 @@ impl JoinGraph {
         };
         let (tree, output) = graph.collect(node)?;
         (graph.written, graph.output) = (tree, output);
-        let joined = graph.relations.len();
         // Two columns of one relation that are equal would have to be compared in it.
         let is_simple = |class: &Vec<ColumnOf>| {
             let relations: HashSet<usize> = class.iter().map(|(relation, _)| *relation).collect();
@@ -118,7 +117,7 @@ impl JoinGraph {
         if !graph.classes.iter().all(is_simple) {
             return None;
         }
-        (MIN_RELATIONS..=MAX_RELATIONS).contains(&joined).then_some(graph)
+        (graph.relations.len() >= MIN_RELATIONS).then_some(graph)
     }
 
     /// The relations of a plan, and what its columns are of them. `None` where something of it is not known.
@@ -171,6 +170,9 @@ impl JoinGraph {
         leaves_out: Option<LeavesOut>,
     ) -> Option<(Tree, Vec<ColumnOf>)> {
         let number = self.relations.len();
+        if number == MAX_RELATIONS {
+            return None;
+        }
         let estimate = estimate(plan)?;
         let columns = (0..plan.schema().fields().len()).map(|column| (number, column)).collect();
         self.relations.push(Relation { plan: Arc::clone(plan), estimate, leaves_out });
@@ -206,6 +208,7 @@ fn may_move(join: &HashJoinExec) -> bool {
     let types = |side: &Arc<dyn ExecutionPlan>, key: &Arc<dyn PhysicalExpr>| key.data_type(&side.schema()).ok();
     moves
         && !join.null_aware
+        && join.fetch().is_none()
         && join.null_equality() == NullEquality::NullEqualsNothing
         && join.filter().is_none_or(|filter| !is_volatile(filter.expression()))
         && join.on().iter().all(|(left, right)| {

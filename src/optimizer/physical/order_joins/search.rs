@@ -75,18 +75,15 @@ impl<'a> Costs<'a> {
     /// What a join of two sets costs by itself. `None` where it is none: nothing connects them, or what one of them
     /// leaves out is not there.
     fn of_join(&self, left: Set, right: Set, rows: &mut dyn FnMut(Set) -> f64) -> Option<f64> {
-        let (rows_left, rows_right, together) = (rows(left), rows(right), rows(left | right));
-        if let Some(by) = self.leaves_out(right) {
-            let is_there = by.looks_at & left == by.looks_at && self.leaves_out(left).is_none();
-            let rows_right = self.rows_of_side(right);
-            return is_there.then(|| BUILD * rows_left.min(rows_right) + rows_left.max(rows_right) + together);
-        }
-        let connects = |class: &Vec<ColumnOf>| {
-            let has = |set: Set| class.iter().any(|(relation, _)| set >> relation & 1 == 1);
-            has(left) && has(right)
+        let (is_possible, rows_right) = match self.leaves_out(right) {
+            Some(by) => (by.looks_at & left == by.looks_at, self.rows_of_side(right)),
+            None => (self.graph.classes.iter().any(|class| connects(class, left, right)), rows(right)),
         };
-        let is_join = self.leaves_out(left).is_none() && self.graph.classes.iter().any(connects);
-        is_join.then(|| BUILD * rows_left.min(rows_right) + rows_left.max(rows_right) + together)
+        if !is_possible || self.leaves_out(left).is_some() {
+            return None;
+        }
+        let rows_left = rows(left);
+        Some(BUILD * rows_left.min(rows_right) + rows_left.max(rows_right) + rows(left | right))
     }
 
     /// What a relation leaves out, if a set is one that gives no rows itself.
@@ -198,4 +195,10 @@ fn tree_of(best: &[Option<(f64, Option<Set>)>], set: Set) -> Option<Tree> {
         (_, None) => Some(Tree::Relation(set.trailing_zeros() as usize)),
         (_, Some(left)) => Some(Tree::join(tree_of(best, left)?, tree_of(best, set & !left)?)),
     }
+}
+
+/// Whether columns of both sets are in a class.
+fn connects(class: &[ColumnOf], left: Set, right: Set) -> bool {
+    let has = |set: Set| class.iter().any(|(relation, _)| set >> relation & 1 == 1);
+    has(left) && has(right)
 }
