@@ -110,7 +110,10 @@ async fn each_window_is_published_when_it_is_complete() {
     let read = context.read_parquet(path("each").as_str()).await.unwrap();
     assert_eq!(ids(&read).await, (0..16).collect::<Vec<_>>());
     let ignore = WriteOptions { mode: Some(SaveMode::Ignore), ..each.clone() };
-    assert_eq!(source.write_with("parquet", &path("each"), ignore).await.unwrap(), 0);
+    assert_eq!(source.write_with("parquet", &path("each"), ignore.clone()).await.unwrap(), 0);
+    // A window without rows is no sign of files that were there.
+    let later = source.filter("id >= 4").unwrap();
+    assert_eq!(later.write_with("parquet", &path("later"), ignore).await.unwrap(), 12);
 
     // An endless pipeline is published as far as it gets.
     let endless = source.repeat(None).unwrap();
