@@ -77,7 +77,11 @@ fn rewrite(node: &Arc<dyn ExecutionPlan>) -> Option<Result<Arc<dyn ExecutionPlan
         _ if is_random => (has_steady_tasks(input), TASK_ROWS),
         _ if is_spread => (steady_parts(ungathered(input)).is_some(), TASK_ROWS),
         // A user who says how large blocks are wants these in random order.
-        Some(_) if input.operator::<ExchangeExec>().is_some_and(|exchange| exchange.scheme().sizes_blocks()) => {
+        Some(_)
+            if input
+                .operator::<ExchangeExec>()
+                .is_some_and(|exchange| exchange.scheme().size_of_blocks().is_some()) =>
+        {
             (true, 0)
         }
         // Of one task there is one order: then it is of blocks of a few rows.

@@ -14,7 +14,7 @@ use super::units::{Piece, in_units, unit_bytes};
 use crate::block::{Block, TaskId};
 use crate::config::BlockyardOptions;
 use crate::functions::WindowSize;
-use crate::physical::exchange::ExchangeExec;
+use crate::physical::exchange::{BlockSize, ExchangeExec};
 use crate::physical::gather::{PIECE_BYTES, blocks_in_order};
 use crate::physical::memory::block_bytes;
 use crate::physical::operator::PlanExt;
@@ -196,11 +196,16 @@ fn pieces_of(
     }
     // What is one task has no blocks.
     let has_blocks = steady_parts(source).is_some() && !is_one_task(source);
-    let is_steady = has_blocks || source.operator::<ExchangeExec>().is_some_and(|of| of.scheme().sizes_blocks());
+    let asked = source.operator::<ExchangeExec>().and_then(|exchange| exchange.scheme().size_of_blocks());
     let blocks = blocks_of(source, shared)?;
-    // As many blocks as memory asks for, and as large: those of which the setting speaks are meant.
-    let block_bytes = BlockyardOptions::from_task(&shared.context).target_max_block_size.bound();
-    Ok(if is_steady { blocks } else { in_units(blocks, Some(block_bytes)) })
+    Ok(match asked {
+        // Where batches end is counted there: units are the same in each run.
+        Some(BlockSize::Bytes(bytes)) => in_units(blocks, Some(bytes)),
+        Some(BlockSize::Rows { .. } | BlockSize::Parts { .. }) => blocks,
+        None if has_blocks => blocks,
+        // As many blocks as memory asks for, and as large: those of which the setting speaks are meant.
+        None => in_units(blocks, Some(BlockyardOptions::from_task(&shared.context).target_max_block_size.bound())),
+    })
 }
 
 /// The rows of a source that begins at its first row, block by block.

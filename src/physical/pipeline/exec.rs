@@ -16,9 +16,7 @@ use super::queue::{Shared, Window};
 use super::run::Runner;
 use super::start::Start;
 use crate::block::TaskId;
-use crate::functions::WindowSize;
 use crate::physical::StageMetrics;
-use crate::physical::exchange::{BlockSize, ExchangeExec, SizeScheme};
 use crate::physical::operator::{
     InputOrder, InputsWork, IntoPlan, Operator, PlanExt, Retention, Starts, TaskIdentity, TaskPlan,
 };
@@ -214,15 +212,6 @@ impl TaskPlan for PipelineExec {
 
     fn identity(&self) -> TaskIdentity<'_> {
         TaskIdentity::Windows
-    }
-
-    // The bytes of blocks are counted as rows come, in batches that memory and threads cut.
-    fn unsteady_order(&self) -> Option<&'static str> {
-        let PassSource::Rows { plan, size: WindowSize::Blocks(_), .. } = self.first_pass.source() else { return None };
-        let scheme =
-            ungathered(plan).operator::<ExchangeExec>().and_then(|of| of.scheme().downcast_ref::<SizeScheme>());
-        matches!(scheme, Some(SizeScheme(BlockSize::Bytes(_))))
-            .then_some("its windows are blocks of so many bytes; make windows by rows or bytes")
     }
 
     fn begins_anywhere(&self) -> bool {

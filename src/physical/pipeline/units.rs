@@ -1,6 +1,8 @@
 //! Rows in units of so many, wherever batches end: what is cut by bytes is cut in the same places whatever memory and
 //! threads make of batches and blocks.
 
+use std::collections::VecDeque;
+
 use datafusion::arrow::array::{Array, RecordBatch};
 use datafusion::arrow::compute::concat_batches;
 use datafusion::common::Result;
@@ -27,12 +29,12 @@ pub(super) struct Piece {
 }
 
 /// The same rows in units: numbered in the task that they are of, or in all where nothing is known of tasks. With
-/// `block_bytes`, blocks are units of about so many bytes together.
+/// `block_bytes`, blocks are units of about so many bytes together, or equal parts of a unit that has more.
 pub(super) fn in_units(
     pieces: BoxStream<'static, Result<Piece>>,
     block_bytes: Option<usize>,
 ) -> BoxStream<'static, Result<Piece>> {
-    let units = Units { pieces, pending: None, open: None, next_row: 0, block_bytes, bytes: 0 };
+    let units = Units { pieces, pending: None, open: None, ready: VecDeque::new(), next_row: 0, block_bytes, bytes: 0 };
     let units = stream::try_unfold(units, |mut units| async move { Ok(units.next().await?.map(|unit| (unit, units))) });
     units.boxed()
 }
@@ -49,6 +51,8 @@ struct Units {
     pending: Option<Piece>,
     /// A unit that is not whole, in pieces.
     open: Option<(Piece, Vec<RecordBatch>)>,
+    /// What is whole and not handed on: more than one where a unit has more than a block.
+    ready: VecDeque<Piece>,
     /// The number of the row behind the last one.
     next_row: usize,
     block_bytes: Option<usize>,
@@ -59,11 +63,17 @@ struct Units {
 impl Units {
     async fn next(&mut self) -> Result<Option<Piece>> {
         loop {
+            if let Some(unit) = self.ready.pop_front() {
+                return Ok(Some(unit));
+            }
             let piece = match self.pending.take() {
                 Some(piece) => Some(piece),
                 None => self.pieces.try_next().await?,
             };
-            let Some(mut piece) = piece else { return self.close() };
+            let Some(mut piece) = piece else {
+                self.close()?;
+                return Ok(self.ready.pop_front());
+            };
             if piece.batch.num_rows() == 0 {
                 continue;
             }
@@ -73,7 +83,8 @@ impl Units {
             });
             if self.open.is_some() && !continues {
                 self.pending = Some(piece);
-                return self.close();
+                self.close()?;
+                continue;
             }
             if let Some(mark) = &piece.mark {
                 self.next_row = mark.row as usize;
@@ -92,24 +103,38 @@ impl Units {
             let batch = piece.batch.clone();
             self.open.get_or_insert_with(|| (piece, Vec::new())).1.push(batch);
             if self.next_row.is_multiple_of(UNIT_ROWS) {
-                return self.close();
+                self.close()?;
             }
         }
     }
 
     /// The unit up to here.
-    fn close(&mut self) -> Result<Option<Piece>> {
-        let Some((mut unit, batches)) = self.open.take() else { return Ok(None) };
+    fn close(&mut self) -> Result<()> {
+        let Some((mut unit, batches)) = self.open.take() else { return Ok(()) };
         if batches.len() > 1 {
             unit.batch = concat_batches(&unit.batch.schema(), &batches)?;
         }
         unit.may_begin_window = true;
-        if let Some(most) = self.block_bytes {
-            let bytes = unit_bytes(&unit.batch);
-            unit.begins_block = self.bytes == 0 || self.bytes + bytes > most;
-            unit.may_begin_window = unit.begins_block;
-            self.bytes = if unit.begins_block { bytes } else { self.bytes + bytes };
+        let Some(most) = self.block_bytes else {
+            self.ready.push_back(unit);
+            return Ok(());
+        };
+        let bytes = unit_bytes(&unit.batch);
+        let rows = unit.batch.num_rows();
+        let parts = bytes.div_ceil(most.max(1)).clamp(1, rows);
+        for part in 0..parts {
+            let (begin, end) = (rows * part / parts, rows * (part + 1) / parts);
+            let bytes = bytes * (end - begin) / rows;
+            let begins_block = part > 0 || self.bytes == 0 || self.bytes + bytes > most;
+            self.bytes = if begins_block { bytes } else { self.bytes + bytes };
+            self.ready.push_back(Piece {
+                mark: unit.mark.as_ref().map(|mark| mark.behind(begin)),
+                epoch: unit.epoch,
+                begins_block,
+                may_begin_window: begins_block,
+                batch: unit.batch.slice(begin, end - begin),
+            });
         }
-        Ok(Some(unit))
+        Ok(())
     }
 }

@@ -47,8 +47,8 @@ impl Scheme for SizeScheme {
         cut_in_order(&input, self.0)
     }
 
-    fn sizes_blocks(&self) -> bool {
-        true
+    fn size_of_blocks(&self) -> Option<BlockSize> {
+        Some(self.0)
     }
 
     fn identity<'a>(&self, input: &'a Arc<dyn ExecutionPlan>) -> TaskIdentity<'a> {

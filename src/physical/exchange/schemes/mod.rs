@@ -26,6 +26,7 @@ use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 
 use super::buckets::{Buckets, MapInput};
+use super::cutter::BlockSize;
 use crate::physical::operator::TaskIdentity;
 
 /// How an exchange distributes rows. It is shown in plans as its `Display` says.
@@ -49,9 +50,9 @@ pub(crate) trait Scheme: Any + fmt::Debug + fmt::Display + Send + Sync {
         false
     }
 
-    /// Whether it is there to give blocks of some size, which somebody has asked for.
-    fn sizes_blocks(&self) -> bool {
-        false
+    /// Of what size its blocks are, where it is there to give such, which somebody has asked for.
+    fn size_of_blocks(&self) -> Option<BlockSize> {
+        None
     }
 
     /// What helps, where the order of its rows depends on how much memory there is.
