@@ -194,6 +194,10 @@ options! {
         /// Join several tables in another order than that of the text, where that is expected to be at most half as
         /// much work.
         pub optimize_join_order: bool, default = true
+
+        /// Evaluate filters while Parquet is decoded, and decode other columns only of the rows that pass, where the
+        /// first tasks show that this is faster.
+        pub optimize_late_materialization: bool, default = true
     }
 }
 

@@ -121,11 +121,11 @@ async fn joins_in_another_order_give_the_rows_of_plain_datafusion() {
     assert!(changed > 10, "only {changed} of 60 plans were changed");
 }
 
-// Of twelve tables not all orders are looked at; more than sixty are no set of bits.
+// Of twelve tables not all orders are looked at; more than sixty are no set of bits, and only their sides are chosen.
 #[tokio::test]
 async fn joins_of_very_many_tables_give_the_rows_of_plain_datafusion() {
     let contexts = Contexts::new().await;
-    for (joined, is_ordered) in [(12, true), (66, false)] {
+    for joined in [12, 66] {
         let key = |place: usize| if place.is_multiple_of(3) { "v" } else { "id" };
         let joins =
             (1..joined).map(|place| format!("JOIN t8 AS x{place} ON x{place}.id = x{}.{}", place - 1, key(place)));
@@ -134,6 +134,6 @@ async fn joins_of_very_many_tables_give_the_rows_of_plain_datafusion() {
             "SELECT count(*), sum(x0.id), sum(x{last}.v) FROM t8 AS x0 {joins}
              WHERE x{last}.id < 9 AND EXISTS (SELECT 1 FROM t1 AS y WHERE y.id = x{last}.id)"
         );
-        assert_eq!(contexts.same_rows(&sql).await, is_ordered, "{sql}");
+        assert!(contexts.same_rows(&sql).await, "{sql}");
     }
 }

@@ -1,14 +1,17 @@
 //! Physical rules, in the order in which they are registered.
 
 mod cardinality;
+mod choose_build_sides;
 mod collect_once;
 mod compact_slices;
+mod estimate;
 mod exchange_sorts;
 mod fit_memory;
 mod fuse_maps;
 mod gather_in_order;
 mod guard_filter_pushdown;
 mod keep_orders;
+mod late_materialization;
 mod order_joins;
 mod read_by_file;
 mod restore_orders;
@@ -29,8 +32,10 @@ use super::{Anchor, RuleRegistry};
 pub(super) fn register(registry: &mut RuleRegistry) {
     // Before DataFusion chooses build sides.
     registry.add_physical(Arc::new(order_joins::OrderJoins), Anchor::before("join_selection"), &[]);
-    // After DataFusion has chosen build sides, and before it adds the sorts and repartitions that a join asks for.
-    registry.add_physical(Arc::new(spill_joins::SpillJoins), Anchor::after("join_selection"), &[]);
+    let sides = choose_build_sides::ChooseBuildSides;
+    registry.add_physical(Arc::new(sides), Anchor::after("join_selection"), &[]);
+    // After build sides have been chosen, and before it adds the sorts and repartitions that a join asks for.
+    registry.add_physical(Arc::new(spill_joins::SpillJoins), Anchor::after("choose_build_sides"), &[]);
     let guard = guard_filter_pushdown::GuardFilterPushdown::new();
     registry.add_physical(Arc::new(guard), Anchor::replace("FilterPushdown"), &[]);
     let guard = guard_filter_pushdown::GuardFilterPushdown::post_optimization();
@@ -59,6 +64,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(steady), Anchor::before("SanityCheckPlan"), &["schedule_stages"]);
     let by_file = read_by_file::ReadByFile;
     registry.add_physical(Arc::new(by_file), Anchor::before("SanityCheckPlan"), &["steady_rows"]);
+    let late = late_materialization::LateMaterialization;
+    registry.add_physical(Arc::new(late), Anchor::before("SanityCheckPlan"), &["read_by_file"]);
     let split = split_aggregates::SplitAggregates;
     registry.add_physical(Arc::new(split), Anchor::before("SanityCheckPlan"), &["schedule_stages"]);
     let compact = compact_slices::CompactSlices;

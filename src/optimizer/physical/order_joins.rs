@@ -26,7 +26,6 @@
 //! joins stay, and are inputs.
 
 mod build;
-mod estimate;
 mod graph;
 mod search;
 

@@ -11,8 +11,9 @@
 //!   ReadExec (larger)                  ReadExec
 //! ```
 //!
-//! A build side that is known to be small, over a read or a stage of ours that is not, is held once by all threads:
-//! DataFusion would deal out the rows of both sides from 1 MiB on, and copy all of the larger one.
+//! A build side that is small beside a read or a stage of ours is held once by all threads: DataFusion would deal out
+//! the rows of both sides from 1 MiB on, and copy all of the larger one. The more threads there are, the longer they
+//! would wait for the one that builds the table.
 //!
 //! Joins for `NOT IN` write the rows of the subquery first: whether there is any null among them decides about all
 //! rows, which a bucket does not know. With a further condition it would depend on the row, and they stay.
@@ -26,7 +27,8 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 
-use super::cardinality::{expected_rows, max_rows};
+use super::cardinality::max_rows;
+use super::estimate::estimate;
 use crate::config::BlockyardOptions;
 use crate::physical::{BucketJoinExec, IntoPlan, schema_bytes, uses_ours};
 
@@ -34,6 +36,8 @@ use crate::physical::{BucketJoinExec, IntoPlan, schema_bytes, uses_ours};
 const HASH_ENTRY_BYTES: usize = 24;
 /// Estimates may be wrong by this factor.
 const SAFETY: usize = 2;
+/// What it takes to put a row into a hash table, beside dealing it out.
+const BUILD_COST: usize = 3;
 /// A build side with at most so many bytes, or this part of the limit, is held by all threads together.
 const SMALL: usize = 32 << 20;
 const SMALL_PART: usize = 32;
@@ -52,9 +56,13 @@ impl PhysicalOptimizerRule for SpillJoins {
             true => 0,
             false => options.memory_limit.bytes() / joins,
         };
-        let small = SMALL.min(options.memory_limit.bytes() / SMALL_PART);
+        let small = Small {
+            bytes: SMALL.min(options.memory_limit.bytes() / SMALL_PART),
+            share,
+            part: BUILD_COST * config.execution.target_partitions.saturating_sub(1).max(1),
+        };
         let rewrite = |node: Arc<dyn ExecutionPlan>| match node.downcast_ref::<HashJoinExec>() {
-            Some(join) if is_dealt_out(join, small) => {
+            Some(join) if is_dealt_out(join, &small) => {
                 let join = join.builder().with_partition_mode(PartitionMode::CollectLeft);
                 Ok(Transformed::yes(join.build_exec()?))
             }
@@ -84,16 +92,33 @@ fn hash_joins(plan: &Arc<dyn ExecutionPlan>) -> usize {
     usize::from(plan.is::<HashJoinExec>()) + plan.children().into_iter().map(hash_joins).sum::<usize>()
 }
 
-/// Whether all rows of the larger side would be copied for a side of at most `small` bytes.
-fn is_dealt_out(join: &HashJoinExec, small: usize) -> bool {
-    let known = |side: &Arc<dyn ExecutionPlan>| Some(max_rows(side)?.saturating_mul(build_row_bytes(side)));
-    *join.partition_mode() == PartitionMode::Partitioned
-        && uses_ours(join.right())
-        && known(join.left())
-            .is_some_and(|left| left <= small && known(join.right()).is_none_or(|right| right / 4 >= left))
+/// What a small side of a join is.
+struct Small {
+    /// It is known to have at most so many bytes.
+    bytes: usize,
+    /// It may be expected to have as many as the join may take.
+    share: usize,
+    /// Then the other side has so many times its rows.
+    part: usize,
 }
 
-fn build_row_bytes(side: &Arc<dyn ExecutionPlan>) -> usize {
+/// Whether all rows of the larger side would be copied for a small one.
+fn is_dealt_out(join: &HashJoinExec, small: &Small) -> bool {
+    if *join.partition_mode() != PartitionMode::Partitioned || !uses_ours(join.right()) {
+        return false;
+    }
+    let known = |side: &Arc<dyn ExecutionPlan>| Some(max_rows(side)?.saturating_mul(build_row_bytes(side)));
+    let is_known = known(join.left())
+        .is_some_and(|left| left <= small.bytes && known(join.right()).is_none_or(|right| right / 4 >= left));
+    let is_expected = || {
+        let (left, right) = (expected_rows(join.left())?, expected_rows(join.right())?);
+        Some(right / small.part >= left && expected_bytes(join.left())? <= small.share)
+    };
+    is_known || is_expected() == Some(true)
+}
+
+/// Bytes of a row in a hash table.
+pub(super) fn build_row_bytes(side: &Arc<dyn ExecutionPlan>) -> usize {
     schema_bytes(&side.schema()) + HASH_ENTRY_BYTES
 }
 
@@ -102,16 +127,27 @@ fn smaller_side(join: &HashJoinExec) -> JoinSide {
     if join.null_aware {
         return JoinSide::Right;
     }
-    let bytes = |side| Some(expected_rows(side)?.saturating_mul(build_row_bytes(side)));
+    let bytes = |side| Some(expected_rows(side)? * build_row_bytes(side));
     match (bytes(join.left()), bytes(join.right())) {
         (Some(left), Some(right)) if right < left => JoinSide::Right,
         _ => JoinSide::Left,
     }
 }
 
+/// How many rows a plan is expected to give.
+fn expected_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+    // No table has more bytes than this.
+    estimate(plan).map(|expected| expected.rows.min(1e12) as usize)
+}
+
+/// Bytes of a hash table that it is not expected to exceed.
+fn expected_bytes(side: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+    Some(expected_rows(side)?.saturating_mul(build_row_bytes(side)).saturating_mul(SAFETY))
+}
+
 /// Whether the build side is expected to stay within `share` bytes. A side of unknown size is.
 fn fits(join: &HashJoinExec, share: usize) -> bool {
     let bytes = |rows: usize| rows.saturating_mul(build_row_bytes(join.left()));
     max_rows(join.left()).is_some_and(|rows| bytes(rows) <= share)
-        || expected_rows(join.left()).map_or(share > 0, |rows| bytes(rows).saturating_mul(SAFETY) <= share)
+        || expected_bytes(join.left()).map_or(share > 0, |bytes| bytes <= share)
 }

@@ -136,6 +136,11 @@ impl BucketJoinExec {
         Self::with_partitions(join.builder().reset_state().build()?, first, partitions)
     }
 
+    /// The hash join that it stands for.
+    pub(crate) fn join(&self) -> &HashJoinExec {
+        &self.join
+    }
+
     /// The kind of join.
     pub(crate) fn join_type(&self) -> JoinType {
         *self.join.join_type()

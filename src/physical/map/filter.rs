@@ -46,6 +46,10 @@ impl MapStep for FilterStep {
         CardinalityEffect::LowerEqual
     }
 
+    fn is_filter(&self) -> bool {
+        true
+    }
+
     fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {
         // Small batches that a selective filter leaves are put together.
         let kept = BatchCoalescer::new(Arc::clone(self.schema()), task.context.session_config().batch_size());

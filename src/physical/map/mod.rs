@@ -88,6 +88,11 @@ pub(crate) trait MapStep: Debug + Send + Sync {
         false
     }
 
+    /// Whether it only leaves out rows, each for what it holds, whatever its number.
+    fn is_filter(&self) -> bool {
+        false
+    }
+
     /// Whether it gives at least `rows` rows in all for as many rows of input.
     fn keeps_first(&self, _rows: usize) -> bool {
         matches!(self.cardinality(), CardinalityEffect::Equal)

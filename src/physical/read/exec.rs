@@ -3,30 +3,27 @@
 //! The input is a scan with one partition per read task, pinned so that DataFusion neither re-splits nor steals.
 
 use crate::physical::operator::IntoPlan;
-use std::any::Any;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
-use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::Schema;
 use datafusion::common::stats::Precision;
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::filter_pushdown::FilterDescription;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 
-use super::files::{ReadFiles, file_scan, one_file_each};
+use super::files::{ReadFiles, filters_change, one_file_each};
+use super::late::LateMaterialization;
 use super::ranges::ValueRanges;
+use super::task::Reading;
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
-use crate::error::ErrorContext;
 use crate::physical::StageMetrics;
 use crate::physical::exchange::random_place;
 use crate::physical::memory::schema_bytes;
@@ -35,10 +32,9 @@ use crate::physical::operator::{Operator, Starts};
 use crate::physical::operator::{TaskIdentity, TaskPlan};
 use crate::physical::place::{Mark, Place};
 use crate::physical::tasks::Executions;
-use crate::physical::tasks::{FailureLog, Retries, pause};
-use crate::physical::tasks::{Task, TaskStream, execute_tasks, owner_of, properties, stream_of};
-use crate::runtime::UnderWay;
-use crate::store::{BlockStore, WorkingSet};
+use crate::physical::tasks::Retries;
+use crate::physical::tasks::{Task, TaskStream, execute_tasks, owner_of, properties};
+use crate::store::BlockStore;
 
 /// Reads the partitions of its input as tasks.
 #[derive(Debug)]
@@ -60,6 +56,9 @@ pub(crate) struct ReadExec {
     window: Option<Range<usize>>,
     /// The number of its first task, where others before were read already.
     first_task: usize,
+    /// Whether rows that its filters leave out may be missing: nobody above counts rows before they are filtered.
+    may_filter: bool,
+    late: OnceLock<Option<Arc<LateMaterialization>>>,
 }
 
 /// What reading takes in memory.
@@ -91,6 +90,8 @@ impl ReadExec {
             order: None,
             window: None,
             first_task: 0,
+            may_filter: false,
+            late: OnceLock::new(),
         }
     }
 
@@ -104,6 +105,7 @@ impl ReadExec {
             streams: self.streams,
             window: self.window.clone(),
             first_task: self.first_task,
+            may_filter: self.may_filter,
             ..Self::new(self.name.clone(), input, self.partitions())
         }
     }
@@ -179,6 +181,23 @@ impl ReadExec {
         self
     }
 
+    /// The same read, which may give only rows for which the filters of its scan hold: they are evaluated again above,
+    /// before anything that knows rows by their number.
+    pub(crate) fn may_filter(&self) -> Self {
+        Self { may_filter: true, ..self.anew(Arc::clone(&self.input)) }
+    }
+
+    /// Whether its scan leaves out rows by filters that change while the query runs.
+    pub(crate) fn filters_change(&self) -> bool {
+        filters_change(&self.input)
+    }
+
+    /// Both ways to read, where there are two.
+    fn late_materialization(&self) -> Option<Arc<LateMaterialization>> {
+        let late = || self.may_filter.then(|| LateMaterialization::of(&self.input).map(Arc::new)).flatten();
+        self.late.get_or_init(late).clone()
+    }
+
     fn files_of_tasks(&self) -> ReadFiles {
         ReadFiles::of(&self.input, self.order.as_ref().map(|(_, order)| Arc::clone(order)))
     }
@@ -237,7 +256,8 @@ impl Operator for ReadExec {
             (0, 0) => String::new(),
             (first, begun) => format!(", first_task={}", first.max(begun)),
         };
-        format!("{}, tasks={}{first}{streams}{order}", self.name, self.num_tasks())
+        let late = if self.late_materialization().is_some() { ", late materialization" } else { "" };
+        format!("{}, tasks={}{first}{streams}{order}{late}", self.name, self.num_tasks())
     }
 
     fn describe_in_tree(&self) -> String {
@@ -319,22 +339,26 @@ impl TaskPlan for ReadExec {
         let (files, order) = (self.files_of_tasks(), self.order.as_ref().map(|(_, order)| Arc::clone(order)));
         let store = BlockStore::of_task(&context)?;
         let owner = owner_of(self, &context);
+        let late = self.late_materialization();
         let (retries, log) = (Retries::of_io(&BlockyardOptions::from_task(&context)), self.stage.failures());
         let tasks = stream::iter(std::iter::from_fn(move || {
             let index = first_task + next_task.fetch_add(1, Relaxed);
             (index < end).then(|| {
                 let partition = order.as_ref().and_then(|order| order.get(index).copied()).unwrap_or(index);
-                let working_set = store.working_set(&owner, memory.task_bytes.get(partition).copied().unwrap_or(0))?;
-                let batches = input.execute(partition, Arc::clone(&context))?;
-                let schema = batches.schema();
+                let late = late.as_ref().map(|late| (Arc::clone(late), late.begin()));
+                let input = late.as_ref().map_or(&input, |(late, trial)| late.scan(*trial, &input));
+                let kept = late.as_ref().map_or(0, |(_, trial)| trial.kept_bytes());
+                let task_bytes = memory.task_bytes.get(partition).copied().unwrap_or(0) + kept;
+                let working_set = store.working_set(&owner, task_bytes)?;
                 let reading = Reading {
                     name: name.clone(),
-                    input: Arc::clone(&input),
+                    batches: input.execute(partition, Arc::clone(&context))?,
+                    input: Arc::clone(input),
+                    late,
                     files: files.clone(),
                     index,
                     partition,
                     context: Arc::clone(&context),
-                    batches,
                     rows: 0,
                     attempt: 0,
                     is_checked: false,
@@ -342,8 +366,7 @@ impl TaskPlan for ReadExec {
                     log: Arc::clone(&log),
                     _working_set: working_set,
                 };
-                let rows = stream::try_unfold(reading, Reading::next);
-                Ok(Task::new(TaskId::root(index), stream_of(schema, rows.boxed())))
+                Ok(Task::new(TaskId::root(index), reading.into_stream()))
             })
         }));
         Ok(tasks.boxed())
@@ -386,91 +409,4 @@ impl TaskPlan for ReadExec {
     fn files(&self) -> Option<ReadFiles> {
         Some(self.files_of_tasks())
     }
-}
-
-/// A read task that runs.
-struct Reading {
-    name: String,
-    input: Arc<dyn ExecutionPlan>,
-    files: ReadFiles,
-    index: usize,
-    /// The partition of the input that the task reads.
-    partition: usize,
-    context: Arc<TaskContext>,
-    batches: SendableRecordBatchStream,
-    /// Rows that were given.
-    rows: usize,
-    attempt: usize,
-    /// Whether its files were found to be those that were planned for.
-    is_checked: bool,
-    retries: Retries,
-    log: Arc<FailureLog>,
-    _working_set: WorkingSet,
-}
-
-impl Reading {
-    /// The next batch of files that are what they were: they are looked at before the first batch and after the last.
-    async fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
-        if !self.is_checked {
-            self.files.check(self.index, &self.context).await?;
-            self.is_checked = true;
-        }
-        let batch = UnderWay::during(self.batches.try_next()).await?;
-        if batch.is_none() {
-            self.files.check(self.index, &self.context).await?;
-        }
-        Ok(batch)
-    }
-
-    /// The next batch. Where the error is worth it, it reads again, up to the row at which it was.
-    async fn next(mut self) -> Result<Option<(RecordBatch, Self)>> {
-        let mut passed = self.rows;
-        loop {
-            let error = match self.next_batch().await {
-                Ok(None) => return Ok(None),
-                Ok(Some(batch)) => {
-                    let rows = batch.num_rows();
-                    let skipped = rows.min(self.rows - passed);
-                    passed += skipped;
-                    if skipped == rows && (rows > 0 || passed < self.rows) {
-                        continue;
-                    }
-                    self.rows += rows - skipped;
-                    return Ok(Some((if skipped == 0 { batch } else { batch.slice(skipped, rows - skipped) }, self)));
-                }
-                Err(e) => e,
-            };
-            let resumes = self.rows == 0 || !filters_change(&self.input);
-            if resumes && self.retries.again(&error, self.attempt) {
-                self.log.retried(&error);
-                pause(self.attempt, self.index as u64).await;
-                self.attempt += 1;
-                self.batches = self.input.execute(self.partition, Arc::clone(&self.context))?;
-                passed = 0;
-                continue;
-            }
-            let over = self.files.of_task(self.index).map_or(String::new(), |f| format!(" over {}", f.paths));
-            let error = Err(error).while_doing(|| format!("running {} task {}{over}", self.name, self.index));
-            return match error {
-                Err(e) if self.log.may_give_up(&e, &self.context) => Ok(None),
-                error => error,
-            };
-        }
-    }
-}
-
-/// Whether a scan leaves out rows by filters that change while the query runs, so that it gives other rows when it runs
-/// again.
-fn filters_change(scan: &Arc<dyn ExecutionPlan>) -> bool {
-    let predicate = file_scan(scan).and_then(|config| config.file_source.filter());
-    predicate.is_some_and(|predicate| {
-        let mut found = false;
-        // Looking cannot fail.
-        let _looked = predicate.apply(|node| {
-            let node: &dyn Any = node.as_ref();
-            found |= node.is::<DynamicFilterPhysicalExpr>();
-            Ok(TreeNodeRecursion::Continue)
-        });
-        found
-    })
 }

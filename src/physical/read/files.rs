@@ -3,12 +3,14 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, Result, exec_err};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::TaskContext;
 use datafusion::physical_expr::Partitioning;
+use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{ObjectMeta, ObjectStoreExt};
@@ -136,6 +138,22 @@ fn files_of(group: &FileGroup) -> impl Iterator<Item = &[PartitionedFile]> {
 pub(crate) fn file_scan(scan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
     let source: &dyn Any = scan.downcast_ref::<DataSourceExec>()?.data_source().as_ref();
     source.downcast_ref::<FileScanConfig>()
+}
+
+/// Whether a scan leaves out rows by filters that change while the query runs, so that it gives other rows when it runs
+/// again.
+pub(super) fn filters_change(scan: &Arc<dyn ExecutionPlan>) -> bool {
+    let predicate = file_scan(scan).and_then(|config| config.file_source.filter());
+    predicate.is_some_and(|predicate| {
+        let mut found = false;
+        // Looking cannot fail.
+        let _looked = predicate.apply(|node| {
+            let node: &dyn Any = node.as_ref();
+            found |= node.is::<DynamicFilterPhysicalExpr>();
+            Ok(TreeNodeRecursion::Continue)
+        });
+        found
+    })
 }
 
 /// A scan with one file in each task, and the task that each of them was part of; `None` where it is so already.

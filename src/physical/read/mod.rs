@@ -2,7 +2,9 @@
 
 mod exec;
 mod files;
+mod late;
 mod ranges;
+mod task;
 
 pub(crate) use exec::{ReadExec, ReadMemory};
 pub(crate) use files::{FilesOfTask, FirstRow, ReadFiles, file_scan};

@@ -12,7 +12,7 @@ use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::projection::ProjectionExec;
 
-use super::estimate::{Estimate, estimate};
+use super::super::estimate::{Estimate, estimate};
 
 /// More tables than these are not ordered: sets of them are the bits of a number.
 const MAX_RELATIONS: usize = 60;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use datafusion::common::JoinType;
 
-use super::estimate::damped;
+use super::super::estimate::{damped, matching};
 use super::graph::{ColumnOf, JoinGraph, LeavesOut, Set, Tree};
 
 /// With more relations than these, not all orders are looked at.
@@ -41,10 +41,8 @@ impl<'a> Costs<'a> {
             if of.count_ones() < 2 {
                 continue;
             }
-            // Of one relation the columns of a class are equal to each other as well.
-            let mut domains: Vec<f64> = inside().map(|column| self.domain(*column)).collect();
-            domains.sort_by(f64::total_cmp);
-            connected.entry(of).or_default().push(domains.iter().skip(1).map(|domain| 1.0 / domain).product());
+            let key = |(relation, column): &ColumnOf| self.graph.relations[*relation].estimate.key(*column);
+            connected.entry(of).or_default().push(matching(inside().map(key).collect()));
         }
         let equal: f64 = connected.into_values().map(damped).product();
         let inside = |relations: Set| relations & set == relations;

@@ -18,7 +18,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::union::UnionExec;
 
-use crate::physical::{PlanExt, ReadExec};
+use crate::physical::{BucketJoinExec, PlanExt, ReadExec};
 
 /// What part of all rows conditions are expected to keep of which nothing is known.
 const EQUAL: f64 = 0.1;
@@ -28,6 +28,8 @@ const NULL: f64 = 0.05;
 const OTHER: f64 = 0.25;
 /// Whether a row was found.
 const MARK: Values = Values { distinct: Some(2.0), range: None, of_rows: 2.0 };
+/// Columns with so many values for each row of their table may be unique.
+const UNIQUE: f64 = 0.9;
 /// No condition is expected to keep less.
 const LEAST: f64 = 1e-4;
 
@@ -49,6 +51,32 @@ pub(super) struct Values {
     of_rows: f64,
 }
 
+/// A column that is equal to one of another plan.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Key {
+    domain: f64,
+    may_be_unique: bool,
+    /// Rows of the plan.
+    rows: f64,
+}
+
+/// What part of all combinations of rows of several plans have equal keys, one of each plan.
+///
+/// The values of one key are those of all others, as a foreign key has values of the key that it names. Where the
+/// fewest values are those of what may be unique, that is the key which the others name. Otherwise the ones with the
+/// fewest name the others, and rows of these which nobody names are the first to be left out by other conditions: sales
+/// of five years name five years of days, and so does who asks for days.
+pub(super) fn matching(mut keys: Vec<Key>) -> f64 {
+    keys.sort_by(|a, b| a.domain.total_cmp(&b.domain).then(b.may_be_unique.cmp(&a.may_be_unique)));
+    let Some((fewest, others)) = keys.split_first() else { return 1.0 };
+    let one_of = |key: &Key| match (fewest.may_be_unique, key.may_be_unique) {
+        (true, _) => fewest.domain,
+        (false, true) => key.rows.clamp(fewest.domain, key.domain.max(fewest.domain)),
+        (false, false) => key.domain,
+    };
+    others.iter().map(|key| 1.0 / one_of(key)).product()
+}
+
 impl Estimate {
     fn unknown(rows: f64, plan: &Arc<dyn ExecutionPlan>) -> Self {
         let unknown = Values { distinct: None, range: None, of_rows: rows };
@@ -60,6 +88,13 @@ impl Estimate {
     pub(super) fn domain(&self, column: usize) -> f64 {
         let Values { distinct, of_rows, .. } = self.columns[column];
         distinct.unwrap_or(of_rows).min(of_rows).max(1.0)
+    }
+
+    /// A column as a key of a join.
+    pub(super) fn key(&self, column: usize) -> Key {
+        let Values { distinct, of_rows, .. } = self.columns[column];
+        let may_be_unique = distinct.is_none_or(|distinct| distinct >= UNIQUE * of_rows);
+        Key { domain: self.domain(column), may_be_unique, rows: self.rows }
     }
 
     /// How many values a column has.
@@ -109,6 +144,9 @@ pub(super) fn estimate(plan: &Arc<dyn ExecutionPlan>) -> Option<Estimate> {
     }
     if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
         return of_join(join);
+    }
+    if let Some(buckets) = plan.operator::<BucketJoinExec>() {
+        return of_join(buckets.join());
     }
     if plan.is::<UnionExec>() {
         let inputs = plan.children().into_iter().map(estimate).collect::<Option<Vec<_>>>()?;
@@ -162,7 +200,7 @@ fn of_join(join: &HashJoinExec) -> Option<Estimate> {
     let (left, right) = (estimate(join.left())?, estimate(join.right())?);
     let keys =
         join.on().iter().map(|(a, b)| Some((a.downcast_ref::<Column>()?.index(), b.downcast_ref::<Column>()?.index())));
-    let selectivity = |keys: (usize, usize)| 1.0 / left.domain(keys.0).max(right.domain(keys.1));
+    let selectivity = |keys: (usize, usize)| matching(vec![left.key(keys.0), right.key(keys.1)]);
     let equal = damped(keys.map(|keys| keys.map_or(EQUAL, selectivity)).collect());
     let inner = left.rows * right.rows * equal;
     let half = |side: &Estimate| side.rows / 2.0;

@@ -1,0 +1,199 @@
+//! Late materialization: whether the decoder of a scan evaluates its filters, and decodes the other columns only of the
+//! rows that pass.
+//!
+//! That pays where few rows pass and what they have beside the filtered columns is dear to decode; elsewhere it costs.
+//! Nobody knows which before, so the first tasks are read in both ways, and the others in the one that took less time
+//! per row. From time to time the other one is tried again, since files differ.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use datafusion::datasource::physical_plan::{FileScanConfigBuilder, FileSource, ParquetSource};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::metrics::MetricsSet;
+use parking_lot::Mutex;
+
+use super::files::file_scan;
+
+/// Tasks that are read in each way before one of them is chosen.
+const TRIED: usize = 3;
+
+/// Of so many tasks one is read in the way that was not chosen.
+const AGAIN: usize = 32;
+
+/// The most bytes of decoded columns that a task keeps from their filter to the rows that it gives. What is above is
+/// decoded again.
+const KEPT_BYTES: usize = 4 << 20;
+
+/// How a task reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// All columns, and what is above filters.
+    Whole,
+    /// The filtered columns first.
+    Late,
+}
+
+/// How a task reads, and whether it is measured.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Trial {
+    way: Way,
+    is_measured: bool,
+}
+
+impl Trial {
+    /// Bytes that the task holds for it.
+    pub(super) fn kept_bytes(self) -> usize {
+        if self.way == Way::Late { KEPT_BYTES } else { 0 }
+    }
+}
+
+/// A scan that can be read in both ways.
+#[derive(Debug)]
+pub(super) struct LateMaterialization {
+    late: Arc<dyn ExecutionPlan>,
+    costs: Mutex<Costs>,
+}
+
+/// What tasks took.
+#[derive(Debug, Default)]
+struct Costs {
+    begun: usize,
+    whole: Cost,
+    late: Cost,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Cost {
+    tasks: usize,
+    /// Nanoseconds for a row.
+    per_row: f64,
+}
+
+impl Cost {
+    /// Others that run beside the first tasks only ever make these slower; what tasks long ago took counts for less.
+    fn add(&mut self, per_row: f64) {
+        self.per_row = match self.tasks {
+            0 => per_row,
+            tasks if tasks < TRIED => self.per_row.min(per_row),
+            _ => (self.per_row + per_row) / 2.0,
+        };
+        self.tasks += 1;
+    }
+}
+
+impl Costs {
+    /// How the next task reads.
+    fn begin(&mut self) -> Trial {
+        let number = self.begun;
+        self.begun += 1;
+        let is_tried = self.whole.tasks.min(self.late.tasks) >= TRIED;
+        let is_late = match is_tried {
+            // One of each, side by side.
+            true => (self.late.per_row <= self.whole.per_row) != (number % AGAIN == 1),
+            false => !number.is_multiple_of(2),
+        };
+        let way = if is_late { Way::Late } else { Way::Whole };
+        Trial { way, is_measured: !is_tried || number % AGAIN < 2 }
+    }
+
+    /// A task is done.
+    fn end(&mut self, way: Way, rows: usize, nanos: usize) {
+        let cost = match way {
+            Way::Whole => &mut self.whole,
+            Way::Late => &mut self.late,
+        };
+        cost.add(nanos as f64 / rows as f64);
+    }
+}
+
+impl LateMaterialization {
+    /// Of a scan of Parquet files with a filter that its decoder does not evaluate.
+    pub(super) fn of(scan: &Arc<dyn ExecutionPlan>) -> Option<Self> {
+        let config = file_scan(scan)?;
+        let source: &dyn Any = config.file_source.as_ref();
+        let source = source.downcast_ref::<ParquetSource>()?;
+        let mut options = source.table_parquet_options().clone();
+        if options.global.pushdown_filters || source.filter().is_none() {
+            return None;
+        }
+        options.global.pushdown_filters = true;
+        options.global.reorder_filters = true;
+        options.global.max_predicate_cache_size = Some(KEPT_BYTES);
+        // It shares its metrics with the other one.
+        let source = Arc::new(source.clone().with_table_parquet_options(options));
+        let late = FileScanConfigBuilder::from(config.clone()).with_source(source).build();
+        Some(Self { late: DataSourceExec::from_data_source(late), costs: Mutex::default() })
+    }
+
+    /// How the next task reads.
+    pub(super) fn begin(&self) -> Trial {
+        self.costs.lock().begin()
+    }
+
+    /// The scan to read so, where `scan` is that of the other way.
+    pub(super) fn scan<'a>(&'a self, trial: Trial, scan: &'a Arc<dyn ExecutionPlan>) -> &'a Arc<dyn ExecutionPlan> {
+        match trial.way {
+            Way::Whole => scan,
+            Way::Late => &self.late,
+        }
+    }
+
+    /// A task has read all of a partition of the scan.
+    pub(super) fn end(&self, trial: Trial, partition: usize) {
+        // The metrics of all tasks are looked through: too many to do so each time.
+        let Some(metrics) = self.late.metrics().filter(|_| trial.is_measured) else { return };
+        let sum = |name: &str| sum_of(&metrics, name, partition);
+        let rows = match trial.way {
+            Way::Whole => sum("output_rows"),
+            Way::Late => sum("pushdown_rows_pruned") + sum("pushdown_rows_matched"),
+        };
+        // Where no filter could be evaluated, or all rows were left out by statistics, nothing is learnt.
+        if rows > 0 {
+            // With what is done above, where the rows are filtered.
+            self.costs.lock().end(trial.way, rows, sum("time_elapsed_scanning_total"));
+        }
+    }
+}
+
+fn sum_of(metrics: &MetricsSet, name: &str, partition: usize) -> usize {
+    let of = metrics.iter().filter(|metric| metric.partition() == Some(partition) && metric.value().name() == name);
+    of.map(|metric| metric.value().as_usize()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ways(costs: &mut Costs, late_nanos: usize, tasks: usize) -> usize {
+        let mut late = 0;
+        for _ in 0..tasks {
+            let trial = costs.begin();
+            let is_late = trial.way == Way::Late;
+            late += usize::from(is_late);
+            if trial.is_measured {
+                costs.end(trial.way, 1_000, if is_late { late_nanos } else { 1_000 });
+            }
+        }
+        late
+    }
+
+    #[test]
+    fn the_cheaper_way_is_taken_once_both_were_tried() {
+        let mut costs = Costs::default();
+        assert_eq!(ways(&mut costs, 100, 6), 3);
+        assert_eq!(ways(&mut costs, 100, 20), 20);
+        let mut costs = Costs::default();
+        assert_eq!(ways(&mut costs, 5_000, 24), 3);
+    }
+
+    #[test]
+    fn files_that_become_others_are_noticed() {
+        let mut costs = Costs::default();
+        ways(&mut costs, 100, 200);
+        // From here on late tasks cost more.
+        ways(&mut costs, 5_000, 400);
+        assert!(ways(&mut costs, 5_000, 320) < 40);
+    }
+}
