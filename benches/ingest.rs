@@ -91,12 +91,17 @@ async fn measure() -> Result<()> {
             resumed.first.as_secs_f64() * 1e3
         );
     }
-    overlap(&dataset.window(WindowSize::Rows(common::size(500_000, 5_000)))?.random_shuffle_each_window(7)?).await
+    let windows = dataset.window(WindowSize::Rows(common::size(500_000, 5_000)))?.random_shuffle_each_window(7)?;
+    for ahead in [1, 32] {
+        overlap(&windows, ahead).await?;
+    }
+    Ok(())
 }
 
-/// A consumer whose step takes half as long again as a batch takes on average, over three epochs.
-async fn overlap(windows: &DatasetPipeline) -> Result<()> {
-    let batches = IterOptions { batch_size: Some(BATCH), ..IterOptions::default() };
+/// A consumer whose step takes half as long again as a batch takes on average, over three epochs, with so many batches
+/// made ahead.
+async fn overlap(windows: &DatasetPipeline, ahead: usize) -> Result<()> {
+    let batches = IterOptions { batch_size: Some(BATCH), prefetch_batches: ahead, ..IterOptions::default() };
     let mut once = windows.iter_batches(batches.clone()).await?;
     let began = Instant::now();
     let mut number = 0;
@@ -105,7 +110,7 @@ async fn overlap(windows: &DatasetPipeline) -> Result<()> {
     }
     let step = began.elapsed().mul_f64(1.5) / number.max(1);
     let mut epochs = windows.repeat(3)?.iter_epochs(None, batches).await?;
-    let (mut steps, mut waited, mut between) = (0, Duration::ZERO, Duration::ZERO);
+    let (mut steps, mut worked, mut waited, mut between) = (0, Duration::ZERO, Duration::ZERO, Duration::ZERO);
     let mut asked = Instant::now();
     while let Some(mut epoch) = epochs.next_epoch().await? {
         let mut is_first = true;
@@ -117,15 +122,16 @@ async fn overlap(windows: &DatasetPipeline) -> Result<()> {
                 (_, false) => waited += asked.elapsed(),
             }
             // A model that works: it takes a thread.
+            let began = Instant::now();
             tokio::task::block_in_place(|| std::thread::sleep(step));
-            (steps, asked) = (steps + 1, Instant::now());
+            (steps, worked, asked) = (steps + 1, worked + began.elapsed(), Instant::now());
         }
     }
-    let share = 100.0 * waited.as_secs_f64() / (step * steps).as_secs_f64();
     println!("{}", epochs.stats());
     println!(
-        "overlap: {steps} steps of {:.2} ms, {share:.2} % of their time waited within epochs, at most {:.2} ms between two",
-        step.as_secs_f64() * 1e3,
+        "overlap, {ahead} ahead: {steps} steps of {:.2} ms, {:.2} % of the time waited within epochs, at most {:.2} ms between two",
+        (worked / steps.max(1)).as_secs_f64() * 1e3,
+        100.0 * waited.as_secs_f64() / (waited + worked).as_secs_f64(),
         between.as_secs_f64() * 1e3
     );
     Ok(())
