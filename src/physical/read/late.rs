@@ -119,7 +119,8 @@ impl LateMaterialization {
             return None;
         }
         options.global.pushdown_filters = true;
-        options.global.reorder_filters = true;
+        // One condition may be there so that another one does not fail: they stay in their order.
+        options.global.reorder_filters = false;
         options.global.max_predicate_cache_size = Some(KEPT_BYTES);
         // It shares its metrics with the other one.
         let source = Arc::new(source.clone().with_table_parquet_options(options));
