@@ -192,7 +192,7 @@ options! {
         pub optimize_reorder_stages: bool, default = true
 
         /// Join several tables in another order than that of the text, where that is expected to be at most half as
-        /// much work.
+        /// much work, and build the tables of joins of the sides that are expected to be smaller.
         pub optimize_join_order: bool, default = true
 
         /// Evaluate filters while Parquet is decoded, and decode other columns only of the rows that pass, where the

@@ -16,7 +16,7 @@ use super::super::estimate::{Estimate, estimate};
 
 /// More tables than these are not ordered: sets of them are the bits of a number.
 const MAX_RELATIONS: usize = 60;
-/// Of two tables, DataFusion finds the smaller one itself.
+/// Of two tables there is no order; their sides are chosen by `choose_build_sides`.
 const MIN_RELATIONS: usize = 3;
 
 /// A set of relations, as bits.
