@@ -114,7 +114,7 @@ async fn overlap(windows: &DatasetPipeline, ahead: usize) -> Result<()> {
     let mut asked = Instant::now();
     while let Some(mut epoch) = epochs.next_epoch().await? {
         let mut is_first = true;
-        while epoch.try_next().await?.is_some() {
+        while let Some(batch) = epoch.try_next().await? {
             match (steps, std::mem::take(&mut is_first)) {
                 // Everybody waits for the first batch of all.
                 (0, _) => {}
@@ -124,6 +124,8 @@ async fn overlap(windows: &DatasetPipeline, ahead: usize) -> Result<()> {
             // A model that works: it takes a thread.
             let began = Instant::now();
             tokio::task::block_in_place(|| std::thread::sleep(step));
+            // To let go of rows is the consumer's work, too.
+            drop(batch);
             (steps, worked, asked) = (steps + 1, worked + began.elapsed(), Instant::now());
         }
     }

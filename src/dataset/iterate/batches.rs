@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::Result;
 use datafusion::execution::session_state::SessionState;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
 
+use super::ahead::Ahead;
 use super::clock::Clock;
 use super::run::MarkedRows;
 use super::token::{Apart, Origin, Position};
@@ -25,7 +25,7 @@ use super::{IterOptions, IterStats};
 use crate::block::{compact_views, sliced_bytes};
 use crate::observability::{IteratorStatus, ObservedIterator, Observers};
 use crate::physical::{Mark, Marked, MarkedStream};
-use crate::runtime::{Drivers, on_io_thread};
+use crate::runtime::on_io_thread;
 use crate::token::ResumeToken;
 
 /// A batch that is a block has at most so many bytes: its rows are copied, and several are on their way.
@@ -58,7 +58,6 @@ impl Batches {
         let clock = Arc::new(Clock::since(began));
         let (schema, size) = (Arc::clone(&rows.schema), options.batch_size);
         let drop_short = size.filter(|_| options.drop_last);
-        let (send, receive) = mpsc::channel::<Result<Vec<(RecordBatch, Position)>>>(options.prefetch_batches.max(1));
         let cutter = Cutter {
             rows: rows.rows,
             plan: rows.plan,
@@ -74,39 +73,15 @@ impl Batches {
             clock: Arc::clone(&clock),
             ended: false,
         };
-        let driver = async move {
-            let mut cut = Box::pin(stream::try_unfold(cutter, |mut cutter| async move {
-                Ok(cutter.next_together().await?.map(|items| (items, cutter)))
-            }));
-            loop {
-                // Without a batch ahead, the next one is begun when there is room for it.
-                let Ok(permit) = send.reserve().await else { return Ok(()) };
-                match cut.try_next().await {
-                    Ok(Some(items)) => permit.send(Ok(items)),
-                    Ok(None) => return Ok(()),
-                    Err(e) => {
-                        permit.send(Err(e));
-                        return Ok(());
-                    }
-                }
-            }
-        };
-        let received =
-            stream::try_unfold((receive, Drivers::start([driver])), |(mut receive, mut drivers)| async move {
-                if let Some(items) = receive.recv().await {
-                    let items = stream::iter(items?.into_iter().map(Ok));
-                    return Ok::<_, DataFusionError>(Some((items, (receive, drivers))));
-                }
-                // It ended, or panicked.
-                while let Some(result) = drivers.next().await {
-                    result?;
-                }
-                Ok(None)
-            });
+        let cut = stream::try_unfold(cutter, |mut cutter| async move {
+            let items = cutter.next_together().await?;
+            Ok(items.map(|items| (stream::iter(items.into_iter().map(Ok)), cutter)))
+        });
+        let cut = Ahead::of(cut.boxed(), options.prefetch_batches.max(1));
         let wanted = move |(batch, _): &(RecordBatch, Position)| {
             std::future::ready(drop_short.is_none_or(|size| batch.num_rows() == size))
         };
-        let items = received.try_flatten().try_filter(wanted).boxed();
+        let items = cut.try_flatten().try_filter(wanted).boxed();
         let (origin, position) = (Arc::new(origin), Arc::default());
         Self { schema, items, origin, clock, position, asked: None, given: None, status: None }
     }

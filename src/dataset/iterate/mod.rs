@@ -1,10 +1,11 @@
 //! Consuming a dataset batch by batch, row by row or block by block, and going on where another iterator has ended.
 //!
 //! ```text
-//! plan ──rows with marks──> driver: cuts batches ──channel──> Batches: token = mark of the last batch handed out
-//!                                   (ahead, by prefetch_batches)
+//! plan ──rows with marks──> cutter: batches ──Ahead──> Batches: token = mark of the last batch handed out
+//!                                             (prefetch_batches)
 //! ```
 
+mod ahead;
 mod batches;
 mod blocks;
 mod clock;
