@@ -69,6 +69,9 @@ mod runtime;
 /// Splits for other processes.
 #[path = "integration/served.rs"]
 mod served;
+/// Sub-plans that a query has several times.
+#[path = "integration/shared_subplans.rs"]
+mod shared_subplans;
 /// Shuffles and repartitions: rows, order, uniformity, files.
 #[path = "integration/shuffle.rs"]
 mod shuffle;

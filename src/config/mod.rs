@@ -198,6 +198,9 @@ options! {
         /// Evaluate filters while Parquet is decoded, and decode other columns only of the rows that pass, where the
         /// first tasks show that this is faster.
         pub optimize_late_materialization: bool, default = true
+
+        /// Compute sub-plans that group or have windows, and that a query has several times, once.
+        pub optimize_shared_subplans: bool, default = true
     }
 }
 

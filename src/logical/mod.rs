@@ -11,6 +11,7 @@
 //! | Mix | `mix` | `mix(a, b, weights => [2, 1])` | [`MixNode`] | `CombineExec` |
 //! | - | `split`, `train_test_split`, `streaming_split` | the same | [`PartNode`] | `PartExec` |
 //! | - | `IterOptions::resume` | `resume(t, token)` | [`ResumeNode`] | `ResumeExec` |
+//! | - | - | a `WITH` table that is referenced twice | `SharedNode` | `SharedExec` |
 //! | DatasetPipeline | `window`, `repeat` | `windows(t)`, `repeat(t)` | [`PipelineNode`], [`WindowNode`] | `PipelineExec` |
 //!
 //! Read is a table scan, write is DataFusion's COPY, and project, filter, sort, aggregate, join, union and limit are
@@ -29,6 +30,7 @@ mod random_shuffle;
 mod randomize_blocks;
 mod repartition;
 mod resume;
+mod shared;
 mod stratify;
 mod streaming_train_test;
 mod summary;
@@ -55,6 +57,7 @@ pub(crate) use repartition::Repartition;
 pub use repartition::{ByKeys, IntoBlocks, IntoRows, RepartitionNode, Repartitioning};
 pub use resume::ResumeNode;
 pub(crate) use resume::{OTHER_PLAN, Resume, cpus_of_token};
+pub(crate) use shared::SharedNode;
 pub(crate) use stratify::{mark_test_rows, test_rows};
 pub(crate) use streaming_train_test::{StreamingTrainTest, check_test_size, streamed_by_place, streamed_by_value};
 pub(crate) use summary::{Summary, summary};
@@ -82,6 +85,7 @@ pub(crate) fn is_ours(plan: &LogicalPlan) -> bool {
         || node.is::<ResumeNode>()
         || node.is::<PipelineNode>()
         || node.is::<WindowNode>()
+        || node.is::<SharedNode>()
 }
 
 /// A plan with one of our nodes at its root.

@@ -274,6 +274,7 @@ mod tests {
             "order_partial_functions",
             "reorder_randomize_blocks",
             "rename_shadowed",
+            "share_subplans",
         ];
         let ours = |n: &&String| !added.contains(&n.as_str());
         let datafusion: Vec<_> = Optimizer::new().rules.iter().map(|r| r.name().to_owned()).collect();

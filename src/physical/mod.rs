@@ -25,6 +25,7 @@ mod place;
 mod queue;
 mod read;
 mod resume;
+mod shared;
 mod stand_ins;
 mod tasks;
 mod write;
@@ -48,6 +49,7 @@ pub(crate) use place::{Inputs, Mark, Marked, MarkedStream, begun_at, begun_rows,
 pub(crate) use queue::{QueueExec, QueueLimit};
 pub(crate) use read::{FilesOfTask, FirstRow, ReadExec, ReadMemory, ValueRanges, file_scan};
 pub(crate) use resume::ResumeExec;
+pub(crate) use shared::{SharedExec, SharedRows};
 pub(crate) use stand_ins::{CompactExec, FoldExec, MiddleRowsExec, WindowPartitionsExec};
 pub(crate) use tasks::{
     FailureLog, Spread, StageMetrics, TaskRecord, TaskSummary, as_task_plan, block_batches, block_rows,

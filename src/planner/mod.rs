@@ -11,6 +11,7 @@ mod random_shuffle;
 mod randomize_blocks;
 mod repartition;
 mod resume;
+mod shared;
 mod unions;
 mod write;
 
@@ -49,6 +50,7 @@ fn node_planners() -> Vec<Arc<dyn NodePlanner>> {
         Arc::new(combine::PlanCombinations),
         Arc::new(part::PlanPart),
         Arc::new(resume::PlanResume),
+        Arc::new(shared::PlanShared),
         Arc::new(pipeline::PlanWindows),
         Arc::new(pipeline::PlanPipeline),
     ]

@@ -7,6 +7,7 @@ mod guard_filter_pushdown;
 mod order_partial_functions;
 mod rename_shadowed;
 mod reorder_randomize_blocks;
+mod share_subplans;
 
 use std::sync::Arc;
 
@@ -25,4 +26,5 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(reorder), Anchor::before("push_down_limit"), &[]);
     let rename = rename_shadowed::RenameShadowed;
     registry.add_logical(Arc::new(rename), Anchor::before("optimize_projections"), &[]);
+    registry.add_logical(Arc::new(share_subplans::ShareSubplans), Anchor::Last, &[]);
 }

@@ -18,7 +18,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::union::UnionExec;
 
-use crate::physical::{BucketJoinExec, PlanExt, ReadExec};
+use crate::physical::{BucketJoinExec, PlanExt, ReadExec, SharedExec};
 
 /// What part of all rows conditions are expected to keep of which nothing is known.
 const EQUAL: f64 = 0.1;
@@ -124,6 +124,9 @@ pub(super) fn estimate(plan: &Arc<dyn ExecutionPlan>) -> Option<Estimate> {
             }
         }
         return Some(of_read);
+    }
+    if let Some(shared) = plan.operator::<SharedExec>() {
+        return estimate(shared.input());
     }
     if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
         let column = |expression: &Arc<dyn PhysicalExpr>| expression.downcast_ref::<Column>().map(Column::index);

@@ -12,6 +12,7 @@ mod gather_in_order;
 mod guard_filter_pushdown;
 mod keep_orders;
 mod late_materialization;
+mod link_shared;
 mod order_joins;
 mod read_by_file;
 mod restore_orders;
@@ -76,4 +77,6 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(restore), Anchor::before("SanityCheckPlan"), &["window_partitions"]);
     let fit = fit_memory::FitMemory;
     registry.add_physical(Arc::new(fit), Anchor::before("SanityCheckPlan"), &["window_partitions"]);
+    let link = link_shared::LinkShared;
+    registry.add_physical(Arc::new(link), Anchor::before("SanityCheckPlan"), &["fit_memory"]);
 }

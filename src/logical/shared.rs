@@ -1,0 +1,63 @@
+//! A sub-plan that a query has several times.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::{DFSchemaRef, Result, plan_err};
+use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
+
+/// The rows of its input, which are those of all other nodes of the query with this number. Put there by the rule
+/// `share_subplans`; no call makes it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct SharedNode {
+    input: Arc<LogicalPlan>,
+    number: usize,
+}
+
+impl SharedNode {
+    /// The rows of `input`, as of all others with this number.
+    pub(crate) fn new(input: LogicalPlan, number: usize) -> Self {
+        Self { input: Arc::new(input), number }
+    }
+
+    /// Which of the sub-plans that the query has several times it is.
+    pub(crate) fn number(&self) -> usize {
+        self.number
+    }
+}
+
+impl UserDefinedLogicalNodeCore for SharedNode {
+    fn name(&self) -> &str {
+        "Shared"
+    }
+
+    fn inputs(&self) -> Vec<&LogicalPlan> {
+        vec![&self.input]
+    }
+
+    fn schema(&self) -> &DFSchemaRef {
+        self.input.schema()
+    }
+
+    fn expressions(&self) -> Vec<Expr> {
+        Vec::new()
+    }
+
+    fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shared: plan={}", self.number)
+    }
+
+    fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
+        match <[LogicalPlan; 1]>::try_from(inputs) {
+            Ok([input]) => Ok(Self::new(input, self.number)),
+            Err(inputs) => plan_err!("a shared plan has one input, not {}", inputs.len()),
+        }
+    }
+}
+
+impl PartialOrd for SharedNode {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        (self == other).then_some(Ordering::Equal)
+    }
+}

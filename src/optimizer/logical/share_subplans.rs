@@ -1,0 +1,174 @@
+//! Computes once what a query has several times: a `WITH` table that groups and is referenced twice, the same subquery
+//! in two branches of a union.
+//!
+//! Correct where both give the same rows: the sub-plans are equal to the last expression and read the same tables, and
+//! nothing in them is volatile or a node of ours. Only sub-plans that group, or have windows, below filters and
+//! projections: they have seen all of their input before they give a row, so that nobody waits longer, and are smaller
+//! than it, or took a sort. It comes last, when conditions and columns have been pushed down: what each reference needs
+//! is then in its sub-plan, and those that need different things stay apart.
+//!
+//! ```text
+//! Inner Join: a.k = b.m                  Inner Join: a.k = b.m
+//!   SubqueryAlias: a                       SubqueryAlias: a
+//!     Aggregate: sum(v) by k                 Shared: plan=0
+//!       TableScan: t                  ->       Aggregate: sum(v) by k
+//!   SubqueryAlias: b                       SubqueryAlias: b
+//!     Aggregate: sum(v) by k                 Shared: plan=0
+//!       TableScan: t                           Aggregate: sum(v) by k
+//! ```
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::datasource::source_as_provider;
+use datafusion::logical_expr::{Expr, LogicalPlan, TableScan};
+use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
+
+use crate::config::BlockyardOptions;
+use crate::logical::{SharedNode, extension, node_of};
+
+#[derive(Debug)]
+pub(super) struct ShareSubplans;
+
+impl OptimizerRule for ShareSubplans {
+    fn name(&self) -> &str {
+        "share_subplans"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        None
+    }
+
+    fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        if !BlockyardOptions::from_config(&config.options()).optimize_shared_subplans || is_done_or_recursive(&plan)? {
+            return Ok(Transformed::no(plan));
+        }
+        let mut found = Vec::new();
+        count(&plan, &mut found)?;
+        let several: Vec<_> = found.into_iter().filter(|found| found.times > 1).map(|found| found.plan).collect();
+        match several.is_empty() {
+            true => Ok(Transformed::no(plan)),
+            false => shared(plan, &several),
+        }
+    }
+}
+
+/// Whether sub-plans are shared already, by the pass before, or rows of one run are the input of the next.
+fn is_done_or_recursive(plan: &LogicalPlan) -> Result<bool> {
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        found |= node_of::<SharedNode>(node).is_some() || matches!(node, LogicalPlan::RecursiveQuery(_));
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    Ok(found)
+}
+
+/// Whether both give the same rows.
+fn is_same(one: &LogicalPlan, other: &LogicalPlan) -> bool {
+    one == other && have_same_sources(one, other)
+}
+
+/// Whether the scans of equal plans are of the same tables, and not only of the same name.
+fn have_same_sources(one: &LogicalPlan, other: &LogicalPlan) -> bool {
+    let (ones, others) = (one.inputs(), other.inputs());
+    let here = match (one, other) {
+        (LogicalPlan::TableScan(one), LogicalPlan::TableScan(other)) => is_same_source(one, other),
+        _ => true,
+    };
+    here && ones.len() == others.len() && ones.iter().zip(others).all(|(one, other)| have_same_sources(one, other))
+}
+
+fn is_same_source(one: &TableScan, other: &TableScan) -> bool {
+    match (source_as_provider(&one.source), source_as_provider(&other.source)) {
+        (Ok(one), Ok(other)) => Arc::ptr_eq(&one, &other),
+        _ => Arc::ptr_eq(&one.source, &other.source),
+    }
+}
+
+/// A sub-plan that can be shared, and how often it comes.
+struct Found {
+    plan: LogicalPlan,
+    times: usize,
+}
+
+/// Counts the sub-plans that can be shared. What is in one is counted where it comes for the first time only: where the
+/// other copies are not computed, neither is what is in them.
+fn count(plan: &LogicalPlan, found: &mut Vec<Found>) -> Result<()> {
+    if can_be_shared(plan)? {
+        if let Some(known) = found.iter_mut().find(|known| is_same(&known.plan, plan)) {
+            known.times += 1;
+            return Ok(());
+        }
+        found.push(Found { plan: plan.clone(), times: 1 });
+    }
+    plan.apply_subqueries(|subquery| count(subquery, found).map(|()| TreeNodeRecursion::Continue))?;
+    plan.inputs().into_iter().try_for_each(|input| count(input, found))
+}
+
+/// Whether a plan groups, or has windows, below filters and projections, and gives the same rows each time.
+fn can_be_shared(plan: &LogicalPlan) -> Result<bool> {
+    let mut below = plan;
+    loop {
+        below = match below {
+            LogicalPlan::Projection(projection) => &projection.input,
+            LogicalPlan::Filter(filter) => &filter.input,
+            LogicalPlan::SubqueryAlias(alias) => &alias.input,
+            LogicalPlan::Aggregate(_) | LogicalPlan::Window(_) | LogicalPlan::Distinct(_) => break,
+            _ => return Ok(false),
+        }
+    }
+    let mut reads = false;
+    let differs = plan.exists(|node| {
+        reads |= matches!(node, LogicalPlan::TableScan(_));
+        let mut differs = !is_plain(node);
+        node.apply_expressions(|expression| {
+            differs |= expression.is_volatile() || expression.exists(|part| Ok(refers_to_another_plan(part)))?;
+            Ok(if differs { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+        })?;
+        Ok(differs)
+    })?;
+    Ok(reads && !differs)
+}
+
+/// Nodes of DataFusion that do nothing but to give rows.
+fn is_plain(plan: &LogicalPlan) -> bool {
+    use LogicalPlan::{
+        Aggregate, Distinct, EmptyRelation, Filter, Join, Limit, Projection, Repartition, Sort, SubqueryAlias,
+        TableScan, Union, Unnest, Values, Window,
+    };
+    matches!(
+        plan,
+        Aggregate(_)
+            | Distinct(_)
+            | EmptyRelation(_)
+            | Filter(_)
+            | Join(_)
+            | Limit(_)
+            | Projection(_)
+            | Repartition(_)
+            | Sort(_)
+            | SubqueryAlias(_)
+            | TableScan(_)
+            | Union(_)
+            | Unnest(_)
+            | Values(_)
+            | Window(_)
+    )
+}
+
+fn refers_to_another_plan(expression: &Expr) -> bool {
+    use Expr::{Exists, InSubquery, OuterReferenceColumn, ScalarSubquery, SetComparison};
+    matches!(expression, Exists(_) | InSubquery(_) | OuterReferenceColumn(..) | ScalarSubquery(_) | SetComparison(_))
+}
+
+/// The plan with nodes where the sub-plans begin that it has several times.
+fn shared(plan: LogicalPlan, several: &[LogicalPlan]) -> Result<Transformed<LogicalPlan>> {
+    let number = several.iter().position(|known| is_same(known, &plan));
+    let below = plan.map_subqueries(|subquery| shared(subquery, several))?;
+    let below = below.transform_sibling(|plan| plan.map_children(|input| shared(input, several)))?;
+    match number {
+        Some(number) => Ok(Transformed::yes(extension(SharedNode::new(below.data, number)))),
+        None => Ok(below),
+    }
+}
