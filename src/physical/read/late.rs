@@ -109,13 +109,14 @@ impl Costs {
 }
 
 impl LateMaterialization {
-    /// Of a scan of Parquet files with a filter that its decoder does not evaluate.
+    /// Of a scan of Parquet files with a filter that its decoder does not evaluate. Of one column, which the filter
+    /// needs, nothing could be left out.
     pub(super) fn of(scan: &Arc<dyn ExecutionPlan>) -> Option<Self> {
         let config = file_scan(scan)?;
         let source: &dyn Any = config.file_source.as_ref();
         let source = source.downcast_ref::<ParquetSource>()?;
         let mut options = source.table_parquet_options().clone();
-        if options.global.pushdown_filters || source.filter().is_none() {
+        if options.global.pushdown_filters || source.filter().is_none() || scan.schema().fields().len() < 2 {
             return None;
         }
         options.global.pushdown_filters = true;
