@@ -16,6 +16,9 @@ mod circles;
 /// The command-line tool as a process.
 #[path = "integration/cli.rs"]
 mod cli;
+/// Windows that are evaluated from row to row, against plain DataFusion.
+#[path = "integration/cumulative_windows.rs"]
+mod cumulative_windows;
 /// The Dataset API, call by call.
 #[path = "integration/dataset.rs"]
 mod dataset;

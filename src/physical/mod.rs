@@ -50,7 +50,9 @@ pub(crate) use queue::{QueueExec, QueueLimit};
 pub(crate) use read::{FilesOfTask, FirstRow, ReadExec, ReadMemory, ValueRanges, file_scan};
 pub(crate) use resume::ResumeExec;
 pub(crate) use shared::{SharedExec, SharedRows};
-pub(crate) use stand_ins::{CompactExec, FoldExec, MiddleRowsExec, WindowPartitionsExec};
+pub(crate) use stand_ins::{
+    CompactExec, CumulativeWindowsExec, FoldExec, MiddleRowsExec, WindowPartitionsExec, are_cumulative,
+};
 pub(crate) use tasks::{
     FailureLog, Spread, StageMetrics, TaskRecord, TaskSummary, as_task_plan, block_batches, block_rows,
     has_steady_tasks, is_one_task, is_ordered, planned_blocks, steady_parts, stores_rows, stream_of, ungathered,

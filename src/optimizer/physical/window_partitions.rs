@@ -1,11 +1,16 @@
-//! Lets windows that keep all of their input keep one partition of it.
+//! Lets windows keep no more of their input than they need.
+//!
+//! Windows that begin with the partition and end with the row, its peers or the partition are evaluated as the rows
+//! come; others keep one partition:
 //!
 //! ```text
-//! WindowAggExec: sum(x)          WindowPartitionsExec: sum(x)
-//!   SortExec: g            ->      SortExec: g
+//! WindowAggExec: ntile(3)              WindowPartitionsExec: ntile(3)
+//! WindowAggExec: sum(x) OVER (g)   ->  CumulativeWindowsExec: sum(x) OVER (g)
+//! BoundedWindowAggExec: rank()         CumulativeWindowsExec: rank()
 //! ```
 //!
-//! A window that runs along with its rows (`BoundedWindowAggExec`) keeps only those in its frame and stays as it is.
+//! Another window that runs along with its rows (`BoundedWindowAggExec`: the last three rows, `lag`) keeps only those
+//! in its frame and stays as it is.
 
 use std::sync::Arc;
 
@@ -13,19 +18,30 @@ use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::windows::WindowAggExec;
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
+use datafusion::physical_plan::{ExecutionPlan, InputOrderMode};
 
-use crate::physical::{IntoPlan, WindowPartitionsExec};
+use crate::config::BlockyardOptions;
+use crate::physical::{CumulativeWindowsExec, IntoPlan, WindowPartitionsExec, are_cumulative};
 
 #[derive(Debug)]
 pub(super) struct WindowPartitions;
 
 impl PhysicalOptimizerRule for WindowPartitions {
-    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        let rewrite = |node: Arc<dyn ExecutionPlan>| match node.downcast_ref::<WindowAggExec>() {
-            Some(window) => Ok(Transformed::yes(WindowPartitionsExec::new(window.clone()).into_plan())),
-            None => Ok(Transformed::no(node)),
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        let running = BlockyardOptions::from_config(config).optimize_cumulative_windows;
+        let rewrite = |node: Arc<dyn ExecutionPlan>| {
+            let with = match (node.downcast_ref::<WindowAggExec>(), node.downcast_ref::<BoundedWindowAggExec>()) {
+                (Some(window), _) if are_cumulative(window.window_expr()) => {
+                    CumulativeWindowsExec::new(Arc::clone(&node), window.window_expr().to_vec()).into_plan()
+                }
+                (Some(window), _) => WindowPartitionsExec::new(window.clone()).into_plan(),
+                (_, Some(window)) if running && is_cumulative(window) => {
+                    CumulativeWindowsExec::new(Arc::clone(&node), window.window_expr().to_vec()).into_plan()
+                }
+                _ => return Ok(Transformed::no(node)),
+            };
+            Ok(Transformed::yes(with))
         };
         plan.transform_up(rewrite).data()
     }
@@ -37,4 +53,11 @@ impl PhysicalOptimizerRule for WindowPartitions {
     fn schema_check(&self) -> bool {
         true
     }
+}
+
+/// Whether partitions come one after the other, and each row is all that is looked at.
+fn is_cumulative(window: &BoundedWindowAggExec) -> bool {
+    window.input_order_mode == InputOrderMode::Sorted
+        && window.state_observer().is_none()
+        && are_cumulative(window.window_expr())
 }

@@ -93,16 +93,42 @@ pub(super) fn compare(key: &[u8], run: usize, row: usize, place: &RowPlace) -> O
 
 /// The rows behind some keys in order; equal ones stay as they come.
 pub(super) fn places(keys: &[Rows]) -> Vec<(usize, usize)> {
-    let all = || keys.iter().enumerate().flat_map(|(part, rows)| (0..rows.num_rows()).map(move |row| (part, row)));
+    let digits = DifferingBytes::of(all(keys).map(|(part, row)| keys[part].row(row)));
+    match digits.positions.len() <= size_of::<u64>() {
+        true => places_by(keys, &digits, |digits: u64, byte| digits << 8 | u64::from(byte)),
+        false => places_by(keys, &digits, |digits: u128, byte| digits << 8 | u128::from(byte)),
+    }
+}
+
+fn all(keys: &[Rows]) -> impl Iterator<Item = (usize, usize)> {
+    keys.iter().enumerate().flat_map(|(part, rows)| (0..rows.num_rows()).map(move |row| (part, row)))
+}
+
+/// Sorts by a number made of the bytes that differ, and those of one number by their keys: where few keys are
+/// different, they are equal then, which is seen without sorting them.
+fn places_by<T: Copy + Ord + Default>(
+    keys: &[Rows],
+    digits: &DifferingBytes,
+    and: impl Fn(T, u8) -> T,
+) -> Vec<(usize, usize)> {
     let key = |part: usize, row: usize| keys[part].row(row);
-    let digits = DifferingBytes::of(all().map(|(part, row)| key(part, row)));
-    let mut entries: Vec<(u128, u32, u32)> =
-        all().map(|(part, row)| (digits.of_key(key(part, row).as_ref()), part as u32, row as u32)).collect();
-    let full = |entry: &(u128, u32, u32)| key(entry.1 as usize, entry.2 as usize);
+    let number = |part: usize, row: usize| {
+        let key = key(part, row);
+        digits.positions.iter().fold(T::default(), |number, at| and(number, key.as_ref()[*at]))
+    };
+    let mut entries: Vec<(T, u32, u32)> =
+        all(keys).map(|(part, row)| (number(part, row), part as u32, row as u32)).collect();
     // Stable, and quick where the parts are in order already.
-    match digits.tell_all {
-        true => entries.sort_by_key(|entry| entry.0),
-        false => entries.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| full(a).as_ref().cmp(full(b).as_ref()))),
+    entries.sort_by_key(|entry| entry.0);
+    if !digits.tell_all {
+        let by_key = |a: &(T, u32, u32), b: &(T, u32, u32)| {
+            key(a.1 as usize, a.2 as usize).as_ref().cmp(key(b.1 as usize, b.2 as usize).as_ref())
+        };
+        for equal in entries.chunk_by_mut(|a, b| a.0 == b.0) {
+            if !equal.is_sorted_by(|a, b| by_key(a, b).is_le()) {
+                equal.sort_by(by_key);
+            }
+        }
     }
     entries.into_iter().map(|(_, part, row)| (part as usize, row as usize)).collect()
 }
@@ -135,10 +161,6 @@ impl DifferingBytes {
         let tell_all = positions.len() <= size_of::<u128>() && longest == any.len();
         positions.truncate(size_of::<u128>());
         Self { positions, tell_all }
-    }
-
-    fn of_key(&self, key: &[u8]) -> u128 {
-        self.positions.iter().fold(0, |digits, at| digits << 8 | u128::from(key[*at]))
     }
 }
 

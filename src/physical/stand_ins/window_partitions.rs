@@ -8,8 +8,7 @@
 //! evaluated            1 1 1 2 2   │ 3 3 3 3 3 4 │ 5 5 6 ...
 //! ```
 //!
-//! Whole partitions are evaluated together as soon as there are some mebibytes of them. A large partition goes to the
-//! store if the windows say the same of all of its rows.
+//! Whole partitions are evaluated together as soon as there are some mebibytes of them.
 
 use crate::physical::operator::IntoPlan;
 use std::sync::Arc;
@@ -29,16 +28,14 @@ use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSe
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::windows::WindowAggExec;
 use datafusion::physical_plan::{ExecutionPlan, InputDistributionRequirements, PlanProperties};
-use futures::stream::BoxStream;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{TryStreamExt, stream};
 
-use super::stored_partition::{StoredPartition, are_of_partition};
 use crate::block::sliced_bytes;
 use crate::physical::memory::known_bytes;
 use crate::physical::operator::Operator;
 use crate::physical::tasks::RowBalance;
 use crate::physical::tasks::stream_of;
-use crate::store::{BlockStore, Owner, QueryPool};
+use crate::store::BlockStore;
 
 /// How often rows are held: as they came, and joined.
 const COPIES: usize = 2;
@@ -46,9 +43,6 @@ const COPIES: usize = 2;
 const TOGETHER_BYTES: usize = 4 << 20;
 /// or this part of the memory.
 const TOGETHER_PART: usize = 128;
-
-/// A partition of more than this part of the memory goes to the store, if it can.
-const STORED_PART: usize = 32;
 
 /// Evaluates windows over whole partitions, and holds no more than a partition, or a few mebibytes of them. Reserves
 /// memory for these; fails when there is not enough for a partition which it has to hold.
@@ -72,7 +66,7 @@ impl WindowPartitionsExec {
 
     /// How many times the bytes of the whole input it holds, whatever the data.
     pub(crate) fn copies_of_input(&self) -> usize {
-        if self.keys().is_empty() && !are_of_partition(self.window.window_expr()) { COPIES } else { 0 }
+        if self.keys().is_empty() { COPIES } else { 0 }
     }
 }
 
@@ -135,26 +129,17 @@ impl Operator for WindowPartitionsExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let store = BlockStore::of_task(&context)?;
-        let limit = store.budget().limit();
-        let owner = Arc::<Owner>::default();
-        owner.describe(QueryPool::query_of(&context), || "Window".to_owned());
+        let limit = BlockStore::of_task(&context)?.budget().limit();
         let balance = RowBalance::new(self.name(), &context);
-        let windows = self.window.window_expr().to_vec();
-        let stored_bytes = if are_of_partition(&windows) { limit / STORED_PART } else { usize::MAX };
         let partitions = Partitions {
             schema: self.schema(),
-            windows,
+            windows: self.window.window_expr().to_vec(),
             input: balance.taking(self.window.input().execute(partition, Arc::clone(&context))?),
             reservation: MemoryConsumer::new(format!("{}[{partition}]", self.name())).register(context.memory_pool()),
             metrics: BaselineMetrics::new(&self.metrics, partition),
             together_bytes: TOGETHER_BYTES.min(limit / TOGETHER_PART),
-            stored_bytes,
-            store,
-            owner,
             held: Vec::new(),
             held_bytes: 0,
-            stored: None,
             ended: false,
         };
         let rows = context.session_config().batch_size();
@@ -164,13 +149,9 @@ impl Operator for WindowPartitionsExec {
         });
         // The next partitions are asked for when the last batch of these has gone on.
         let batches = evaluated
-            .map_ok(move |evaluated| match evaluated {
-                Evaluated::Held(batch) => {
-                    let starts = (0..batch.num_rows()).step_by(rows.max(1));
-                    let slice = move |start| Ok(batch.slice(start, rows.min(batch.num_rows() - start)));
-                    stream::iter(starts.map(slice)).boxed()
-                }
-                Evaluated::Stored(batches) => batches,
+            .map_ok(move |batch: RecordBatch| {
+                let starts = (0..batch.num_rows()).step_by(rows.max(1));
+                stream::iter(starts.map(move |start| Ok(batch.slice(start, rows.min(batch.num_rows() - start)))))
             })
             .try_flatten();
         let given = balance.giving(stream_of(self.schema(), Box::pin(batches)));
@@ -207,74 +188,17 @@ struct Partitions {
     reservation: MemoryReservation,
     metrics: BaselineMetrics,
     together_bytes: usize,
-    /// A partition of more bytes goes to the store.
-    stored_bytes: usize,
-    store: Arc<BlockStore>,
-    owner: Arc<Owner>,
     /// Rows that were not evaluated yet, of which the last partition may be incomplete.
     held: Vec<RecordBatch>,
     held_bytes: usize,
-    /// A partition that went to the store, before those that are held.
-    stored: Option<StoredPartition>,
     ended: bool,
 }
 
-/// Rows of partitions and what the windows say about them.
-enum Evaluated {
-    /// In one batch.
-    Held(RecordBatch),
-    /// Of one partition that was stored.
-    Stored(BoxStream<'static, Result<RecordBatch>>),
-}
-
 impl Partitions {
-    /// The rows of the next partitions and what the windows say about them.
-    async fn next(&mut self) -> Result<Option<Evaluated>> {
+    /// The rows of the next partitions and what the windows say about them, as one batch.
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
         // Those before have gone on.
         self.reservation.try_resize(COPIES * self.held_bytes)?;
-        loop {
-            if let Some(stored) = self.stored.take() {
-                return self.finish(stored).await.map(Some);
-            }
-            match self.next_held().await? {
-                None if self.stored.is_some() => {}
-                held => return Ok(held.map(Evaluated::Held)),
-            }
-        }
-    }
-
-    /// The rows of a partition that was stored as far as it has come.
-    async fn finish(&mut self, mut stored: StoredPartition) -> Result<Evaluated> {
-        while !self.ended {
-            let Some(batch) = self.input.try_next().await? else {
-                self.ended = true;
-                break;
-            };
-            let rows = batch.num_rows();
-            let end = self.first_end(stored.last(), &batch)?;
-            stored.push(batch.slice(0, end))?;
-            self.reservation.try_resize(stored.bytes())?;
-            if end < rows {
-                let rest = batch.slice(end, rows - end);
-                self.held_bytes = sliced_bytes(&rest);
-                self.held = vec![rest];
-                break;
-            }
-        }
-        Ok(Evaluated::Stored(stored.finish(&self.schema)?))
-    }
-
-    /// How many of the first rows of `batch` belong to the partition of a row before them.
-    fn first_end(&self, before: Option<&RecordBatch>, batch: &RecordBatch) -> Result<usize> {
-        match before {
-            Some(before) if self.begins_another(before, batch)? => Ok(0),
-            _ => Ok(self.ranges(batch)?.first().map_or(0, |range| range.end)),
-        }
-    }
-
-    /// The rows of the next partitions and what the windows say about them, as one batch. `None` at the end, or where a
-    /// partition goes to the store.
-    async fn next_held(&mut self) -> Result<Option<RecordBatch>> {
         while !self.ended {
             let Some(batch) = self.input.try_next().await? else {
                 self.ended = true;
@@ -285,10 +209,6 @@ impl Partitions {
                 continue;
             }
             self.held_bytes += bytes;
-            if self.held_bytes > self.stored_bytes && self.is_of_one_partition(&batch)? {
-                self.held.push(batch);
-                return self.store().map(|()| None);
-            }
             self.reservation.try_grow(COPIES * bytes)?;
             let complete = if self.held_bytes >= self.together_bytes { self.last_start(&batch)? } else { None };
             let Some(complete) = complete else {
@@ -327,23 +247,6 @@ impl Partitions {
         }
         let border = [before.slice(before.num_rows() - 1, 1), batch.slice(0, 1)];
         Ok(self.ranges(&concat_batches(batch.schema_ref(), &border)?)?.len() > 1)
-    }
-
-    /// Whether all rows that are held, and those of `batch`, belong to one partition. They are in order.
-    fn is_of_one_partition(&self, batch: &RecordBatch) -> Result<bool> {
-        let first = self.held.iter().find(|held| held.num_rows() > 0).unwrap_or(batch);
-        let ends = [first.slice(0, 1), batch.slice(batch.num_rows() - 1, 1)];
-        Ok(self.ranges(&concat_batches(batch.schema_ref(), &ends)?)?.len() == 1)
-    }
-
-    /// Puts the rows that are held into the store: they are a partition of which more may come.
-    fn store(&mut self) -> Result<()> {
-        let mut stored = StoredPartition::new(&self.windows, self.input.schema(), &self.store, &self.owner)?;
-        self.held_bytes = 0;
-        std::mem::take(&mut self.held).into_iter().try_for_each(|batch| stored.push(batch))?;
-        self.reservation.try_resize(stored.bytes())?;
-        self.stored = Some(stored);
-        Ok(())
     }
 
     /// The partitions in a batch.

@@ -115,7 +115,9 @@ const PLACES: &[(&str, &str)] = &[
         "BucketJoinExec: JoinRight",
         "SELECT * FROM (SELECT id AS a FROM range(170000)) JOIN (SELECT id AS b FROM range(150000)) ON a = b",
     ),
-    ("WindowPartitionsExec", "SELECT count(*) OVER (PARTITION BY id % 7) FROM range(5000)"),
+    ("CumulativeWindowsExec", "SELECT count(*) OVER (PARTITION BY id % 7) FROM range(5000)"),
+    ("CumulativeWindowsExec", "SELECT rank() OVER (ORDER BY id % 7) FROM range(5000)"),
+    ("WindowPartitionsExec", "SELECT ntile(3) OVER (PARTITION BY id % 7 ORDER BY id) FROM range(5000)"),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

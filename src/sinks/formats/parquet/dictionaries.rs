@@ -2,7 +2,8 @@
 //!
 //! An encoder finds out by hashing every value until the dictionary is full, in each row group anew: with unique values
 //! that takes longer than all else together. A sample of the rows tells before. Of n rows drawn from D equally frequent
-//! values about n² / 2D are equal to another, so the number of equal ones tells D, also far above n.
+//! values about n² / 2D are equal to another, so the number of equal ones tells D, also far above n: where there are
+//! half as many values as rows, `8 √rows` of them have about 64 equal ones, which is enough to tell more from fewer.
 
 use std::collections::HashSet;
 
@@ -15,7 +16,7 @@ use datafusion::common::hash_utils::{RandomState, create_hashes};
 
 use crate::block::mix;
 
-/// Rows of a sample.
+/// Rows of a sample at most.
 const SAMPLE: usize = 4096;
 /// Bytes that a dictionary has at most by the default of Parquet's writer.
 const DICTIONARY_BYTES: usize = 1 << 20;
@@ -34,7 +35,7 @@ pub(super) fn of_rows(
     }
     let max_bytes = options.global.dictionary_page_size_limit.min(DICTIONARY_BYTES);
     let group_rows = file_rows.min(options.global.max_row_group_size);
-    let places = places(batches, rows);
+    let places = places(batches, rows, sample_rows(rows));
     for (index, field) in batches[0].schema().fields().iter().enumerate() {
         let of_column = options.column_specific_options.get(field.name());
         let is_said = of_column.is_some_and(|of_column| of_column.dictionary_enabled.is_some());
@@ -52,9 +53,13 @@ pub(super) fn of_rows(
     Ok(options)
 }
 
+/// Rows of a sample of so many.
+fn sample_rows(rows: usize) -> usize {
+    (8 * rows.isqrt()).min(SAMPLE).min(rows)
+}
+
 /// The places of a sample: one row of each of so many equal parts, drawn so that no period of the values meets it.
-fn places(batches: &[RecordBatch], rows: usize) -> Vec<(usize, usize)> {
-    let sample = SAMPLE.min(rows);
+fn places(batches: &[RecordBatch], rows: usize, sample: usize) -> Vec<(usize, usize)> {
     let (mut places, mut batch, mut before) = (Vec::with_capacity(sample), 0, 0);
     for number in 0..sample {
         let (start, end) = (number * rows / sample, (number + 1) * rows / sample);
@@ -72,12 +77,9 @@ fn places(batches: &[RecordBatch], rows: usize) -> Vec<(usize, usize)> {
 fn different_values(sample: &ArrayRef) -> Result<usize> {
     let mut hashes = vec![0; sample.len()];
     create_hashes([sample], &RandomState::with_seed(0), &mut hashes)?;
-    let valid = (0..sample.len()).filter(|row| sample.is_valid(*row));
-    let (mut seen, mut rows) = (HashSet::new(), 0);
-    for row in valid {
-        seen.insert(hashes[row]);
-        rows += 1;
-    }
+    let mut seen = HashSet::with_capacity_and_hasher(sample.len(), RandomState::with_seed(1));
+    seen.extend((0..sample.len()).filter(|row| sample.is_valid(*row)).map(|row| hashes[row]));
+    let rows = sample.len() - sample.null_count();
     let equal = rows - seen.len();
     Ok(if equal == 0 { rows * rows } else { (rows * rows / (2 * equal)).max(seen.len()) })
 }
