@@ -18,6 +18,8 @@ use crate::block::mix;
 
 /// Rows of a sample at most.
 const SAMPLE: usize = 4096;
+/// Small integers are written as large ones.
+const MIN_VALUE_BYTES: usize = 4;
 /// Bytes that a dictionary has at most by the default of Parquet's writer.
 const DICTIONARY_BYTES: usize = 1 << 20;
 
@@ -45,12 +47,18 @@ pub(super) fn of_rows(
         let columns: Vec<&dyn Array> = batches.iter().map(|batch| batch.column(index).as_ref()).collect();
         let sample = interleave(&columns, &places)?;
         let different = different_values(&sample)?;
-        let value_bytes = sample.get_array_memory_size() / sample.len().max(1);
-        if different > group_rows / 2 || different.saturating_mul(value_bytes) > max_bytes {
+        let value_bytes = (sample.get_array_memory_size() / sample.len().max(1)).max(MIN_VALUE_BYTES);
+        if !pays(different, value_bytes, group_rows) || different.saturating_mul(value_bytes) > max_bytes {
             options.column_specific_options.entry(field.name().clone()).or_default().dictionary_enabled = Some(false);
         }
     }
     Ok(options)
+}
+
+/// Whether values take less than half of their bytes as a dictionary and numbers in it: they are hashed for it.
+fn pays(different: usize, value_bytes: usize, rows: usize) -> bool {
+    let bits = different.max(2).next_power_of_two().ilog2() as usize;
+    different.saturating_mul(value_bytes) + rows * bits / 8 < rows.saturating_mul(value_bytes) / 2
 }
 
 /// Rows of a sample of so many.
@@ -109,6 +117,8 @@ mod tests {
             ("unique", ints(|i| i)),
             // Hardly two of a sample are equal.
             ("of 20 thousand", ints(|i| i.wrapping_mul(48_271) % 20_000)),
+            // Numbers in a dictionary would be as long as half of the values, and the dictionary is there too.
+            ("of 80 thousand", ints(|i| i.wrapping_mul(48_271) % 80_000)),
             ("of three", ints(|i| i % 3)),
             ("of one", ints(|_| 1)),
             ("names", texts(|i| format!("name {}", i % 100))),
@@ -120,7 +130,7 @@ mod tests {
     #[test]
     fn columns_of_unique_or_large_values_get_none() {
         let options = TableParquetOptions::default();
-        assert_eq!(without_dictionary(columns(), &options), ["keys", "long", "unique"]);
+        assert_eq!(without_dictionary(columns(), &options), ["keys", "long", "of 80 thousand", "unique"]);
         assert!(without_dictionary(vec![("none", Arc::new(Int64Array::new_null(9)) as _)], &options).is_empty());
     }
 
@@ -129,6 +139,6 @@ mod tests {
         let mut options = TableParquetOptions::default();
         options.column_specific_options.entry("unique".to_owned()).or_default().dictionary_enabled = Some(true);
         options.column_specific_options.entry("of one".to_owned()).or_default().dictionary_enabled = Some(false);
-        assert_eq!(without_dictionary(columns(), &options), ["keys", "long", "of one"]);
+        assert_eq!(without_dictionary(columns(), &options), ["keys", "long", "of 80 thousand", "of one"]);
     }
 }
