@@ -4,16 +4,20 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use datafusion::common::{Result, config_err};
+use datafusion::common::{DataFusionError, Result, config_err};
 use datafusion::config::{ParquetOptions, SpillCompression as OperatorSpillCompression};
 use datafusion::execution::context::SessionContext;
+use datafusion::execution::object_store::{DefaultObjectStoreRegistry, ObjectStoreRegistry};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::SessionConfig;
+use url::Url;
 
 use crate::call::extension_of;
 use crate::config::BlockyardOptions;
 use crate::dataset::DataContext;
+#[cfg(target_os = "linux")]
+use crate::disk::LocalFiles;
 use crate::functions::{FunctionRegistry, bounded, with_lengths_of_binary};
 use crate::observability::{ExecutionCallback, Observers, SYSTEM_SCHEMA, system_schema};
 use crate::optimizer::RuleRegistry;
@@ -66,7 +70,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         let pool = Arc::new(SharedMemoryPool::new(Arc::clone(&store)));
         let runtime = match self.runtime_env() {
             Some(existing) => RuntimeEnvBuilder::from_runtime_env(existing),
-            None => RuntimeEnvBuilder::new(),
+            None => RuntimeEnvBuilder::new().with_object_store_registry(stores_of_this_machine()?),
         };
         let runtime = runtime.with_memory_pool(Arc::clone(&pool) as _);
         // Lists of files would stay as they were first seen.
@@ -112,6 +116,17 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             .with_aggregate_functions(aggregates)
             .with_file_formats(formats))
     }
+}
+
+/// Where files are read from that are not registered.
+fn stores_of_this_machine() -> Result<Arc<dyn ObjectStoreRegistry>> {
+    let stores = DefaultObjectStoreRegistry::new();
+    #[cfg(target_os = "linux")]
+    stores.register_store(
+        &Url::parse("file:///").map_err(|error| DataFusionError::External(error.into()))?,
+        Arc::new(LocalFiles::new()),
+    );
+    Ok(Arc::new(stores))
 }
 
 /// The store of blocks, with the threads that look after it.

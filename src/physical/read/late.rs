@@ -22,6 +22,10 @@ const TRIED: usize = 3;
 /// Of so many tasks one is read in the way that was not chosen.
 const AGAIN: usize = 32;
 
+/// Tasks that may say nothing, since statistics left out all of their rows or none could be evaluated, before most of
+/// the others are not asked.
+const FRUITLESS: usize = 4 * TRIED;
+
 /// The most bytes of decoded columns that a task keeps from their filter to the rows that it gives. What is above is
 /// decoded again.
 const KEPT_BYTES: usize = 4 << 20;
@@ -60,6 +64,7 @@ pub(super) struct LateMaterialization {
 #[derive(Debug, Default)]
 struct Costs {
     begun: usize,
+    fruitless: usize,
     whole: Cost,
     late: Cost,
 }
@@ -89,17 +94,22 @@ impl Costs {
         let number = self.begun;
         self.begun += 1;
         let is_tried = self.whole.tasks.min(self.late.tasks) >= TRIED;
+        // One of each, side by side.
+        let is_measured = number % AGAIN < 2 || !(is_tried || self.fruitless >= FRUITLESS);
         let is_late = match is_tried {
-            // One of each, side by side.
             true => (self.late.per_row <= self.whole.per_row) != (number % AGAIN == 1),
-            false => !number.is_multiple_of(2),
+            false => is_measured && !number.is_multiple_of(2),
         };
         let way = if is_late { Way::Late } else { Way::Whole };
-        Trial { way, is_measured: !is_tried || number % AGAIN < 2 }
+        Trial { way, is_measured }
     }
 
-    /// A task is done.
+    /// A task is done. Where no filter could be evaluated, or all rows were left out by statistics, nothing is learnt.
     fn end(&mut self, way: Way, rows: usize, nanos: usize) {
+        if rows == 0 {
+            self.fruitless += 1;
+            return;
+        }
         let cost = match way {
             Way::Whole => &mut self.whole,
             Way::Late => &mut self.late,
@@ -151,11 +161,8 @@ impl LateMaterialization {
             Way::Whole => sum("output_rows"),
             Way::Late => sum("pushdown_rows_pruned") + sum("pushdown_rows_matched"),
         };
-        // Where no filter could be evaluated, or all rows were left out by statistics, nothing is learnt.
-        if rows > 0 {
-            // With what is done above, where the rows are filtered.
-            self.costs.lock().end(trial.way, rows, sum("time_elapsed_scanning_total"));
-        }
+        // With what is done above, where the rows are filtered.
+        self.costs.lock().end(trial.way, rows, sum("time_elapsed_scanning_total"));
     }
 }
 

@@ -16,7 +16,7 @@ use datafusion::parquet::file::page_index::offset_index::OffsetIndexMetaData;
 use datafusion::parquet::file::reader::{ChunkReader, Length};
 use datafusion::parquet::file::serialized_reader::SerializedPageReader;
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, GetResultPayload, ObjectStore};
+use object_store::{GetOptions, GetResultPayload, ObjectStore};
 use parking_lot::Mutex;
 
 use crate::runtime::holding_up;
@@ -44,8 +44,8 @@ impl FoundPages {
         if row_group.columns().iter().any(|column| wanted(column) && is_nested(column)) {
             return Ok(None);
         }
-        // Not all of it, where it is not a file: it would be sent for nothing.
-        let options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
+        // Nothing of it, where it is not a file: it would be sent for nothing.
+        let options = GetOptions::new().with_head(true);
         let GetResultPayload::File(file, _) = store.get_opts(path, options).await?.payload else {
             return Ok(None);
         };
