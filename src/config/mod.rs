@@ -205,6 +205,9 @@ options! {
         /// Evaluate windows that begin with the partition and end with the row or its peers (running sums, ranks) in
         /// loops over the rows, in place of DataFusion's operator for them.
         pub optimize_cumulative_windows: bool, default = true
+
+        /// Evaluate comparisons of numbers and times before the other conditions of a filter.
+        pub optimize_condition_order: bool, default = true
     }
 }
 

@@ -4,6 +4,7 @@ mod change_tables;
 mod evaluate_once;
 mod group_distinct;
 mod guard_filter_pushdown;
+mod order_conditions;
 mod order_partial_functions;
 mod rename_shadowed;
 mod reorder_randomize_blocks;
@@ -26,5 +27,7 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(reorder), Anchor::before("push_down_limit"), &[]);
     let rename = rename_shadowed::RenameShadowed;
     registry.add_logical(Arc::new(rename), Anchor::before("optimize_projections"), &[]);
+    let conditions = order_conditions::OrderConditions;
+    registry.add_logical(Arc::new(conditions), Anchor::after("optimize_projections"), &[]);
     registry.add_logical(Arc::new(share_subplans::ShareSubplans), Anchor::Last, &[]);
 }
