@@ -4,20 +4,17 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use datafusion::common::{DataFusionError, Result, config_err};
+use datafusion::common::{Result, config_err};
 use datafusion::config::{ParquetOptions, SpillCompression as OperatorSpillCompression};
 use datafusion::execution::context::SessionContext;
 use datafusion::execution::object_store::{DefaultObjectStoreRegistry, ObjectStoreRegistry};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::SessionConfig;
-use url::Url;
 
 use crate::call::extension_of;
 use crate::config::BlockyardOptions;
 use crate::dataset::DataContext;
-#[cfg(target_os = "linux")]
-use crate::disk::LocalFiles;
 use crate::functions::{FunctionRegistry, bounded, with_lengths_of_binary};
 use crate::observability::{ExecutionCallback, Observers, SYSTEM_SCHEMA, system_schema};
 use crate::optimizer::RuleRegistry;
@@ -122,10 +119,10 @@ impl SessionStateBuilderExt for SessionStateBuilder {
 fn stores_of_this_machine() -> Result<Arc<dyn ObjectStoreRegistry>> {
     let stores = DefaultObjectStoreRegistry::new();
     #[cfg(target_os = "linux")]
-    stores.register_store(
-        &Url::parse("file:///").map_err(|error| DataFusionError::External(error.into()))?,
-        Arc::new(LocalFiles::new()),
-    );
+    {
+        let files = url::Url::parse("file:///").map_err(|error| datafusion::common::exec_datafusion_err!("{error}"))?;
+        stores.register_store(&files, Arc::new(crate::disk::LocalFiles::new()));
+    }
     Ok(Arc::new(stores))
 }
 
