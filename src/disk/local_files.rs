@@ -28,6 +28,9 @@ use rustix::io::{ReadWriteFlags, preadv2};
 /// Longer ranges are given as the file: who asks may read them piece by piece.
 const READ_AT_ONCE: u64 = 1 << 20;
 
+/// More bytes are read on another thread, which hardly takes longer then: others wait for this one.
+const MAX_BYTES: u64 = 8 << 20;
+
 /// All files of this machine.
 #[derive(Debug)]
 pub(crate) struct LocalFiles(LocalFileSystem);
@@ -131,8 +134,9 @@ impl ObjectStore for LocalFiles {
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let cached = self.open(location).and_then(|file| ranges.iter().map(|range| file.read(range)).collect());
-        match cached {
+        let lengths = ranges.iter().map(|range| range.end.saturating_sub(range.start));
+        let file = if lengths.fold(0, u64::saturating_add) <= MAX_BYTES { self.open(location) } else { None };
+        match file.and_then(|file| ranges.iter().map(|range| file.read(range)).collect()) {
             Some(bytes) => Ok(bytes),
             None => self.0.get_ranges(location, ranges).await,
         }

@@ -50,7 +50,7 @@ impl OptimizerRule for OrderConditions {
                 filter.predicate = conjunction(conditions).unwrap_or_default();
                 Ok(Transformed::yes(LogicalPlan::Filter(filter)))
             }
-            LogicalPlan::TableScan(mut scan) => {
+            LogicalPlan::TableScan(mut scan) if scan.filters.len() > 1 => {
                 let schema = DFSchema::try_from_qualified_schema(scan.table_name.clone(), &scan.source.schema())?;
                 if is_in_order(&scan.filters.iter().collect::<Vec<_>>(), &schema) {
                     return Ok(Transformed::no(LogicalPlan::TableScan(scan)));

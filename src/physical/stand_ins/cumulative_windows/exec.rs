@@ -22,7 +22,7 @@ use futures::{StreamExt, TryStreamExt};
 use super::CumulativeWindow;
 use super::rows::{Borders, Groups};
 use super::walk::Until;
-use super::window::{evaluating, needs_peers, until};
+use super::window::{evaluating, ranks_peers, until};
 use crate::physical::operator::{IntoPlan, Operator};
 use crate::physical::stand_ins::stored_rows::StoredRows;
 use crate::physical::tasks::{RowBalance, stream_of};
@@ -53,11 +53,6 @@ impl CumulativeWindowsExec {
     fn names(&self) -> String {
         let names: Vec<_> = self.windows.iter().map(|window| window.name()).collect();
         names.join(", ")
-    }
-
-    /// How far the windows look.
-    fn until(&self) -> impl Iterator<Item = Until> {
-        self.windows.iter().filter_map(|window| until(window.as_ref()))
     }
 }
 
@@ -116,20 +111,22 @@ impl Operator for CumulativeWindowsExec {
         let balance = RowBalance::new(self.name(), &context);
         let input_schema = self.input().schema();
         let windows = self.windows.iter().map(|window| evaluating(window.as_ref(), &input_schema));
-        let waits = self.until().map(|until| until > Until::Row).collect::<Vec<_>>();
+        let looks: Vec<_> = self.windows.iter().filter_map(|window| until(window.as_ref())).collect();
+        let waits: Vec<_> = looks.iter().map(|until| *until > Until::Row).collect();
         let schema = self.schema();
         let (of_input, of_windows) = schema.fields().split_at(input_schema.fields().len());
         let said_at_once = waits.iter().zip(of_windows).filter(|(waits, _)| !**waits).map(|(_, field)| field);
         let waiting = Schema::new(of_input.iter().chain(said_at_once).cloned().collect::<Vec<_>>());
-        let needs_peers = self.windows.iter().any(|window| needs_peers(window.as_ref()));
+        let ranks = self.windows.iter().any(|window| ranks_peers(window.as_ref()));
+        let farthest = looks.into_iter().max().unwrap_or(Until::Row);
         let metrics = BaselineMetrics::new(&self.metrics, partition);
         let given_metrics = metrics.clone();
         let windows = Windows {
             schema: self.schema(),
             waiting_schema: Arc::new(waiting),
-            borders: Borders::new(self.windows[0].as_ref(), needs_peers),
+            borders: Borders::new(self.windows[0].as_ref(), ranks || farthest == Until::Peers),
             windows: windows.collect::<Result<_>>()?,
-            until: self.until().max().unwrap_or(Until::Row),
+            until: farthest,
             waits,
             input: balance.taking(self.input().execute(partition, Arc::clone(&context))?),
             reservation: MemoryConsumer::new(format!("{}[{partition}]", self.name())).register(context.memory_pool()),

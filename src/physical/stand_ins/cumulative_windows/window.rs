@@ -33,9 +33,9 @@ pub(crate) fn are_cumulative(windows: &[Arc<dyn WindowExpr>]) -> bool {
     until.is_some_and(|until| !(until.contains(&Until::Peers) && until.contains(&Until::Partition)))
 }
 
-/// Whether a window needs to know which rows are equal in the order.
-pub(super) fn needs_peers(window: &dyn WindowExpr) -> bool {
-    matches!(ranking_of(window), Some(Ranking::Ranks | Ranking::DenseRanks)) || until(window) == Some(Until::Peers)
+/// Whether a window numbers rows by those that are equal in the order.
+pub(super) fn ranks_peers(window: &dyn WindowExpr) -> bool {
+    matches!(ranking_of(window), Some(Ranking::Ranks | Ranking::DenseRanks))
 }
 
 /// Until where a window sees its partition, if from its beginning.
