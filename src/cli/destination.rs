@@ -10,8 +10,8 @@ use super::arguments::Format;
 
 /// Bytes that are written without looking whether anybody still wants them.
 const PIECE_BYTES: usize = 64 << 10;
-/// Small writes are put together to so many bytes: the columns of a batch are several.
-const BUFFER_BYTES: usize = 256 << 10;
+/// Small writes are put together to so many bytes; what is larger is not copied.
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// Where results go.
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, internal_err};
 use datafusion::prelude::SessionConfig;
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use tokio::runtime::{Builder, Runtime};
 
 use super::arguments::{Format, Options};
@@ -22,6 +22,7 @@ use super::progress::Progress;
 use super::signals::{Stop, stopped};
 use super::statements::{Place, Script};
 use super::waits::WaitWarnings;
+use crate::block::sliced_bytes;
 use crate::observability::ExecutionCallback;
 use crate::sql::SqlStatement;
 use crate::store::Allocator;
@@ -30,6 +31,9 @@ use crate::{Blockyard, BlockyardOptions, DataContext, Dataset, ResumeToken};
 /// Bytes of the stacks of threads: expressions of thousands of terms are trees as deep as that. Memory is what they
 /// touch.
 pub(super) const STACK_BYTES: usize = 64 << 20;
+
+/// So many bytes of batches are written at once, or a batch that has more.
+const TOGETHER_BYTES: usize = 1 << 20;
 
 /// Why the tool stops.
 #[derive(Debug)]
@@ -320,7 +324,8 @@ impl Session {
             _ => self.destination.clone(),
         };
         let (started, positions) = (dataset.clone(), self.positions.clone().filter(|_| is_query));
-        let mut batches = self.on_workers(async move { Positions::batches(positions, started).await }).await?;
+        let batches = self.on_workers(async move { Positions::batches(positions, started).await }).await?;
+        let mut batches = batches.fuse();
         let stop = StopOnDrop(Arc::default());
         let (names, stopped, planned) = (headers::shown(dataset), Arc::clone(&stop.0), dataset.schema());
         let begin = move |first: Option<&RecordBatch>| {
@@ -330,7 +335,12 @@ impl Session {
         let mut begin = Some(begin);
         let mut output: Option<Box<Output>> = None;
         let mut tick = tokio::time::interval(Duration::from_millis(100));
+        // What went wrong behind batches that are to be written first.
+        let mut failed: Option<DataFusionError> = None;
         loop {
+            if let Some(e) = failed.take() {
+                return Err(e.into());
+            }
             let batch = tokio::select! {
                 batch = batches.next() => batch,
                 _ = tick.tick(), if progress.is_shown() => {
@@ -338,17 +348,34 @@ impl Session {
                     continue;
                 }
             };
-            let batch = batch.transpose()?;
-            let saved = batches.saved()?;
+            let mut together: Vec<_> = batch.transpose()?.into_iter().collect();
+            let mut bytes = together.iter().map(sliced_bytes).sum::<usize>();
+            // Those that are there already: to wake who writes them can take longer than to write one.
+            while !together.is_empty()
+                && bytes < TOGETHER_BYTES
+                && let Some(Some(batch)) = batches.next().now_or_never()
+            {
+                match batch {
+                    Ok(batch) => {
+                        bytes += sliced_bytes(&batch);
+                        together.push(batch);
+                    }
+                    Err(e) => {
+                        failed = Some(e);
+                        break;
+                    }
+                }
+            }
+            let saved = batches.get_ref().saved()?;
             progress.clear();
             let (begun, begin) = (output.take(), begin.take());
             let write = move || {
                 let output = match (begun, begin) {
                     (Some(output), _) => output,
-                    (None, Some(begin)) => Box::new(begin(batch.as_ref())?),
+                    (None, Some(begin)) => Box::new(begin(together.first())?),
                     (None, None) => return internal_err!("a result was not begun"),
                 };
-                written(output, batch, saved)
+                written(output, &together, saved)
             };
             match self.on_writer(write).await? {
                 Written::More(more) => output = Some(more),
@@ -364,19 +391,19 @@ enum Written {
     All(usize),
 }
 
-/// Writes a batch, or the end; then the token behind it, if all up to there can be read.
+/// Writes batches, or the end if there are none; then the token behind them, if all up to there can be read.
 fn written(
     mut output: Box<Output>,
-    batch: Option<RecordBatch>,
+    batches: &[RecordBatch],
     token: Option<Saved>,
 ) -> datafusion::common::Result<Written> {
-    let (written, is_whole) = match batch {
-        Some(batch) => {
-            output.write(&batch)?;
+    let (written, is_whole) = match batches {
+        [] => (Written::All(output.end()?), true),
+        batches => {
+            batches.iter().try_for_each(|batch| output.write(batch))?;
             let is_whole = token.is_some() && output.flush()?;
             (Written::More(output), is_whole)
         }
-        None => (Written::All(output.end()?), true),
     };
     match token.filter(|_| is_whole) {
         Some(token) => token.write().map(|()| written),

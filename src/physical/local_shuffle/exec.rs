@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
-use datafusion::common::{Result, Statistics};
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
@@ -11,13 +12,14 @@ use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 
-use super::held_rows::{Delay, HeldRows, Room};
+use super::held_rows::{Delay, HeldRows, Leaving, Room};
 use crate::physical::StageMetrics;
 use crate::physical::memory::block_bytes;
 use crate::physical::operator::{InputOrder, IntoPlan, Operator, Retention, Starts, TaskIdentity, TaskPlan, claims};
 use crate::physical::place::{Mark, MarkLog, MarkedStream, Place, marked_rows, tasks_of_rows};
 use crate::physical::rows_of_input;
 use crate::physical::tasks::{RowBalance, TaskStream, execute_tasks, owner_of, properties, stream_of};
+use crate::runtime::Drivers;
 use crate::store::BlockStore;
 
 /// Rows of a task, which are cut out of the one stream of rows.
@@ -164,7 +166,6 @@ impl TaskPlan for LocalShuffleExec {
         let shuffling = Shuffling {
             rows: Some(self.log.noting(self.begin.first_row, &self.begin.input, rows)),
             held: HeldRows::new(self.delay(), self.schema(), room, self.begin.first_row, self.begin.bucket),
-            ready: None,
             batch_rows: context.session_config().batch_size(),
             left: self.begin.before_bucket,
             log: self.left.clone(),
@@ -172,10 +173,15 @@ impl TaskPlan for LocalShuffleExec {
             skip: (self.begin.given - self.begin.before_bucket) as usize,
         };
         let balance = Arc::clone(&shuffling.balance);
-        let shuffled = stream::try_unfold(shuffling, |mut shuffling| async move {
-            Ok(shuffling.next().await?.map(|batch| (batch, shuffling)))
+        let leaving = stream::try_unfold(shuffling, |mut shuffling| async move {
+            Ok(shuffling.next().await?.map(|leaving| (leaving, shuffling)))
         });
-        let batches = balance.giving(stream_of(self.schema(), shuffled.boxed()));
+        // Copying takes longer than finding out what to copy.
+        let (schema, threads) = (self.schema(), context.session_config().target_partitions());
+        let batches = leaving.map_ok(move |leaving| copied(leaving, Arc::clone(&schema))).try_buffered(threads);
+        let rows = context.session_config().batch_size();
+        let batches = batches.map_ok(move |batch| stream::iter(pieces(&batch, rows)).map(Ok)).try_flatten();
+        let batches = balance.giving(stream_of(self.schema(), batches.boxed()));
         balance.all_begun()?;
         Ok(tasks_of_rows(batches, TASK_ROWS, self.begin.given))
     }
@@ -218,12 +224,25 @@ impl TaskPlan for LocalShuffleExec {
     }
 }
 
+/// The rows as a batch, which one of the session's threads makes.
+async fn copied(leaving: Leaving, schema: SchemaRef) -> Result<RecordBatch> {
+    match Drivers::start([async move { leaving.into_batch(&schema) }]).next().await {
+        Some(batch) => batch,
+        None => internal_err!("rows of a local shuffle vanished"),
+    }
+}
+
+/// The batch in pieces of at most so many rows.
+fn pieces(batch: &RecordBatch, rows: usize) -> Vec<RecordBatch> {
+    let starts = (0..batch.num_rows()).step_by(rows.max(1));
+    starts.map(|start| batch.slice(start, rows.min(batch.num_rows() - start))).collect()
+}
+
 /// A shuffle that runs.
 struct Shuffling {
     /// The rows that come, until they end.
     rows: Option<MarkedStream>,
     held: HeldRows,
-    ready: Option<RecordBatch>,
     batch_rows: usize,
     /// Rows that have left.
     left: u64,
@@ -234,25 +253,20 @@ struct Shuffling {
 }
 
 impl Shuffling {
-    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+    async fn next(&mut self) -> Result<Option<Leaving>> {
         loop {
-            if let Some(batch) = self.ready.take() {
-                let skipped = self.skip.min(batch.num_rows());
-                self.skip -= skipped;
-                // What was given before is not given again, and has left all the same.
-                self.balance.give(skipped);
-                if batch.num_rows() > skipped {
-                    let whole = batch.slice(skipped, batch.num_rows() - skipped);
-                    let rows = self.batch_rows.min(whole.num_rows());
-                    self.ready = (whole.num_rows() > rows).then(|| whole.slice(rows, whole.num_rows() - rows));
-                    return Ok(Some(whole.slice(0, rows)));
-                }
-            }
             let (left, log, has_ended) = (self.left, &self.log, self.rows.is_none());
             let begins = |bucket, before| log.note(left + before as u64, bucket);
-            self.ready = self.held.pop(has_ended, self.batch_rows, begins)?;
-            if let Some(batch) = &self.ready {
-                self.left += batch.num_rows() as u64;
+            if let Some(mut leaving) = self.held.pop(has_ended, self.batch_rows, begins)? {
+                self.left += leaving.num_rows() as u64;
+                // What was given before is not given again, and has left all the same.
+                let skipped = self.skip.min(leaving.num_rows());
+                self.skip -= skipped;
+                self.balance.give(skipped);
+                leaving.skip(skipped);
+                if leaving.num_rows() > 0 {
+                    return Ok(Some(leaving));
+                }
                 continue;
             }
             let Some(rows) = &mut self.rows else { return Ok(None) };

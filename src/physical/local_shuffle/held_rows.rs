@@ -113,6 +113,36 @@ struct HeldRow {
     row: u32,
 }
 
+/// Rows on their way out, in their order: they are copied together by whoever has time.
+pub(super) struct Leaving {
+    batches: Vec<RecordBatch>,
+    /// Of each row, the batch and its number in it.
+    order: Vec<(usize, usize)>,
+    reserved: Option<WorkingSet>,
+}
+
+impl Leaving {
+    pub(super) fn num_rows(&self) -> usize {
+        self.order.len()
+    }
+
+    /// All but the first rows.
+    pub(super) fn skip(&mut self, rows: usize) {
+        self.order.drain(..rows);
+    }
+
+    pub(super) fn into_batch(self, schema: &SchemaRef) -> Result<RecordBatch> {
+        let rows = Some(self.order.len());
+        if schema.fields().is_empty() || self.batches.is_empty() {
+            // Rows without columns are told apart by nothing.
+            let options = RecordBatchOptions::new().with_row_count(rows);
+            return Ok(RecordBatch::try_new_with_options(Arc::clone(schema), Vec::new(), &options)?);
+        }
+        let batches: Vec<&RecordBatch> = self.batches.iter().collect();
+        Ok(interleave_record_batch(&batches, &self.order)?)
+    }
+}
+
 /// Pieces are copied together when so many times the rows that are needed are held, and some more.
 const MAX_HELD: usize = 3;
 const SPARE_ROWS: usize = 1 << 14;
@@ -128,18 +158,19 @@ impl HeldRows {
     pub(super) fn push(&mut self, batch: RecordBatch) -> Result<usize> {
         let width = self.delay.bucket_places();
         let (piece, rows) = (self.next_piece, batch.num_rows());
+        let first_place = self.first_bucket * width;
         let mut dropped = 0;
         for row in 0..rows {
             let place = self.delay.place_of(self.next_row + row as u64);
-            let Some(bucket) = (place / width).checked_sub(self.first_bucket) else {
+            let Some(place) = place.checked_sub(first_place) else {
                 dropped += 1;
                 continue;
             };
-            let bucket = bucket as usize;
+            let (bucket, place) = ((place / width) as usize, (place % width) as u32);
             if self.buckets.len() <= bucket {
                 self.buckets.resize_with(bucket + 1, Bucket::default);
             }
-            self.buckets[bucket].rows.push(HeldRow { place: (place % width) as u32, piece, row: row as u32 });
+            self.buckets[bucket].rows.push(HeldRow { place, piece, row: row as u32 });
         }
         self.next_row += rows as u64;
         if dropped < rows {
@@ -223,34 +254,38 @@ impl HeldRows {
 
     /// The rows in one batch; they are needed no more.
     fn taken(&mut self, rows: &[HeldRow]) -> Result<RecordBatch> {
-        let numbers: Vec<u32> = self.pieces.keys().copied().collect();
-        let first = numbers.first().copied().unwrap_or(0);
-        let mut slots = vec![0; numbers.last().map_or(0, |last| (last - first) as usize + 1)];
-        for (slot, number) in numbers.iter().enumerate() {
-            slots[(number - first) as usize] = slot;
-        }
-        let order: Vec<(usize, usize)> =
-            rows.iter().map(|row| (slots[(row.piece - first) as usize], row.row as usize)).collect();
-        let batches: Vec<&RecordBatch> = self.pieces.values().map(|piece| &piece.batch).collect();
-        let batch = match batches.first() {
-            // Rows without columns are told apart by nothing.
-            Some(first) if first.num_columns() == 0 => {
-                let options = RecordBatchOptions::new().with_row_count(Some(order.len()));
-                RecordBatch::try_new_with_options(first.schema(), Vec::new(), &options)?
+        self.leaving(rows).into_batch(&self.schema)
+    }
+
+    /// The rows, which are needed no more, before they are copied.
+    fn leaving(&mut self, rows: &[HeldRow]) -> Leaving {
+        const UNUSED: usize = usize::MAX;
+        let first = self.pieces.keys().next().copied().unwrap_or(0);
+        let last = self.pieces.keys().next_back().copied().unwrap_or(0);
+        let mut slots = vec![UNUSED; (last - first) as usize + 1];
+        // The pieces that have any of the rows, and how many.
+        let mut used: Vec<(u32, usize)> = Vec::new();
+        let mut order = Vec::with_capacity(rows.len());
+        for row in rows {
+            let slot = &mut slots[(row.piece - first) as usize];
+            if *slot == UNUSED {
+                *slot = used.len();
+                used.push((row.piece, 0));
             }
-            _ => interleave_record_batch(&batches, &order)?,
-        };
-        let mut taken = vec![0; numbers.len()];
-        order.iter().for_each(|(slot, _)| taken[*slot] += 1);
-        for (number, taken) in numbers.into_iter().zip(taken) {
+            used[*slot].1 += 1;
+            order.push((*slot, row.row as usize));
+        }
+        let mut batches = Vec::with_capacity(used.len());
+        for (number, taken) in used {
             if let Entry::Occupied(mut piece) = self.pieces.entry(number) {
                 piece.get_mut().live_rows -= taken;
-                if piece.get().live_rows == 0 {
-                    piece.remove();
+                match piece.get().live_rows {
+                    0 => batches.push(piece.remove().batch),
+                    _ => batches.push(piece.get().batch.clone()),
                 }
             }
         }
-        Ok(batch)
+        Leaving { batches, order, reserved: None }
     }
 
     /// Whether the next bucket can leave, because all of its rows have come.
@@ -265,7 +300,7 @@ impl HeldRows {
         has_ended: bool,
         max_rows: usize,
         mut begins: impl FnMut(u64, usize),
-    ) -> Result<Option<RecordBatch>> {
+    ) -> Result<Option<Leaving>> {
         let width = self.delay.bucket_places();
         let mut rows = Vec::new();
         while rows.len() < max_rows && (has_ended || self.is_ready()) {
@@ -281,10 +316,14 @@ impl HeldRows {
         if rows.is_empty() {
             return Ok(None);
         }
-        let batch = self.taken(&rows)?;
+        let bytes_before = self.bytes();
+        let mut leaving = self.leaving(&rows);
         let bytes = self.bytes();
         self.room.working_set.resize(bytes)?;
-        Ok(Some(batch))
+        // What they are copied from stays so long, and is here no more.
+        let gone = bytes_before.saturating_sub(bytes);
+        leaving.reserved = Some(self.room.store.working_set(&self.room.owner, gone)?);
+        Ok(Some(leaving))
     }
 
     /// Rows that were in the store, now in pieces.

@@ -28,7 +28,7 @@ pub enum CacheLevel {
     Nothing,
     /// What is freed, for up to a second: the process is smaller than its limit. It hears when it is not.
     Freed,
-    /// The same, and pages may be huge where the kernel makes them so: memory is plenty.
+    /// What is freed, for some seconds, and pages may be huge where the kernel makes them so: memory is plenty.
     FreedAndHuge,
 }
 
