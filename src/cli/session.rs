@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, internal_err};
 use datafusion::prelude::SessionConfig;
-use futures::{FutureExt, StreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 use tokio::runtime::{Builder, Runtime};
 
 use super::arguments::{Format, Options};
@@ -338,34 +338,13 @@ impl Session {
         // What went wrong behind batches that are to be written first.
         let mut failed: Option<DataFusionError> = None;
         loop {
-            if let Some(e) = failed.take() {
-                return Err(e.into());
-            }
-            let batch = tokio::select! {
-                batch = batches.next() => batch,
+            let together = tokio::select! {
+                together = next_together(&mut batches, &mut failed) => together?,
                 _ = tick.tick(), if progress.is_shown() => {
                     progress.show(dataset.progress().join("\n"));
                     continue;
                 }
             };
-            let mut together: Vec<_> = batch.transpose()?.into_iter().collect();
-            let mut bytes = together.iter().map(sliced_bytes).sum::<usize>();
-            // Those that are there already: to wake who writes them can take longer than to write one.
-            while !together.is_empty()
-                && bytes < TOGETHER_BYTES
-                && let Some(Some(batch)) = batches.next().now_or_never()
-            {
-                match batch {
-                    Ok(batch) => {
-                        bytes += sliced_bytes(&batch);
-                        together.push(batch);
-                    }
-                    Err(e) => {
-                        failed = Some(e);
-                        break;
-                    }
-                }
-            }
             let saved = batches.get_ref().saved()?;
             progress.clear();
             let (begun, begin) = (output.take(), begin.take());
@@ -383,6 +362,34 @@ impl Session {
             }
         }
     }
+}
+
+/// The next batch, and those behind it that are there already: to wake who writes them can take longer than to write
+/// one. None at the end. What fails behind the first is for the next call.
+async fn next_together(
+    batches: &mut (impl Stream<Item = datafusion::common::Result<RecordBatch>> + Unpin),
+    failed: &mut Option<DataFusionError>,
+) -> datafusion::common::Result<Vec<RecordBatch>> {
+    if let Some(e) = failed.take() {
+        return Err(e);
+    }
+    let Some(first) = batches.next().await.transpose()? else { return Ok(Vec::new()) };
+    let (mut bytes, mut together) = (sliced_bytes(&first), vec![first]);
+    while bytes < TOGETHER_BYTES
+        && let Some(Some(next)) = batches.next().now_or_never()
+    {
+        match next {
+            Ok(batch) => {
+                bytes += sliced_bytes(&batch);
+                together.push(batch);
+            }
+            Err(e) => {
+                *failed = Some(e);
+                break;
+            }
+        }
+    }
+    Ok(together)
 }
 
 /// How far a result is written.

@@ -87,6 +87,60 @@ async fn joins_in_buckets_give_the_rows_of_plain_datafusion() {
     assert!(join.contains("buckets=") && join.contains("built_from_"), "{join}");
 }
 
+/// What the keys of one side leave out of the other is not written, and where that is a file, not even decoded.
+#[tokio::test]
+async fn a_side_tells_the_other_its_keys() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rows.parquet").display().to_string();
+    for memory in [16, 256] {
+        let plain = SessionContext::new();
+        let ours = context_with(2, |options| {
+            options.memory_limit = mib(memory);
+            options.prefer_spilling_joins = true;
+        });
+        for session in [ours.session(), &plain] {
+            session.register_batch("cold", side(false, 7)).unwrap();
+            session.register_batch("few", side(false, 7).slice(40_000, 500)).unwrap();
+        }
+        let write = format!("COPY (SELECT * FROM cold ORDER BY id) TO '{path}' STORED AS PARQUET");
+        plain.sql(&write).await.unwrap().collect().await.unwrap();
+        for session in [ours.session(), &plain] {
+            session.register_parquet("file", &path, Default::default()).await.unwrap();
+        }
+        for kind in ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"] {
+            for (left, right) in [("few", "file"), ("file", "few"), ("few", "cold")] {
+                for on in ["l.k = r.k", "l.s = r.s", "(l.k IS NOT DISTINCT FROM r.k) AND l.id = r.id", "l.f = r.f"] {
+                    let columns =
+                        if kind.contains("LEFT ") && !kind.ends_with("LEFT JOIN") { "" } else { ", sum(r.id)" };
+                    let sql = format!("SELECT count(*), sum(l.id){columns} FROM {left} l {kind} {right} r ON {on}");
+                    let want = lines(&plain.sql(&sql).await.unwrap().collect().await.unwrap());
+                    assert_eq!(rows(&ours, &sql).await, want, "{sql}");
+                }
+            }
+        }
+        // Through a join, to both of the other sides.
+        let sql = "SELECT count(*), sum(a.id), sum(b.id) FROM few JOIN file a ON few.k = a.k JOIN cold b ON a.k = b.k \
+                   WHERE few.k NOT IN (SELECT k FROM cold WHERE k IS NOT NULL AND k % 5 = 0)";
+        let want = lines(&plain.sql(sql).await.unwrap().collect().await.unwrap());
+        assert_eq!(rows(&ours, sql).await, want);
+    }
+    let ours = context_with(2, |options| {
+        options.memory_limit = mib(16);
+        options.prefer_spilling_joins = true;
+    });
+    let said = |sql: String, part: &'static str| {
+        let ours = &ours;
+        async move {
+            let explained = rows(ours, &format!("EXPLAIN ANALYZE {sql}")).await;
+            assert!(explained.iter().any(|line| line.contains(part)), "{part}: {explained:#?}");
+        }
+    };
+    let few = "(SELECT id + 900000 AS id FROM range(100000))";
+    said(format!("SELECT count(*) FROM {few} l JOIN range(1000000) r ON l.id = r.id"), "unmatched_rows=89").await;
+    let file = format!("read_parquet('{path}')");
+    said(format!("SELECT count(*) FROM {file} l JOIN {file} r ON l.k = r.id"), "keys_among(").await;
+}
+
 /// A bucket of one key that no hash table has room for is sorted, and spills.
 #[tokio::test]
 async fn a_key_that_does_not_fit_is_merged() {

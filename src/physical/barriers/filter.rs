@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::Schema;
 use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::filter_pushdown::{ChildFilterDescription, FilterDescription};
+use datafusion::physical_plan::filter_pushdown::{ChildFilterDescription, FilterDescription, FilterPushdownPhase};
 use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr, PlanProperties};
 
 use crate::physical::operator::Operator;
@@ -70,7 +71,12 @@ impl Operator for FilterBarrierExec {
         self.input.execute(partition, context)
     }
 
-    fn filters_for_inputs(&self, filters: &[Arc<dyn PhysicalExpr>]) -> Result<Option<FilterDescription>> {
+    fn filters_for_inputs(
+        &self,
+        filters: &[Arc<dyn PhysicalExpr>],
+        _phase: FilterPushdownPhase,
+        _config: &ConfigOptions,
+    ) -> Result<Option<FilterDescription>> {
         let allowed = unambiguous(&self.schema());
         let passing = ChildFilterDescription::from_child_with_allowed_indices(filters, allowed, &self.input)?;
         Ok(Some(FilterDescription::new().with_child(passing)))

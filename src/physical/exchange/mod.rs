@@ -19,6 +19,7 @@ mod ordered;
 mod router;
 mod runs;
 mod schemes;
+mod seen_keys;
 mod slices;
 mod sort_keys;
 mod sorted;
@@ -27,10 +28,11 @@ pub(crate) use collect::{StoredBlock, collect_blocks};
 pub(super) use cuts::{Cut, cuts, equal_parts, exact_parts};
 pub(crate) use cutter::BlockSize;
 pub(crate) use exec::ExchangeExec;
-pub(super) use router::{KeyEncoding, code_of_null};
+pub(super) use router::{KeyEncoding, among, code_of_null};
 pub(super) use runs::Runs;
 pub(super) use schemes::random_place;
 pub(crate) use schemes::{
     BlockOrderScheme, HashScheme, RandomScheme, RangeScheme, Scheme, SizeScheme, SliceScheme, SpreadScheme,
 };
+pub(super) use seen_keys::{SeenKeys, Wanted};
 pub(crate) use sort_keys::can_sort;

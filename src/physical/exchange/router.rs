@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{AsArray, BooleanArray, RecordBatch, UInt64Array, new_null_array};
+use datafusion::arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch, UInt64Array, new_null_array};
 use datafusion::arrow::compute::{filter_record_batch, interleave_record_batch};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
 use datafusion::common::Result;
 use datafusion::common::hash_utils::{RandomState, create_hashes};
 use datafusion::physical_plan::PhysicalExpr;
 
+use super::seen_keys::{KeyNotes, SeenKeys, Wanted};
 use crate::block::{Block, compact_views, mix, row_random};
 
 /// Bytes that a piece should have at least; smaller ones are slow to read back.
@@ -41,24 +42,40 @@ pub(crate) enum KeyEncoding {
 }
 
 impl KeyEncoding {
-    fn codes(&self, batch: &RecordBatch, task: u64, first_row: u64) -> Result<Vec<u64>> {
-        let rows = batch.num_rows();
+    /// The types of the keys, if it is of keys.
+    pub(super) fn types(&self, schema: &SchemaRef) -> Result<Vec<DataType>> {
         match self {
-            Self::Random { seed } => {
-                let rows = first_row..first_row + rows as u64;
-                Ok(rows.map(|row| row_random(*seed, task, row)).collect())
-            }
-            Self::Hash { keys } => {
-                let arrays: Vec<_> =
-                    keys.iter().map(|key| key.evaluate(batch)?.into_array(rows)).collect::<Result<_>>()?;
-                let mut codes = vec![0; rows];
-                create_hashes(&arrays, &RandomState::with_seed(CODE_SEED), &mut codes)?;
-                // The leading bits tell buckets apart, and others do so in hash tables.
-                codes.iter_mut().for_each(|code| *code = mix(*code));
-                Ok(codes)
-            }
+            Self::Random { .. } => Ok(Vec::new()),
+            Self::Hash { keys } => keys.iter().map(|key| key.data_type(schema)).collect(),
         }
     }
+
+    /// The codes of rows, and their keys if it is of keys.
+    fn codes(&self, batch: &RecordBatch, task: u64, first_row: u64) -> Result<(Vec<u64>, Vec<ArrayRef>)> {
+        match self {
+            Self::Random { seed } => {
+                let rows = first_row..first_row + batch.num_rows() as u64;
+                Ok((rows.map(|row| row_random(*seed, task, row)).collect(), Vec::new()))
+            }
+            Self::Hash { keys } => codes_of_keys(keys, batch),
+        }
+    }
+}
+
+/// The codes of the keys of some rows, and the keys.
+fn codes_of_keys(keys: &[Arc<dyn PhysicalExpr>], batch: &RecordBatch) -> Result<(Vec<u64>, Vec<ArrayRef>)> {
+    let rows = batch.num_rows();
+    let keys: Vec<_> = keys.iter().map(|key| key.evaluate(batch)?.into_array(rows)).collect::<Result<_>>()?;
+    let mut codes = vec![0; rows];
+    create_hashes(&keys, &RandomState::with_seed(CODE_SEED), &mut codes)?;
+    // The leading bits tell buckets apart, and others do so in hash tables.
+    codes.iter_mut().for_each(|code| *code = mix(*code));
+    Ok((codes, keys))
+}
+
+/// Which rows may have `keys` that were seen.
+pub(crate) fn among(seen: &SeenKeys, keys: &[Arc<dyn PhysicalExpr>], batch: &RecordBatch) -> Result<BooleanArray> {
+    Ok(seen.among(&codes_of_keys(keys, batch)?.0))
 }
 
 /// The code of a row whose only key, of this type, is null.
@@ -101,8 +118,7 @@ pub(super) struct Router {
     coding: KeyEncoding,
     /// A run has at most 2 to this many pieces.
     max_bits: u32,
-    /// Rows with codes below this one are not wanted.
-    from: u64,
+    wanted: Wanted,
     task: u64,
     next_row: u64,
     /// Rows with their codes in the last column.
@@ -114,32 +130,37 @@ pub(super) struct Router {
 }
 
 impl Router {
-    pub(super) fn new(schema: &SchemaRef, coding: KeyEncoding, max_bits: u32, from: u64, task: u64) -> Self {
+    pub(super) fn new(schema: &SchemaRef, coding: KeyEncoding, max_bits: u32, wanted: Wanted, task: u64) -> Self {
         let key = Arc::new(Field::new("__blockyard_key", DataType::UInt64, false));
         let with_key = Arc::new(Schema::new(schema.fields().iter().cloned().chain([key]).collect::<Vec<_>>()));
         let (next_row, keyed, rows, bytes, dropped) = (0, Vec::new(), 0, 0, 0);
-        Self { with_key, coding, max_bits, from, task, next_row, keyed, rows, bytes, dropped }
+        Self { with_key, coding, max_bits, wanted, task, next_row, keyed, rows, bytes, dropped }
     }
 
-    /// Takes the next rows of the task, which have so many `bytes`.
-    pub(super) fn push(&mut self, batch: RecordBatch, bytes: usize) -> Result<()> {
-        let keys = self.coding.codes(&batch, self.task, self.next_row)?;
+    /// Takes the next rows of the task, which have so many `bytes`, and notes their keys.
+    pub(super) fn push(&mut self, batch: RecordBatch, bytes: usize, notes: Option<&mut KeyNotes>) -> Result<()> {
+        let (codes, keys) = self.coding.codes(&batch, self.task, self.next_row)?;
         self.next_row += batch.num_rows() as u64;
-        let columns = batch.columns().iter().cloned().chain([Arc::new(UInt64Array::from(keys)) as _]).collect();
-        let keyed = RecordBatch::try_new(Arc::clone(&self.with_key), columns)?;
+        if let Some(notes) = notes {
+            notes.note(&keys, &codes)?;
+        }
+        let among = self.wanted.seen.as_ref().map(|seen| seen.among(&codes));
+        let columns = batch.columns().iter().cloned().chain([Arc::new(UInt64Array::from(codes)) as _]).collect();
+        let mut keyed = RecordBatch::try_new(Arc::clone(&self.with_key), columns)?;
         let all = keyed.num_rows();
-        let (keyed, bytes) = match self.from {
-            0 => (keyed, bytes),
-            from => {
-                let wanted = inside(keyed, from, u64::MAX)?;
-                let bytes = (bytes as u128 * wanted.num_rows() as u128 / all.max(1) as u128) as usize;
-                (wanted, bytes)
-            }
-        };
-        self.dropped += all - keyed.num_rows();
-        self.rows += keyed.num_rows();
-        self.bytes += bytes;
-        self.keyed.push(keyed);
+        if let Some(among) = among.filter(|among| among.true_count() < all) {
+            keyed = filter_record_batch(&keyed, &among)?;
+        }
+        if self.wanted.from > 0 {
+            keyed = inside(keyed, self.wanted.from, u64::MAX)?;
+        }
+        let kept = keyed.num_rows();
+        self.dropped += all - kept;
+        self.rows += kept;
+        self.bytes += (bytes as u128 * kept as u128 / all.max(1) as u128) as usize;
+        if kept > 0 {
+            self.keyed.push(keyed);
+        }
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::cuts::equal_range;
 use super::router::{KeyEncoding, MAX_PIECE_BITS, Router, RunPieces, inside, max_piece_bits};
+use super::seen_keys::{KeyNotes, SeenKeys, Wanted};
 use crate::block::{TaskId, compact_views, copied, sliced_bytes};
 use crate::physical::memory::stage_memory;
 use crate::physical::tasks::StageMetrics;
@@ -53,79 +54,115 @@ pub(crate) struct Runs {
     pub(super) plenty: bool,
     /// Bytes by the leading bits of the codes.
     pub(super) bins: Vec<usize>,
+    /// Rows that were not wanted.
+    pub(super) left_out: usize,
+    /// The keys, if they were noted.
+    pub(super) seen: Option<Arc<SeenKeys>>,
     /// Rows of an output batch.
     pub(super) batch_rows: usize,
     pub(super) store: Arc<BlockStore>,
     pub(super) owner: Arc<Owner>,
 }
 
-/// The rows of a task, in runs of about `run_bytes`.
-async fn runs_of_task(
-    mut task: Task,
-    mut router: Router,
-    run_bytes: usize,
-    bins: &mut [usize],
-    store: &Arc<BlockStore>,
-    owner: &Arc<Owner>,
-) -> Result<Vec<RoutedRun>> {
-    let (mut runs, mut taken, mut given) = (Vec::new(), 0, 0);
-    loop {
-        let batch = task.batches.try_next().await?;
-        let ended = batch.is_none();
-        let bytes = batch.as_ref().map_or(0, sliced_bytes);
-        if router.rows > 0 && (ended || router.bytes + bytes > run_bytes) {
-            let (pieces, block) = router.route(bins)?;
-            let handle = store.put_pieces(block, NextUse::AfterInput, owner)?;
-            given += handle.metadata().num_rows;
-            runs.push(RoutedRun { task: task.id.child(runs.len()), pieces, handle });
-        }
-        match batch {
-            Some(batch) => {
-                taken += batch.num_rows();
-                router.push(batch, bytes)?;
-            }
-            None => break,
-        }
+/// What was routed of some tasks.
+struct Routed {
+    runs: Vec<RoutedRun>,
+    /// Bytes by the leading bits of the codes.
+    bins: Vec<usize>,
+    notes: Option<KeyNotes>,
+    /// Rows that were not wanted.
+    left_out: usize,
+}
+
+impl Routed {
+    fn new(notes: Option<KeyNotes>) -> Self {
+        Self { runs: Vec::new(), bins: vec![0; 1 << MAX_PIECE_BITS], notes, left_out: 0 }
     }
-    check_rows(|| format!("routing the rows of task {}", task.id), taken, given + router.dropped)?;
-    Ok(runs)
+
+    /// Routes the rows of a task, in runs of about `run_bytes`.
+    async fn add_task(
+        &mut self,
+        mut task: Task,
+        mut router: Router,
+        run_bytes: usize,
+        store: &Arc<BlockStore>,
+        owner: &Arc<Owner>,
+    ) -> Result<()> {
+        let (mut taken, mut given, first) = (0, 0, self.runs.len());
+        loop {
+            let batch = task.batches.try_next().await?;
+            let ended = batch.is_none();
+            let bytes = batch.as_ref().map_or(0, sliced_bytes);
+            if router.rows > 0 && (ended || router.bytes + bytes > run_bytes) {
+                let (pieces, block) = router.route(&mut self.bins)?;
+                let handle = store.put_pieces(block, NextUse::AfterInput, owner)?;
+                given += handle.metadata().num_rows;
+                self.runs.push(RoutedRun { task: task.id.child(self.runs.len() - first), pieces, handle });
+            }
+            match batch {
+                Some(batch) => {
+                    taken += batch.num_rows();
+                    router.push(batch, bytes, self.notes.as_mut())?;
+                }
+                None => break,
+            }
+        }
+        self.left_out += router.dropped;
+        check_rows(|| format!("routing the rows of task {}", task.id), taken, given + router.dropped)
+    }
+
+    fn merge(&mut self, others: Self) -> Result<()> {
+        self.runs.extend(others.runs);
+        self.bins.iter_mut().zip(others.bins).for_each(|(bin, more)| *bin += more);
+        self.left_out += others.left_out;
+        match (&mut self.notes, others.notes) {
+            (Some(notes), Some(others)) => notes.merge(others)?,
+            (notes @ None, others) => *notes = others,
+            (Some(_), None) => {}
+        }
+        Ok(())
+    }
 }
 
 impl Runs {
-    /// Runs the tasks of `input` and routes their rows, for `num_buckets` ranges of codes of equal width where that is
-    /// known. Rows with codes below `from` are not kept.
+    /// Runs the tasks of `input` and routes their rows that are `wanted`, for `num_buckets` ranges of codes of equal
+    /// width where that is known.
     pub(crate) async fn collect(
         input: &Arc<dyn ExecutionPlan>,
         context: &Arc<TaskContext>,
         stage: &StageMetrics,
         coding: KeyEncoding,
         num_buckets: Option<usize>,
-        from: u64,
+        wanted: Wanted,
     ) -> Result<Self> {
         let store = BlockStore::of_task(context)?;
         let max_bits = num_buckets.map_or(MAX_PIECE_BITS, max_piece_bits);
         let partitions = input.output_partitioning().partition_count();
         let run_bytes = RUN_BYTES.min(stage_memory(context)? / (8 * partitions)).max(1);
+        let key_types = coding.types(&input.schema())?;
         let mut drivers = Vec::new();
         for partition in 0..partitions {
             let mut tasks = task_stream(input, partition, Arc::clone(context))?;
             let (store, stage, schema, coding) = (Arc::clone(&store), stage.clone(), input.schema(), coding.clone());
+            let notes = wanted.notes.then(|| KeyNotes::new(stage_memory(context)?, &key_types)).transpose()?;
+            let wanted = wanted.clone();
             drivers.push(async move {
-                let (mut runs, mut bins) = (Vec::new(), vec![0; 1 << MAX_PIECE_BITS]);
+                let mut routed = Routed::new(notes);
+                let _noted = store.working_set(stage.owner(), routed.notes.as_ref().map_or(0, KeyNotes::bytes))?;
                 while let Some(task) = tasks.try_next().await? {
                     let task = stage.measure(task);
                     let _reserved = store.working_set(stage.owner(), 2 * run_bytes)?;
-                    let router = Router::new(&schema, coding.clone(), max_bits, from, task.id.hash());
-                    runs.extend(runs_of_task(task, router, run_bytes, &mut bins, &store, stage.owner()).await?);
+                    let router = Router::new(&schema, coding.clone(), max_bits, wanted.clone(), task.id.hash());
+                    routed.add_task(task, router, run_bytes, &store, stage.owner()).await?;
                 }
-                Ok((runs, bins))
+                Ok(routed)
             });
         }
-        let (mut runs, mut bins) = (Vec::<RoutedRun>::new(), vec![0; 1 << MAX_PIECE_BITS]);
-        for (of_driver, bins_of_driver) in Drivers::start(drivers).finish().await? {
-            runs.extend(of_driver);
-            bins.iter_mut().zip(bins_of_driver).for_each(|(bin, more)| *bin += more);
+        let mut all = Routed::new(None);
+        for of_driver in Drivers::start(drivers).finish().await? {
+            all.merge(of_driver)?;
         }
+        let Routed { mut runs, bins, notes, left_out } = all;
         runs.sort_by(|a, b| a.task.cmp(&b.task));
         let bytes = runs.iter().map(|r| r.handle.metadata().size_bytes).sum();
         Ok(Self {
@@ -134,6 +171,8 @@ impl Runs {
             rows: runs.iter().map(|r| r.pieces.rows).sum(),
             runs,
             bins,
+            left_out,
+            seen: notes.map(|notes| notes.seen().map(Arc::new)).transpose()?,
             schema: input.schema(),
             batch_rows: context.session_config().batch_size(),
             store,
@@ -144,6 +183,16 @@ impl Runs {
     /// Bytes of the rows by the leading bits of their codes.
     pub(crate) fn bins(&self) -> &[usize] {
         &self.bins
+    }
+
+    /// How many rows were not wanted.
+    pub(crate) fn left_out(&self) -> usize {
+        self.left_out
+    }
+
+    /// What is known of the keys of all rows, if they were noted.
+    pub(crate) fn seen(&self) -> Option<&Arc<SeenKeys>> {
+        self.seen.as_ref()
     }
 
     /// The rows with codes in `range` of the first of `runs` and as many of the next as give a batch of a useful size,

@@ -14,35 +14,38 @@
 //! them. Otherwise it is an anti join of the rows whose own key is not null, unless the subquery has no rows at all.
 
 use crate::physical::operator::IntoPlan;
+use std::any::Any;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
 
-use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, JoinSide, JoinType, Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::expressions::is_not_null;
+use datafusion::physical_expr::expressions::{DynamicFilterPhysicalExpr, is_not_null};
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::execution_plan::apply_expression_roots;
 use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::filter_pushdown::{ChildPushdownResult, FilterDescription, FilterPushdownPhase};
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
-use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PhysicalExpr, PlanProperties};
 use futures::future::{BoxFuture, Shared};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 
+use super::known_keys::{condition, left_may_be_told, right_may_be_told};
 use super::merge::{can_merge, sort_merge};
+use super::side::{Side, build_bytes};
 use crate::physical::StageMetrics;
-use crate::physical::exchange::{Cut, KeyEncoding, Runs, code_of_null, cuts, equal_parts, exact_parts};
+use crate::physical::exchange::{Cut, KeyEncoding, Runs, Wanted, code_of_null, cuts, equal_parts, exact_parts};
 use crate::physical::memory::stage_memory;
 use crate::physical::operator::claims;
 use crate::physical::operator::{InputOverlap, InputsWork, Operator, Retention, Starts};
+use crate::physical::tasks::Output;
 use crate::physical::tasks::{Executions, RunState};
-use crate::physical::tasks::{Output, RowBalance};
 use crate::physical::tasks::{properties, stream_of};
 use crate::runtime::{Drivers, on_io_thread};
 use crate::store::{BlockStore, QueryPool};
@@ -52,8 +55,6 @@ use crate::store::{BlockStore, QueryPool};
 const BUILD_PART: usize = 6;
 /// The side has at most this part of the memory that is free.
 const FREE_PART: usize = 3;
-/// Bytes that a hash table takes for each row.
-const TABLE_ROW_BYTES: usize = 32;
 /// Smaller buckets cost more than they save.
 const MIN_BUILD_BYTES: usize = 1 << 20;
 /// A bin with so many times the bytes of others is looked at code by code.
@@ -70,6 +71,8 @@ pub(crate) struct BucketJoinExec {
     /// What a bucket runs; its inputs are those of this operator.
     join: HashJoinExec,
     first: JoinSide,
+    /// What scans of the right side ask for the keys of the left one.
+    told: Option<Arc<DynamicFilterPhysicalExpr>>,
     runs: Executions<Mutex<RunState<JoinRun>>>,
     properties: Arc<PlanProperties>,
     sides: [StageMetrics; 2],
@@ -97,29 +100,6 @@ enum Work {
     Buckets { left: Side, right: Side, buckets: Vec<Bucket>, target: usize },
     /// There is a null among what no row may be in.
     Nothing,
-}
-
-/// A side that was written.
-#[derive(Debug)]
-struct Side {
-    runs: Arc<Runs>,
-    balance: Arc<RowBalance>,
-}
-
-impl Side {
-    fn new(runs: Arc<Runs>, name: &str, context: &TaskContext) -> Self {
-        let balance = RowBalance::new(format!("BucketJoinExec: {name}"), context);
-        balance.take(runs.num_rows());
-        Self { runs, balance }
-    }
-
-    /// The rows with codes in `range`, as a plan with one partition.
-    fn source(&self, range: RangeInclusive<u64>) -> Result<Arc<dyn ExecutionPlan>> {
-        let (runs, schema) = (Arc::clone(&self.runs), Arc::clone(self.runs.schema()));
-        let output = Mutex::new(Some(self.balance.output()));
-        let rows = RowsOf { schema: Arc::clone(&schema), runs, range, output };
-        Ok(Arc::new(StreamingTableExec::try_new(schema, vec![Arc::new(rows)], None, None, false, None)?))
-    }
 }
 
 #[derive(Debug)]
@@ -153,6 +133,7 @@ impl BucketJoinExec {
             properties: properties(claims::of_rows(&join), partitions, EmissionType::Final),
             join,
             first,
+            told: None,
             runs: Executions::default(),
             sides: Default::default(),
             metrics: ExecutionPlanMetricsSet::new(),
@@ -166,6 +147,7 @@ impl BucketJoinExec {
         let prepare = Prepare {
             join: self.join.builder().reset_state().build()?,
             first: self.first,
+            told: self.told.clone(),
             sides: self.sides.clone(),
             metrics: self.metrics.clone(),
             context: Arc::clone(context),
@@ -185,6 +167,7 @@ impl BucketJoinExec {
 struct Prepare {
     join: HashJoinExec,
     first: JoinSide,
+    told: Option<Arc<DynamicFilterPhysicalExpr>>,
     sides: [StageMetrics; 2],
     metrics: ExecutionPlanMetricsSet,
     context: Arc<TaskContext>,
@@ -197,7 +180,8 @@ impl Prepare {
         let small = self.build_memory()?;
         let (left, right) = match self.first {
             JoinSide::Right => {
-                let right = self.runs(JoinSide::Right).await?;
+                let notes = !self.join.null_aware && left_may_be_told(*self.join.join_type());
+                let right = self.runs(JoinSide::Right, Wanted { notes, ..Wanted::default() }).await?;
                 if self.join.null_aware && !self.becomes_anti_join(&right).await? {
                     return Ok(Work::Nothing);
                 }
@@ -207,10 +191,12 @@ impl Prepare {
                     let join = self.join.builder().with_new_children(sources)?.reset_state().build()?;
                     return Ok(Work::Stream { join: join.swap_inputs(PartitionMode::CollectLeft)?, written });
                 }
-                (self.runs(JoinSide::Left).await?, right)
+                (self.runs(JoinSide::Left, among(&right)).await?, right)
             }
             JoinSide::Left | JoinSide::None => {
-                let left = self.runs(JoinSide::Left).await?;
+                let notes = right_may_be_told(*self.join.join_type());
+                let left = self.runs(JoinSide::Left, Wanted { notes, ..Wanted::default() }).await?;
+                self.tell(&left)?;
                 if build_bytes(&left) <= small {
                     let written = Side::new(left, LEFT, &self.context);
                     let sources = vec![written.source(0..=u64::MAX)?, Arc::clone(self.join.right())];
@@ -218,7 +204,8 @@ impl Prepare {
                     let join = join.with_partition_mode(PartitionMode::CollectLeft).build_exec()?;
                     return Ok(Work::Stream { join, written });
                 }
-                (left, self.runs(JoinSide::Right).await?)
+                let right = self.runs(JoinSide::Right, among(&left)).await?;
+                (left, right)
             }
         };
         let from_left = left.bytes() <= right.bytes();
@@ -275,19 +262,33 @@ impl Prepare {
         Ok((stage_memory(&self.context)? / BUILD_PART).min(free / FREE_PART).max(MIN_BUILD_BYTES))
     }
 
-    async fn runs(&self, side: JoinSide) -> Result<Arc<Runs>> {
+    /// Tells the scans of the right side what the left one has.
+    fn tell(&self, left: &Runs) -> Result<()> {
+        let Some((told, seen)) = self.told.as_ref().zip(left.seen()) else { return Ok(()) };
+        let keys: Vec<_> = self.join.on().iter().map(|(_, right)| Arc::clone(right)).collect();
+        told.update(condition(seen, &keys, self.join.null_equality()))?;
+        told.mark_complete();
+        Ok(())
+    }
+
+    async fn runs(&self, side: JoinSide, wanted: Wanted) -> Result<Arc<Runs>> {
         let (left_keys, right_keys) = self.join.on().iter().cloned().unzip();
         let (input, stage, keys) = match side {
             JoinSide::Right => (self.join.right(), &self.sides[1], right_keys),
             JoinSide::Left | JoinSide::None => (self.join.left(), &self.sides[0], left_keys),
         };
-        Ok(Arc::new(Runs::collect(input, &self.context, stage, KeyEncoding::Hash { keys }, None, 0).await?))
+        let runs = Runs::collect(input, &self.context, stage, KeyEncoding::Hash { keys }, None, wanted).await?;
+        if runs.left_out() > 0 {
+            MetricBuilder::new(&self.metrics).global_counter("unmatched_rows").add(runs.left_out());
+        }
+        Ok(Arc::new(runs))
     }
 }
 
-/// What a side takes as the build side of a hash join.
-fn build_bytes(side: &Runs) -> usize {
-    side.bytes() + TABLE_ROW_BYTES * side.num_rows()
+/// Rows with keys that the other side may have.
+fn among(other: &Runs) -> Wanted {
+    let seen = other.seen().filter(|seen| seen.tells()).cloned();
+    Wanted { seen, ..Wanted::default() }
 }
 
 /// Cuts what one bin has of a side. Where that is much more than others have, some key has many rows.
@@ -350,30 +351,6 @@ impl Work {
     }
 }
 
-#[derive(Debug)]
-struct RowsOf {
-    schema: SchemaRef,
-    runs: Arc<Runs>,
-    range: RangeInclusive<u64>,
-    /// Counts the rows of the first time that they are read.
-    output: Mutex<Option<Output>>,
-}
-
-impl PartitionStream for RowsOf {
-    fn schema(&self) -> &SchemaRef {
-        &self.schema
-    }
-
-    fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let rows = self.runs.stream(0..self.runs.len(), self.range.clone());
-        let rows = stream_of(Arc::clone(&self.schema), rows);
-        match self.output.lock().take() {
-            Some(output) => output.of(rows),
-            None => rows,
-        }
-    }
-}
-
 impl BucketJoinExec {
     /// The pairs of keys.
     fn keys(&self) -> String {
@@ -407,7 +384,32 @@ impl Operator for BucketJoinExec {
     fn with_inputs(&self, inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         let join = self.join.builder().with_new_children(inputs)?.reset_state().build()?;
         let partitions = self.properties.partitioning.partition_count();
-        Ok(Self::with_partitions(join, self.first, partitions)?.into_plan())
+        let told = self.told.clone();
+        Ok(Self { told, ..Self::with_partitions(join, self.first, partitions)? }.into_plan())
+    }
+
+    fn filters_for_inputs(
+        &self,
+        filters: &[Arc<dyn PhysicalExpr>],
+        phase: FilterPushdownPhase,
+        config: &ConfigOptions,
+    ) -> Result<Option<FilterDescription>> {
+        // As a join whose left side is there before its right one begins.
+        let join = self.join.builder().with_partition_mode(PartitionMode::CollectLeft).build()?;
+        let tells = self.told.is_none() && self.first != JoinSide::Right;
+        let phase = if tells { phase } else { FilterPushdownPhase::Pre };
+        join.gather_filters_for_pushdown(phase, filters.to_vec(), config).map(Some)
+    }
+
+    fn with_filters_taken(&self, taken: &ChildPushdownResult) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let own = taken.self_filters.get(1).and_then(|of_right| of_right.first());
+        let predicate = own.map(|own| Arc::clone(&own.predicate) as Arc<dyn Any + Send + Sync>);
+        let told = predicate.and_then(|own| own.downcast().ok());
+        let Some(told) = told else { return Ok(None) };
+        let join = self.join.builder().reset_state().build()?;
+        let partitions = self.properties.partitioning.partition_count();
+        let anew = Self::with_partitions(join, self.first, partitions)?;
+        Ok(Some(Self { told: Some(told), ..anew }.into_plan()))
     }
 
     fn apply_expressions(

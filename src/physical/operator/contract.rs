@@ -5,13 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, Statistics, exec_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{Distribution, PhysicalExpr};
 use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
-use datafusion::physical_plan::filter_pushdown::FilterDescription;
+use datafusion::physical_plan::filter_pushdown::{ChildPushdownResult, FilterDescription, FilterPushdownPhase};
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{ExecutionPlan, InputDistributionRequirements, PlanProperties};
@@ -233,8 +234,19 @@ pub(crate) trait Operator: Any + fmt::Debug + Send + Sync {
         None
     }
 
-    /// Which filters on its rows may go to its inputs; none if it does not say.
-    fn filters_for_inputs(&self, _filters: &[Arc<dyn PhysicalExpr>]) -> Result<Option<FilterDescription>> {
+    /// Which filters on its rows may go to its inputs, and which of its own, in a `phase` of pushing them; none if it
+    /// does not say.
+    fn filters_for_inputs(
+        &self,
+        _filters: &[Arc<dyn PhysicalExpr>],
+        _phase: FilterPushdownPhase,
+        _config: &ConfigOptions,
+    ) -> Result<Option<FilterDescription>> {
+        Ok(None)
+    }
+
+    /// The same operator, when it was told what became of these filters, if that changes it.
+    fn with_filters_taken(&self, _taken: &ChildPushdownResult) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         Ok(None)
     }
 

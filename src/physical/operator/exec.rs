@@ -11,7 +11,9 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
-use datafusion::physical_plan::filter_pushdown::{FilterDescription, FilterPushdownPhase};
+use datafusion::physical_plan::filter_pushdown::{
+    ChildPushdownResult, FilterDescription, FilterPushdownPhase, FilterPushdownPropagation,
+};
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{
@@ -170,13 +172,28 @@ impl ExecutionPlan for OperatorExec {
 
     fn gather_filters_for_pushdown(
         &self,
-        _phase: FilterPushdownPhase,
+        phase: FilterPushdownPhase,
         parent_filters: Vec<Arc<dyn PhysicalExpr>>,
-        _config: &ConfigOptions,
+        config: &ConfigOptions,
     ) -> Result<FilterDescription> {
-        match self.0.filters_for_inputs(&parent_filters)? {
+        match self.0.filters_for_inputs(&parent_filters, phase, config)? {
             Some(filters) => Ok(filters),
             None => Ok(FilterDescription::all_unsupported(&parent_filters, &self.children())),
         }
+    }
+
+    fn handle_child_pushdown_result(
+        &self,
+        _phase: FilterPushdownPhase,
+        result: ChildPushdownResult,
+        _config: &ConfigOptions,
+    ) -> Result<FilterPushdownPropagation<Arc<dyn ExecutionPlan>>> {
+        let updated = self.0.with_filters_taken(&result)?;
+        // With several inputs, that of the filtered column takes it.
+        let taken = match self.children().len() {
+            1 => FilterPushdownPropagation::if_all(result),
+            _ => FilterPushdownPropagation::if_any(result),
+        };
+        Ok(FilterPushdownPropagation { updated_node: updated, ..taken })
     }
 }

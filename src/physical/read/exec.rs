@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use datafusion::arrow::datatypes::Schema;
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::stats::Precision;
 use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
-use datafusion::physical_plan::filter_pushdown::FilterDescription;
+use datafusion::physical_plan::filter_pushdown::{FilterDescription, FilterPushdownPhase};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::{StreamExt, stream};
@@ -306,7 +307,12 @@ impl Operator for ReadExec {
         CardinalityEffect::Equal
     }
 
-    fn filters_for_inputs(&self, filters: &[Arc<dyn PhysicalExpr>]) -> Result<Option<FilterDescription>> {
+    fn filters_for_inputs(
+        &self,
+        filters: &[Arc<dyn PhysicalExpr>],
+        _phase: FilterPushdownPhase,
+        _config: &ConfigOptions,
+    ) -> Result<Option<FilterDescription>> {
         FilterDescription::from_children(filters.to_vec(), &self.inputs()).map(Some)
     }
 

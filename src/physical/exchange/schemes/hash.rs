@@ -22,6 +22,7 @@ use crate::physical::exchange::cuts::{cuts, equal_parts, equal_ranges};
 use crate::physical::exchange::ordered::{RowOrder, SharedReads};
 use crate::physical::exchange::router::KeyEncoding;
 use crate::physical::exchange::runs::Runs;
+use crate::physical::exchange::seen_keys::Wanted;
 use crate::physical::exchange::sorted::Sorting;
 use crate::physical::memory::{block_bytes, stage_memory};
 use crate::physical::operator::TaskIdentity;
@@ -136,7 +137,7 @@ impl HashScheme {
         let (keys, num_blocks, sort) = (self.keys.clone(), self.num_blocks, self.sort);
         let options = BlockyardOptions::from_task(context);
         let coding = KeyEncoding::Hash { keys: keys.clone() };
-        let runs = Runs::collect(plan, context, stage, coding, num_blocks, input.first_code()).await?;
+        let runs = Runs::collect(plan, context, stage, coding, num_blocks, Wanted::from(input.first_code())).await?;
         let threads = context.session_config().target_partitions();
         let most = (stage_memory(context)? / (BLOCK_PART * threads)).max(MIN_BLOCK_BYTES);
         let ranges = match num_blocks {

@@ -21,6 +21,7 @@ use crate::physical::exchange::cuts::equal_range;
 use crate::physical::exchange::ordered::{Ordered, RowOrder, SharedReads};
 use crate::physical::exchange::router::KeyEncoding;
 use crate::physical::exchange::runs::Runs;
+use crate::physical::exchange::seen_keys::Wanted;
 use crate::physical::memory::stage_memory;
 use crate::physical::operator::TaskIdentity;
 use crate::runtime::on_io_thread;
@@ -110,7 +111,9 @@ impl Buckets for Shuffled {
 async fn shuffle(input: &MapInput, seed: u64, num_tasks: Option<usize>) -> Result<Shuffled> {
     let MapInput { plan, context, stage, .. } = input;
     let options = BlockyardOptions::from_task(context);
-    let runs = Runs::collect(plan, context, stage, KeyEncoding::Random { seed }, None, input.first_code()).await?;
+    let runs =
+        Runs::collect(plan, context, stage, KeyEncoding::Random { seed }, None, Wanted::from(input.first_code()))
+            .await?;
     let (bytes, rows) = (runs.bytes, runs.rows);
     // Output tasks follow from the data alone: their ids give the randomness above. Powers of two keep the small
     // differences that the limit makes to the bytes (offsets of more or fewer pieces) from changing their number.
@@ -175,6 +178,8 @@ mod tests {
             let schema = Arc::new(Schema::empty());
             let (store, owner) = (store(0), Arc::default());
             let runs = Runs {
+                left_out: 0,
+                seen: None,
                 runs: Vec::new(),
                 schema,
                 bytes: 0,
