@@ -58,6 +58,19 @@ pub(super) struct Key {
     may_be_unique: bool,
     /// Rows of the plan.
     rows: f64,
+    /// Rows of the table that it is a column of.
+    of_rows: f64,
+}
+
+/// The same for several keys, all of the same plans. They are seldom independent, and have together no more values than
+/// the largest table has rows: sales name their orders by two columns, of which each has few values.
+pub(super) fn matching_all(keys: Vec<Vec<Key>>) -> f64 {
+    let plans = keys.first().map_or(0, Vec::len) as i32;
+    let largest = keys.iter().flatten().map(|key| key.of_rows).fold(1.0, f64::max);
+    let parts: Vec<f64> = keys.into_iter().map(matching).collect();
+    let is_one = parts.len() == 1;
+    let equal = damped(parts);
+    if is_one { equal } else { equal.max(largest.powi(1 - plans)) }
 }
 
 /// What part of all combinations of rows of several plans have equal keys, one of each plan.
@@ -66,7 +79,7 @@ pub(super) struct Key {
 /// fewest values are those of what may be unique, that is the key which the others name. Otherwise the ones with the
 /// fewest name the others, and rows of these which nobody names are the first to be left out by other conditions: sales
 /// of five years name five years of days, and so does who asks for days.
-pub(super) fn matching(mut keys: Vec<Key>) -> f64 {
+fn matching(mut keys: Vec<Key>) -> f64 {
     keys.sort_by(|a, b| a.domain.total_cmp(&b.domain).then(b.may_be_unique.cmp(&a.may_be_unique)));
     let Some((fewest, others)) = keys.split_first() else { return 1.0 };
     let one_of = |key: &Key| match (fewest.may_be_unique, key.may_be_unique) {
@@ -94,7 +107,7 @@ impl Estimate {
     pub(super) fn key(&self, column: usize) -> Key {
         let Values { distinct, of_rows, .. } = self.columns[column];
         let may_be_unique = distinct.is_none_or(|distinct| distinct >= UNIQUE * of_rows);
-        Key { domain: self.domain(column), may_be_unique, rows: self.rows }
+        Key { domain: self.domain(column), may_be_unique, rows: self.rows, of_rows }
     }
 
     /// How many values a column has.
@@ -201,10 +214,12 @@ fn of_groups(aggregate: &AggregateExec) -> Option<Estimate> {
 
 fn of_join(join: &HashJoinExec) -> Option<Estimate> {
     let (left, right) = (estimate(join.left())?, estimate(join.right())?);
-    let keys =
-        join.on().iter().map(|(a, b)| Some((a.downcast_ref::<Column>()?.index(), b.downcast_ref::<Column>()?.index())));
-    let selectivity = |keys: (usize, usize)| matching(vec![left.key(keys.0), right.key(keys.1)]);
-    let equal = damped(keys.map(|keys| keys.map_or(EQUAL, selectivity)).collect());
+    let column = |key: &Arc<dyn PhysicalExpr>| key.downcast_ref::<Column>().map(Column::index);
+    let keys = join.on().iter().map(|(a, b)| Some(vec![left.key(column(a)?), right.key(column(b)?)]));
+    // Of a key that is computed nothing is known.
+    let (known, unknown): (Vec<_>, Vec<_>) = keys.partition(Option::is_some);
+    let known = matching_all(known.into_iter().flatten().collect());
+    let equal = damped([known].into_iter().chain(unknown.iter().map(|_| EQUAL)).collect());
     let inner = left.rows * right.rows * equal;
     let half = |side: &Estimate| side.rows / 2.0;
     let rows = match join.join_type() {

@@ -1,7 +1,7 @@
 //! Hash joins that are not expected to fit in memory become bucket joins, of which no side has to; a hash join would
 //! fail.
 //!
-//! A hash join stays when what its build side takes at the most, or twice what it is expected to take, is within an
+//! A hash join stays when what its build side takes at the most, or some times what it is expected to take, is within an
 //! equal share of the memory of all hash joins of the plan. Should an estimate be wrong, the query is planned again
 //! with `prefer_spilling_joins`.
 //!
@@ -34,8 +34,9 @@ use crate::physical::{BucketJoinExec, IntoPlan, schema_bytes, uses_ours};
 
 /// Bytes that a hash table takes for each row, beside the row.
 const HASH_ENTRY_BYTES: usize = 24;
-/// Estimates may be wrong by this factor.
-const SAFETY: usize = 2;
+/// Estimates may be wrong by this factor. Where a side turns out small, a bucket join takes as long as a hash join; a
+/// hash table that does not fit ends the query, which is planned and run again.
+const SAFETY: usize = 8;
 /// What it takes to put a row into a hash table, beside dealing it out.
 const BUILD_COST: usize = 3;
 /// A build side with at most so many bytes, or this part of the limit, is held by all threads together.

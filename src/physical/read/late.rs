@@ -6,12 +6,13 @@
 //! per row. From time to time the other one is tried again, since files differ.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::datasource::physical_plan::{FileScanConfigBuilder, FileSource, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::metrics::MetricValue;
 use parking_lot::Mutex;
 
 use super::files::file_scan;
@@ -65,6 +66,8 @@ pub(super) struct LateMaterialization {
 struct Costs {
     begun: usize,
     fruitless: usize,
+    /// Measured tasks that have ended and were not looked at yet, with the partition of each.
+    ended: Vec<(Way, usize)>,
     whole: Cost,
     late: Cost,
 }
@@ -93,7 +96,7 @@ impl Costs {
     fn begin(&mut self) -> Trial {
         let number = self.begun;
         self.begun += 1;
-        let is_tried = self.whole.tasks.min(self.late.tasks) >= TRIED;
+        let is_tried = self.are_known();
         // One of each, side by side.
         let is_measured = number % AGAIN < 2 || !(is_tried || self.fruitless >= FRUITLESS);
         let is_late = match is_tried {
@@ -102,6 +105,19 @@ impl Costs {
         };
         let way = if is_late { Way::Late } else { Way::Whole };
         Trial { way, is_measured }
+    }
+
+    /// A measured task has ended. Gives those to look at now: what all tasks took is looked through to find what some
+    /// took, which is not worth it for each.
+    fn ended(&mut self, way: Way, partition: usize) -> Option<Vec<(Way, usize)>> {
+        self.ended.push((way, partition));
+        let enough = if self.are_known() || self.fruitless >= FRUITLESS { 2 } else { 2 * TRIED };
+        (self.ended.len() >= enough).then(|| std::mem::take(&mut self.ended))
+    }
+
+    /// Whether both ways were tried.
+    fn are_known(&self) -> bool {
+        self.whole.tasks.min(self.late.tasks) >= TRIED
     }
 
     /// A task is done. Where no filter could be evaluated, or all rows were left out by statistics, nothing is learnt.
@@ -154,21 +170,49 @@ impl LateMaterialization {
 
     /// A task has read all of a partition of the scan.
     pub(super) fn end(&self, trial: Trial, partition: usize) {
-        // The metrics of all tasks are looked through: too many to do so each time.
-        let Some(metrics) = self.late.metrics().filter(|_| trial.is_measured) else { return };
-        let sum = |name: &str| sum_of(&metrics, name, partition);
-        let rows = match trial.way {
-            Way::Whole => sum("output_rows"),
-            Way::Late => sum("pushdown_rows_pruned") + sum("pushdown_rows_matched"),
-        };
-        // With what is done above, where the rows are filtered.
-        self.costs.lock().end(trial.way, rows, sum("time_elapsed_scanning_total"));
+        if !trial.is_measured {
+            return;
+        }
+        let Some(ended) = self.costs.lock().ended(trial.way, partition) else { return };
+        let Some(metrics) = self.late.metrics() else { return };
+        let mut took: HashMap<usize, Took> = ended.iter().map(|(_, partition)| (*partition, Took::default())).collect();
+        for metric in metrics.iter() {
+            if let Some(took) = metric.partition().and_then(|partition| took.get_mut(&partition)) {
+                took.add(metric.value());
+            }
+        }
+        let mut costs = self.costs.lock();
+        for (way, partition) in ended {
+            let took = &took[&partition];
+            let rows = match way {
+                Way::Whole => took.given,
+                Way::Late => took.looked_at,
+            };
+            costs.end(way, rows, took.nanos);
+        }
     }
 }
 
-fn sum_of(metrics: &MetricsSet, name: &str, partition: usize) -> usize {
-    let of = metrics.iter().filter(|metric| metric.partition() == Some(partition) && metric.value().name() == name);
-    of.map(|metric| metric.value().as_usize()).sum()
+/// What a task took.
+#[derive(Debug, Default)]
+struct Took {
+    /// Rows that it gave, and rows whose filtered columns it decoded first.
+    given: usize,
+    looked_at: usize,
+    /// With what is done above, where the rows are filtered.
+    nanos: usize,
+}
+
+impl Took {
+    fn add(&mut self, value: &MetricValue) {
+        let sum = match value.name() {
+            "output_rows" => &mut self.given,
+            "pushdown_rows_pruned" | "pushdown_rows_matched" => &mut self.looked_at,
+            "time_elapsed_scanning_total" => &mut self.nanos,
+            _ => return,
+        };
+        *sum += value.as_usize();
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use datafusion::common::JoinType;
 
-use super::super::estimate::{damped, matching};
+use super::super::estimate::{Key, damped, matching_all};
 use super::graph::{ColumnOf, JoinGraph, LeavesOut, Set, Tree};
 
 /// With more relations than these, not all orders are looked at.
@@ -34,7 +34,7 @@ impl<'a> Costs<'a> {
         let gives = |number: &usize| relations[*number].leaves_out.is_none();
         let product: f64 = numbers().filter(gives).map(|number| relations[number].estimate.rows).product();
         // Classes that connect the same relations are seldom independent.
-        let mut connected: HashMap<Set, Vec<f64>> = HashMap::new();
+        let mut connected: HashMap<Set, Vec<Vec<Key>>> = HashMap::new();
         for class in &self.graph.classes {
             let inside = || class.iter().filter(|(relation, _)| is_in(*relation));
             let of = inside().fold(0, |set: Set, (relation, _)| set | 1 << relation);
@@ -42,9 +42,9 @@ impl<'a> Costs<'a> {
                 continue;
             }
             let key = |(relation, column): &ColumnOf| self.graph.relations[*relation].estimate.key(*column);
-            connected.entry(of).or_default().push(matching(inside().map(key).collect()));
+            connected.entry(of).or_default().push(inside().map(key).collect());
         }
-        let equal: f64 = connected.into_values().map(damped).product();
+        let equal: f64 = connected.into_values().map(matching_all).product();
         let inside = |relations: Set| relations & set == relations;
         let predicates = self.graph.predicates.iter().filter(|predicate| inside(predicate.relations())).count();
         let left_out = numbers().filter_map(|number| {
