@@ -1,4 +1,5 @@
-//! Adds the bottleneck to what EXPLAIN ANALYZE prints.
+//! Adds what joins are expected to give to what EXPLAIN prints, and to what EXPLAIN ANALYZE does, also what they gave
+//! and the bottleneck.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,25 +7,43 @@ use std::time::{Duration, Instant};
 use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray};
 use datafusion::arrow::compute::cast;
 use datafusion::common::Result;
+use datafusion::common::display::human_readable::human_readable_count;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr_common::physical_expr::fmt_sql;
 use datafusion::physical_plan::analyze::AnalyzeExec;
 use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::{StreamExt, stream};
 
 use super::bottleneck::bottleneck;
-use crate::physical::{IntoPlan, Operator, stream_of};
+use crate::physical::{IntoPlan, Operator, equi_join, equi_joins, stream_of};
 
-/// Runs an `AnalyzeExec`, and then says what took the time of the plan below it.
+/// Runs an `AnalyzeExec`, and then says what the joins of the plan below it were expected to give and gave, and what
+/// took the time; of a plan that is only explained, what is expected.
 #[derive(Debug)]
 pub(crate) struct DiagnoseExec {
     input: Arc<dyn ExecutionPlan>,
+    expected: Arc<[String]>,
 }
 
 impl DiagnoseExec {
-    /// Above `analyze`.
-    pub(crate) fn new(analyze: Arc<dyn ExecutionPlan>) -> Self {
-        Self { input: analyze }
+    /// Above an `AnalyzeExec` or an `ExplainExec`, of a plan whose joins are expected to give so many rows, where that
+    /// is known.
+    pub(crate) fn new(input: Arc<dyn ExecutionPlan>, joins: &[(Arc<dyn ExecutionPlan>, Option<usize>)]) -> Self {
+        let expected = joins.iter().map(|(join, rows)| {
+            let rows = rows.map_or_else(|| "unknown".to_owned(), human_readable_count);
+            format!("{}: {rows} rows expected", keys_of(join))
+        });
+        Self { input, expected: expected.collect() }
     }
+}
+
+/// The kind and the keys of a join, like `Inner (a = b)`.
+fn keys_of(plan: &Arc<dyn ExecutionPlan>) -> String {
+    let Some(join) = equi_join(plan) else { return plan.name().to_owned() };
+    let text = |key: &Arc<dyn PhysicalExpr>| fmt_sql(key.as_ref()).to_string();
+    let on: Vec<String> = join.on().iter().map(|(a, b)| format!("{} = {}", text(a), text(b))).collect();
+    format!("{} ({})", join.join_type(), on.join(", "))
 }
 
 impl Operator for DiagnoseExec {
@@ -41,23 +60,35 @@ impl Operator for DiagnoseExec {
     }
 
     fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Self::new(inputs.swap_remove(0)).into_plan())
+        Ok(Self { input: inputs.swap_remove(0), expected: Arc::clone(&self.expected) }.into_plan())
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let (schema, input) = (self.schema(), Arc::clone(&self.input));
         let (started, threads) = (Instant::now(), context.session_config().target_partitions());
         let analyzed = self.input.execute(partition, context)?;
-        let of = Arc::clone(&schema);
-        let sentence = stream::once(async move {
-            let plan = input.downcast_ref::<AnalyzeExec>().map_or(&input, AnalyzeExec::input);
-            let sentence = bottleneck(plan.as_ref(), started.elapsed(), Duration::ZERO, threads);
-            let columns = ["Bottleneck", sentence.as_str()].into_iter().zip(of.fields()).map(|(text, field)| {
-                Ok(cast(&(Arc::new(StringArray::from(vec![text])) as ArrayRef), field.data_type())?)
-            });
+        let (of, expected) = (Arc::clone(&schema), Arc::clone(&self.expected));
+        let said = stream::once(async move {
+            let rows = match input.downcast_ref::<AnalyzeExec>() {
+                Some(analyzed) => {
+                    let plan = analyzed.input();
+                    let joins = equi_joins(plan).into_iter().zip(expected.iter());
+                    let gave = joins.map(|(join, expected)| {
+                        let gave = join.metrics().and_then(|metrics| metrics.output_rows()).unwrap_or(0);
+                        format!("{expected}, {} given", human_readable_count(gave))
+                    });
+                    let bottleneck = bottleneck(plan.as_ref(), started.elapsed(), Duration::ZERO, threads);
+                    [gave.collect::<Vec<_>>().join("\n"), bottleneck]
+                }
+                None => [expected.join("\n"), String::new()],
+            };
+            let rows = ["Joins", "Bottleneck"].into_iter().zip(rows).filter(|(_, text)| !text.is_empty());
+            let (names, texts): (Vec<_>, Vec<_>) = rows.unzip();
+            let columns: [ArrayRef; 2] = [Arc::new(StringArray::from(names)), Arc::new(StringArray::from(texts))];
+            let columns = columns.iter().zip(of.fields()).map(|(text, field)| Ok(cast(text, field.data_type())?));
             Ok(RecordBatch::try_new(Arc::clone(&of), columns.collect::<Result<_>>()?)?)
         });
         // What is analyzed has run when its text is there.
-        Ok(stream_of(schema, analyzed.chain(sentence).boxed()))
+        Ok(stream_of(schema, analyzed.chain(said).boxed()))
     }
 }

@@ -5,5 +5,5 @@ mod physical;
 mod registry;
 mod rules;
 
-pub(crate) use physical::in_least_memory;
+pub(crate) use physical::{expected_rows, in_least_memory};
 pub use registry::{Anchor, RuleRegistry};

@@ -6,10 +6,11 @@ use async_trait::async_trait;
 use datafusion::arrow::datatypes::Schema;
 use datafusion::catalog::Session;
 use datafusion::common::display::{PlanType, StringifiedPlan};
+use datafusion::common::format::ExplainFormat;
 use datafusion::common::{DFSchema, DataFusionError, Result, plan_err};
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
+use datafusion::logical_expr::{Explain, LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::analyze::AnalyzeExec;
 use datafusion::physical_plan::explain::ExplainExec;
@@ -19,7 +20,8 @@ use super::unions::check_unions;
 use super::{NodePlanner, node_planners};
 use crate::logical::{is_endless, is_ours};
 use crate::observability::DiagnoseExec;
-use crate::physical::IntoPlan;
+use crate::optimizer::expected_rows;
+use crate::physical::{IntoPlan, equi_joins};
 use crate::sources::pin_tables;
 
 /// Plans queries which use our nodes, and leaves the others to the planner that the application had.
@@ -55,8 +57,30 @@ impl QueryPlanner for BlockyardQueryPlanner {
             fail_as_planned(explain, session.config_options().explain.logical_plan_only)?;
         }
         // DataFusion puts an AnalyzeExec on top after all rules have run.
-        Ok(if planned.is::<AnalyzeExec>() { DiagnoseExec::new(planned).into_plan() } else { planned })
+        if let Some(analyze) = planned.downcast_ref::<AnalyzeExec>() {
+            let joins = expected_of_joins(analyze.input());
+            return Ok(DiagnoseExec::new(planned, &joins).into_plan());
+        }
+        match plan {
+            LogicalPlan::Explain(explain) if says_expected(explain, session) => {
+                let joins = expected_of_joins(&self.create_physical_plan(&explain.plan, session).await?);
+                Ok(if joins.is_empty() { planned } else { DiagnoseExec::new(planned, &joins).into_plan() })
+            }
+            _ => Ok(planned),
+        }
     }
+}
+
+/// Whether what is explained is a physical plan, for people.
+fn says_expected(explain: &Explain, session: &dyn Session) -> bool {
+    let for_people = matches!(explain.explain_format, ExplainFormat::Indent | ExplainFormat::Tree);
+    for_people && explain.logical_optimization_succeeded && !session.config_options().explain.logical_plan_only
+}
+
+/// The joins of a plan, and how many rows each is expected to give.
+fn expected_of_joins(plan: &Arc<dyn ExecutionPlan>) -> Vec<(Arc<dyn ExecutionPlan>, Option<usize>)> {
+    let joins = equi_joins(plan).into_iter();
+    joins.map(|join| (Arc::clone(&join), expected_rows(&join))).collect()
 }
 
 /// Fails where the query that is explained does. DataFusion shows the plan before the rule that failed, and of the

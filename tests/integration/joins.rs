@@ -169,7 +169,7 @@ async fn dropping_a_join_in_buckets_frees_what_it_held() {
 #[tokio::test]
 async fn a_join_that_was_expected_to_fit_is_planned_again_and_says_so() {
     let ours = context_with(2, |options| options.memory_limit = mib(48));
-    let sql = "SELECT l.id FROM range(3000000) l JOIN (SELECT * FROM range(2000000) WHERE id % 3 < 3) r ON l.id = r.id";
+    let sql = "SELECT l.id FROM range(3000000) l JOIN (SELECT * FROM range(2000000) WHERE id % 3 < 3 AND id % 5 < 5 AND id % 7 < 7) r ON l.id = r.id";
     let joined = ours.sql(sql).await.unwrap().materialize().await.unwrap();
     assert_eq!(joined.count().await.unwrap(), 2_000_000);
     let stats = joined.stats();

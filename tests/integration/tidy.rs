@@ -56,7 +56,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("sql", &["call", "config", "dataset", "error", "functions", "logical", "runtime", "seed", "sources", "tensors"]),
     ("logical", &["aggregates", "call", "config", "error", "functions", "seed", "tensors", "token"]),
     ("optimizer", &["config", "error", "functions", "logical", "physical", "sources"]),
-    ("planner", &["config", "functions", "logical", "observability", "physical", "sinks", "sources", "tensors"]),
+    (
+        "planner",
+        &["config", "functions", "logical", "observability", "optimizer", "physical", "sinks", "sources", "tensors"],
+    ),
     ("sources", &["block", "call", "config", "error", "physical", "runtime", "sinks", "store", "tensors"]),
     ("physical", &["block", "config", "error", "functions", "runtime", "sinks", "store", "token"]),
     ("observability", &["block", "config", "functions", "physical", "runtime", "store"]),

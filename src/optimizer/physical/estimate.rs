@@ -18,7 +18,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::union::UnionExec;
 
-use crate::physical::{BucketJoinExec, PlanExt, ReadExec, SharedExec};
+use crate::physical::{BucketJoinExec, MapExec, PlanExt, ReadExec, SharedExec};
 
 /// What part of all rows conditions are expected to keep of which nothing is known.
 const EQUAL: f64 = 0.1;
@@ -56,6 +56,9 @@ pub(super) struct Values {
 pub(super) struct Key {
     domain: f64,
     may_be_unique: bool,
+    /// Whether it has as many values between its least and its greatest one as its table has rows: they are numbers
+    /// that were given one after the other, and name its rows.
+    is_numbering: bool,
     /// Rows of the plan.
     rows: f64,
     /// Rows of the table that it is a column of.
@@ -76,13 +79,16 @@ pub(super) fn matching_all(keys: Vec<Vec<Key>>) -> f64 {
 /// What part of all combinations of rows of several plans have equal keys, one of each plan.
 ///
 /// The values of one key are those of all others, as a foreign key has values of the key that it names. Where the
-/// fewest values are those of what may be unique, that is the key which the others name. Otherwise the ones with the
-/// fewest name the others, and rows of these which nobody names are the first to be left out by other conditions: sales
-/// of five years name five years of days, and so does who asks for days.
+/// fewest values are those of what may be unique, that is the key which the others name, unless another one numbers the
+/// rows of its table: of few orders, each may be of another customer. Otherwise the ones with the fewest name the
+/// others, and rows of these which nobody names are the first to be left out by other conditions: sales of five years
+/// name five years of days, and so does who asks for days.
 fn matching(mut keys: Vec<Key>) -> f64 {
     keys.sort_by(|a, b| a.domain.total_cmp(&b.domain).then(b.may_be_unique.cmp(&a.may_be_unique)));
     let Some((fewest, others)) = keys.split_first() else { return 1.0 };
-    let one_of = |key: &Key| match (fewest.may_be_unique, key.may_be_unique) {
+    let is_named = fewest.is_numbering
+        || (fewest.may_be_unique && !others.iter().any(|key| key.is_numbering && key.domain > fewest.domain));
+    let one_of = |key: &Key| match (is_named, !fewest.may_be_unique && key.may_be_unique) {
         (true, _) => fewest.domain,
         (false, true) => key.rows.clamp(fewest.domain, key.domain.max(fewest.domain)),
         (false, false) => key.domain,
@@ -107,7 +113,8 @@ impl Estimate {
     pub(super) fn key(&self, column: usize) -> Key {
         let Values { distinct, of_rows, .. } = self.columns[column];
         let may_be_unique = distinct.is_none_or(|distinct| distinct >= UNIQUE * of_rows);
-        Key { domain: self.domain(column), may_be_unique, rows: self.rows, of_rows }
+        let is_numbering = distinct == Some(of_rows);
+        Key { domain: self.domain(column), may_be_unique, is_numbering, rows: self.rows, of_rows }
     }
 
     /// How many values a column has.
@@ -164,6 +171,9 @@ pub(super) fn estimate(plan: &Arc<dyn ExecutionPlan>) -> Option<Estimate> {
     if let Some(buckets) = plan.operator::<BucketJoinExec>() {
         return of_join(buckets.join());
     }
+    if let Some(map) = plan.operator::<MapExec>() {
+        return of_steps(map);
+    }
     if plan.is::<UnionExec>() {
         let inputs = plan.children().into_iter().map(estimate).collect::<Option<Vec<_>>>()?;
         return Some(Estimate::unknown(inputs.iter().map(|input| input.rows).sum(), plan));
@@ -178,6 +188,31 @@ pub(super) fn estimate(plan: &Arc<dyn ExecutionPlan>) -> Option<Estimate> {
         [] => Some(Estimate::unknown(known_rows(plan)?, plan)),
         _ => None,
     }
+}
+
+/// What the steps of a stage leave of the rows of its input.
+fn of_steps(map: &MapExec) -> Option<Estimate> {
+    map.steps().iter().try_fold(estimate(map.input())?, |mut rows, step| {
+        if step.is_filter() {
+            let kept: f64 = step.expressions().into_iter().map(|condition| kept_by(condition, &mut rows)).product();
+            let left = rows.rows * kept.clamp(LEAST, 1.0);
+            return Some(rows.with_rows(left));
+        }
+        if !matches!(step.cardinality(), CardinalityEffect::Equal) {
+            return None;
+        }
+        let column = |expression: &Arc<dyn PhysicalExpr>| expression.downcast_ref::<Column>().map(Column::index);
+        let columns: Vec<_> = step.expressions().into_iter().map(column).collect();
+        let width = step.schema().fields().len();
+        let is_projection = step.keeps_row_numbers() && columns.len() == width;
+        Some(rows.projected((0..width).map(|place| columns.get(place).copied().flatten().filter(|_| is_projection))))
+    })
+}
+
+/// How many rows a plan is expected to give; `None` where nobody knows.
+pub(crate) fn expected_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+    // No table has more bytes than this.
+    estimate(plan).map(|expected| expected.rows.min(1e12) as usize)
 }
 
 /// Rows by statistics.

@@ -24,6 +24,7 @@ mod split_aggregates;
 mod steady_rows;
 mod window_partitions;
 
+pub(crate) use estimate::expected_rows;
 pub(crate) use fit_memory::in_least_memory;
 
 use std::sync::Arc;

@@ -40,7 +40,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::config::BlockyardOptions;
 
 /// By what part the work has to become less. Estimates are rough.
-const WORTH_IT: f64 = 0.5;
+const WORTH_IT: f64 = 0.8;
 
 #[derive(Debug)]
 pub(super) struct OrderJoins;

@@ -1,8 +1,8 @@
 //! Hash joins that are not expected to fit in memory become bucket joins, of which no side has to; a hash join would
 //! fail.
 //!
-//! A hash join stays when what its build side takes at the most, or some times what it is expected to take, is within an
-//! equal share of the memory of all hash joins of the plan. Should an estimate be wrong, the query is planned again
+//! A hash join stays when what its build side takes at the most, or eight times what it is expected to take, is within
+//! an equal share of the memory of all hash joins of the plan. Should an estimate be wrong, the query is planned again
 //! with `prefer_spilling_joins`.
 //!
 //! ```text
@@ -28,7 +28,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 
 use super::cardinality::max_rows;
-use super::estimate::estimate;
+use super::estimate::expected_rows;
 use crate::config::BlockyardOptions;
 use crate::physical::{BucketJoinExec, IntoPlan, schema_bytes, uses_ours};
 
@@ -133,12 +133,6 @@ fn smaller_side(join: &HashJoinExec) -> JoinSide {
         (Some(left), Some(right)) if right < left => JoinSide::Right,
         _ => JoinSide::Left,
     }
-}
-
-/// How many rows a plan is expected to give.
-fn expected_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
-    // No table has more bytes than this.
-    estimate(plan).map(|expected| expected.rows.min(1e12) as usize)
 }
 
 /// Bytes of a hash table that it is not expected to exceed.
