@@ -206,6 +206,10 @@ options! {
         /// loops over the rows, in place of DataFusion's operator for them.
         pub optimize_cumulative_windows: bool, default = true
 
+        /// Take each key about once of the side of a semi or anti join (`IN`, `EXISTS` and their opposites) that only
+        /// says which keys there are.
+        pub optimize_distinct_keys: bool, default = true
+
         /// Evaluate comparisons of numbers and times before the other conditions of a filter.
         pub optimize_condition_order: bool, default = true
     }

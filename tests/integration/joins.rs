@@ -145,6 +145,7 @@ async fn a_side_tells_the_other_its_keys() {
 #[tokio::test]
 async fn a_key_that_does_not_fit_is_merged() {
     let ours = context_with(2, |options| {
+        options.optimize_distinct_keys = false;
         options.memory_limit = mib(16);
         options.prefer_spilling_joins = true;
     });

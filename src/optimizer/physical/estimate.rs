@@ -109,6 +109,12 @@ impl Estimate {
         distinct.unwrap_or(of_rows).min(of_rows).max(1.0)
     }
 
+    /// Whether a column has about as many values as its table has rows, by what files say of it.
+    pub(super) fn is_unique(&self, column: usize) -> bool {
+        let Values { distinct, of_rows, .. } = self.columns[column];
+        distinct.is_some_and(|distinct| distinct >= UNIQUE * of_rows)
+    }
+
     /// A column as a key of a join.
     pub(super) fn key(&self, column: usize) -> Key {
         let Values { distinct, of_rows, .. } = self.columns[column];

@@ -4,6 +4,7 @@ mod cardinality;
 mod choose_build_sides;
 mod collect_once;
 mod compact_slices;
+mod distinct_keys;
 mod estimate;
 mod exchange_sorts;
 mod fit_memory;
@@ -36,8 +37,10 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(order_joins::OrderJoins), Anchor::before("join_selection"), &[]);
     let sides = choose_build_sides::ChooseBuildSides;
     registry.add_physical(Arc::new(sides), Anchor::after("join_selection"), &[]);
+    let keys = distinct_keys::DistinctKeys;
+    registry.add_physical(Arc::new(keys), Anchor::after("choose_build_sides"), &[]);
     // After build sides have been chosen, and before it adds the sorts and repartitions that a join asks for.
-    registry.add_physical(Arc::new(spill_joins::SpillJoins), Anchor::after("choose_build_sides"), &[]);
+    registry.add_physical(Arc::new(spill_joins::SpillJoins), Anchor::after("distinct_keys"), &[]);
     let guard = guard_filter_pushdown::GuardFilterPushdown::new();
     registry.add_physical(Arc::new(guard), Anchor::replace("FilterPushdown"), &[]);
     let guard = guard_filter_pushdown::GuardFilterPushdown::post_optimization();
