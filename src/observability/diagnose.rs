@@ -78,12 +78,11 @@ impl Operator for DiagnoseExec {
                         format!("{expected}, {} given", human_readable_count(gave))
                     });
                     let bottleneck = bottleneck(plan.as_ref(), started.elapsed(), Duration::ZERO, threads);
-                    [gave.collect::<Vec<_>>().join("\n"), bottleneck]
+                    gave.map(|text| ("Join", text)).chain([("Bottleneck", bottleneck)]).collect()
                 }
-                None => [expected.join("\n"), String::new()],
+                None => expected.iter().map(|text| ("Join", text.clone())).collect::<Vec<_>>(),
             };
-            let rows = ["Joins", "Bottleneck"].into_iter().zip(rows).filter(|(_, text)| !text.is_empty());
-            let (names, texts): (Vec<_>, Vec<_>) = rows.unzip();
+            let (names, texts): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
             let columns: [ArrayRef; 2] = [Arc::new(StringArray::from(names)), Arc::new(StringArray::from(texts))];
             let columns = columns.iter().zip(of.fields()).map(|(text, field)| Ok(cast(text, field.data_type())?));
             Ok(RecordBatch::try_new(Arc::clone(&of), columns.collect::<Result<_>>()?)?)
