@@ -32,7 +32,7 @@ static SETTINGS: &[u8] = b"percpu_arena:percpu,dirty_decay_ms:50,muzzy_decay_ms:
 static SETTINGS: &[u8] = b"narenas:4,dirty_decay_ms:50,muzzy_decay_ms:0,oversize_threshold:1048576,tcache_max:4096\0";
 
 /// For how many milliseconds free pages are kept: where nothing should be, below the limit, and where memory is plenty.
-/// Buffers of reads come and go with each row group; pages that are made anew for them are a seventh of the CPU time.
+/// Buffers of reads come and go with each row group; pages that are made anew for them were a tenth of the CPU time.
 const SHORT_MS: isize = 50;
 const LONG_MS: isize = 1000;
 const PLENTY_MS: isize = 4000;

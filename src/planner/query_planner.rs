@@ -63,7 +63,9 @@ impl QueryPlanner for BlockyardQueryPlanner {
         }
         match plan {
             LogicalPlan::Explain(explain) if says_expected(explain, session) => {
-                let joins = expected_of_joins(&self.create_physical_plan(&explain.plan, session).await?);
+                // Where it cannot be planned, a verbose explanation says why.
+                let Ok(explained) = self.create_physical_plan(&explain.plan, session).await else { return Ok(planned) };
+                let joins = expected_of_joins(&explained);
                 Ok(if joins.is_empty() { planned } else { DiagnoseExec::new(planned, &joins).into_plan() })
             }
             _ => Ok(planned),

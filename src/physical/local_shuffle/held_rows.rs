@@ -133,7 +133,7 @@ impl Leaving {
 
     pub(super) fn into_batch(self, schema: &SchemaRef) -> Result<RecordBatch> {
         let rows = Some(self.order.len());
-        if schema.fields().is_empty() || self.batches.is_empty() {
+        if schema.fields().is_empty() {
             // Rows without columns are told apart by nothing.
             let options = RecordBatchOptions::new().with_row_count(rows);
             return Ok(RecordBatch::try_new_with_options(Arc::clone(schema), Vec::new(), &options)?);
