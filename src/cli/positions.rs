@@ -74,6 +74,11 @@ pub(super) enum Results {
 }
 
 impl Results {
+    /// Whether it is said in a file how far they are.
+    pub(super) fn is_saved(&self) -> bool {
+        matches!(self, Self::Positioned(_, Some(_)))
+    }
+
     /// What is to be written behind the last batch, and where, when that has been written.
     pub(super) fn saved(&self) -> Result<Option<Saved>> {
         match self {

@@ -325,6 +325,8 @@ impl Session {
         };
         let (started, positions) = (dataset.clone(), self.positions.clone().filter(|_| is_query));
         let batches = self.on_workers(async move { Positions::batches(positions, started).await }).await?;
+        // Where tokens are saved, there is one behind each batch: who has read a batch finds that of the one before.
+        let limit = if batches.is_saved() { 0 } else { TOGETHER_BYTES };
         let mut batches = batches.fuse();
         let stop = StopOnDrop(Arc::default());
         let (names, stopped, planned) = (headers::shown(dataset), Arc::clone(&stop.0), dataset.schema());
@@ -339,7 +341,7 @@ impl Session {
         let mut failed: Option<DataFusionError> = None;
         loop {
             let together = tokio::select! {
-                together = next_together(&mut batches, &mut failed) => together?,
+                together = next_together(&mut batches, limit, &mut failed) => together?,
                 _ = tick.tick(), if progress.is_shown() => {
                     progress.show(dataset.progress().join("\n"));
                     continue;
@@ -364,10 +366,11 @@ impl Session {
     }
 }
 
-/// The next batch, and those behind it that are there already: to wake who writes them can take longer than to write
-/// one. None at the end. What fails behind the first is for the next call.
+/// The next batch, and those behind it that are there already, until they have so many bytes: to wake who writes them
+/// can take longer than to write one. None at the end. What fails behind the first is for the next call.
 async fn next_together(
     batches: &mut (impl Stream<Item = datafusion::common::Result<RecordBatch>> + Unpin),
+    limit: usize,
     failed: &mut Option<DataFusionError>,
 ) -> datafusion::common::Result<Vec<RecordBatch>> {
     if let Some(e) = failed.take() {
@@ -375,7 +378,7 @@ async fn next_together(
     }
     let Some(first) = batches.next().await.transpose()? else { return Ok(Vec::new()) };
     let (mut bytes, mut together) = (sliced_bytes(&first), vec![first]);
-    while bytes < TOGETHER_BYTES
+    while bytes < limit
         && let Some(Some(next)) = batches.next().now_or_never()
     {
         match next {

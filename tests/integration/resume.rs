@@ -258,6 +258,7 @@ fn the_tool_goes_on_where_a_killed_one_was() {
     let token: ResumeToken = std::fs::read_to_string(&saved).unwrap().parse().unwrap();
     let rows = token.rows() as usize;
     assert!(rows < 3_000_000 && rows.is_multiple_of(1000), "{rows}");
+    assert!(rows >= 39_000, "the token behind {rows} rows is older than that before the last batch that was read");
 
     let rest = tool("2").arg("--resume").arg(&saved).output().unwrap();
     assert!(rest.status.success(), "{}", String::from_utf8_lossy(&rest.stderr));
