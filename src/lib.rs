@@ -50,6 +50,9 @@ mod disk;
 
 pub mod functions;
 
+/// Object stores by their addresses.
+mod cloud;
+
 pub mod sources;
 
 pub mod sinks;
@@ -82,6 +85,7 @@ pub mod cli;
 
 pub mod prelude;
 
+pub use cloud::{StoreEnvironment, StoreOptions};
 pub use config::{BlockyardOptions, ByteSize, MemoryLimit};
 pub use dataset::{
     Batches, DataContext, Dataset, DatasetPipeline, Deal, GroupedDataset, IterOptions, OnLost, SortKey, SplitBarrier,
@@ -94,7 +98,10 @@ pub use remote::{SplitClient, SplitClientOptions, SplitServer};
 pub use seed::RandomSeed;
 pub use session::{Blockyard, SessionStateBuilderExt};
 pub use sinks::SaveMode;
-pub use sources::{Datasource, ReadCsvOptions, ReadJsonOptions, ReadParquetOptions};
+pub use sources::{
+    Datasource, ReadBinaryFilesOptions, ReadCsvOptions, ReadJsonOptions, ReadParquetOptions, ReadTextOptions,
+    TextEncoding,
+};
 pub use token::ResumeToken;
 
 /// The programs in the documents are tests.

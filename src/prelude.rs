@@ -7,6 +7,7 @@ pub use crate::logical::MixStoppingCondition;
 #[cfg(feature = "ndarray")]
 pub use crate::tensors::TensorBatch;
 pub use crate::{
-    Blockyard, DataContext, Dataset, IterOptions, MapOptions, MixOptions, RandomSeed, ReadCsvOptions, ReadJsonOptions,
-    ReadParquetOptions, Repartitioning, SaveMode, SessionStateBuilderExt, ShuffleOptions, WriteOptions, asc, desc,
+    Blockyard, DataContext, Dataset, IterOptions, MapOptions, MixOptions, RandomSeed, ReadBinaryFilesOptions,
+    ReadCsvOptions, ReadJsonOptions, ReadParquetOptions, Repartitioning, SaveMode, SessionStateBuilderExt,
+    ShuffleOptions, WriteOptions, asc, desc,
 };

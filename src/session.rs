@@ -13,6 +13,7 @@ use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::SessionConfig;
 
 use crate::call::extension_of;
+use crate::cloud::{CloudStores, StoreEnvironment};
 use crate::config::BlockyardOptions;
 use crate::dataset::DataContext;
 use crate::functions::{FunctionRegistry, bounded, with_lengths_of_binary};
@@ -41,6 +42,8 @@ pub struct Blockyard {
     pub policies: Vec<Arc<dyn BackpressurePolicy>>,
     /// What is called as executions begin, go on and end.
     pub callbacks: Vec<Arc<dyn ExecutionCallback>>,
+    /// Variables that say how object stores are reached.
+    pub environment: StoreEnvironment,
     /// The allocator of the process, if it can be told when memory is short.
     pub allocator: Option<Arc<dyn Allocator>>,
 }
@@ -58,18 +61,20 @@ pub trait SessionStateBuilderExt: Sized {
 
 impl SessionStateBuilderExt for SessionStateBuilder {
     fn with_blockyard(mut self, blockyard: Blockyard) -> Result<Self> {
-        let Blockyard { options, rules, functions, policies, callbacks, allocator } = blockyard;
+        let Blockyard { options, rules, functions, policies, callbacks, environment, allocator } = blockyard;
         let limit = options.memory_limit.bytes();
         let config = self.config().take().unwrap_or_default();
         min_memory(limit, config.target_partitions())?;
 
         let store = open_store(&options, allocator)?;
         let pool = Arc::new(SharedMemoryPool::new(Arc::clone(&store)));
-        let runtime = match self.runtime_env() {
-            Some(existing) => RuntimeEnvBuilder::from_runtime_env(existing),
-            None => RuntimeEnvBuilder::new().with_object_store_registry(stores_of_this_machine()?),
-        };
-        let runtime = runtime.with_memory_pool(Arc::clone(&pool) as _);
+        let existing = self.runtime_env().as_ref();
+        let runtime = existing.map_or_else(RuntimeEnvBuilder::new, |known| RuntimeEnvBuilder::from_runtime_env(known));
+        let registered = existing.map(|known| Ok(Arc::clone(&known.object_store_registry)));
+        let registered = registered.unwrap_or_else(stores_of_this_machine)?;
+        let stores = Arc::new(CloudStores::new(registered, environment, &options));
+        let runtime =
+            runtime.with_object_store_registry(Arc::clone(&stores) as _).with_memory_pool(Arc::clone(&pool) as _);
         // Lists of files would stay as they were first seen.
         let mut runtime = runtime.with_object_list_cache_limit(0).build()?;
         runtime.disk_manager = Arc::new(store.disk_manager()?);
@@ -78,6 +83,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         config.set_extension(store);
         config.set_extension(Arc::new(Scheduler::new(policies, &options, config.target_partitions())?));
         config.set_extension(pool);
+        config.set_extension(stores);
         config.set_extension(Arc::new(Observers::new(callbacks)));
         config.set_extension(functions);
         let table_functions = Arc::new(table_functions());
@@ -187,14 +193,17 @@ fn min_memory(limit: usize, partitions: usize) -> Result<()> {
 }
 
 impl DataContext {
-    /// A session with options from the environment (`BLOCKYARD_*`) and defaults for the rest.
+    /// A session with options from the environment (`BLOCKYARD_*`, and those of object stores) and defaults for the
+    /// rest.
     ///
     /// # Errors
     ///
     /// Where a variable does not parse, or the spill directory cannot be used.
     pub fn new() -> Result<Self> {
-        let options = BlockyardOptions::from_env(std::env::vars())?;
-        Self::with_config(Blockyard { options, ..Default::default() }, SessionConfig::from_env()?)
+        let environment: Vec<_> = std::env::vars().collect();
+        let options = BlockyardOptions::from_env(environment.iter().cloned())?;
+        let environment = environment.into_iter().collect();
+        Self::with_config(Blockyard { options, environment, ..Default::default() }, SessionConfig::from_env()?)
     }
 
     /// A session with given options and configuration of DataFusion; the environment is not read.
@@ -217,7 +226,10 @@ impl DataContext {
         let catalog = &state.config_options().catalog.default_catalog;
         if let Some(catalog) = context.session().catalog(catalog) {
             let scheduler = extension_of(&state)?;
-            catalog.register_schema(SYSTEM_SCHEMA, system_schema(context.store(), &pool, &scheduler, &observers)?)?;
+            catalog.register_schema(
+                SYSTEM_SCHEMA,
+                system_schema(context.store(), &pool, &scheduler, &observers, context.stores())?,
+            )?;
         }
         Ok(context)
     }
@@ -245,6 +257,7 @@ impl DataContext {
         config.options_mut().execution.sort_spill_reservation_bytes =
             sort_merge_reservation(limit, config.target_partitions());
         self.scheduler().configure(&options, config.target_partitions())?;
+        self.stores().configure(&options);
         self.store().set_limit(limit)?;
         self.store().set_compression(options.spill_compression);
         self.store().directories().set_quota(options.spill_quota.bound() as u64);

@@ -87,6 +87,9 @@ mod splits;
 /// Random star-schema queries against plain DataFusion.
 #[path = "integration/stars.rs"]
 mod stars;
+/// Object stores by their addresses.
+#[path = "integration/stores/mod.rs"]
+mod stores;
 /// Splits for several consumers at once.
 #[path = "integration/streaming_splits.rs"]
 mod streaming_splits;
@@ -96,6 +99,9 @@ mod tables;
 /// Columns of tensors.
 #[path = "integration/tensors.rs"]
 mod tensors;
+/// Files of lines, and files as they are.
+#[path = "integration/text_files.rs"]
+mod text_files;
 /// Sources: which file may import which.
 #[path = "integration/tidy.rs"]
 mod tidy;

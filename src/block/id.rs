@@ -53,6 +53,11 @@ impl TaskId {
         self.0.iter().take(parts).copied().collect::<Vec<_>>().into()
     }
 
+    /// The path.
+    pub(crate) fn parts(&self) -> &[u32] {
+        &self.0
+    }
+
     /// A number that depends on nothing but the id, for seeding.
     pub fn hash(&self) -> u64 {
         self.0.iter().fold(0xcbf2_9ce4_8422_2325, |h, part| mix(h ^ u64::from(*part)))

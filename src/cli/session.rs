@@ -113,7 +113,8 @@ impl Session {
         let destination = Destination::new(options.format, options.output.as_deref(), options.save_token.is_none())
             .map_err(Failure::Usage)?;
         let positions = Positions::new(options, &destination).map_err(Failure::Usage)?;
-        let mut settings = BlockyardOptions::from_env(std::env::vars()).map_err(usage)?;
+        let environment: Vec<_> = std::env::vars().collect();
+        let mut settings = BlockyardOptions::from_env(environment.iter().cloned()).map_err(usage)?;
         if let Some(memory) = options.memory {
             settings.memory_limit = memory;
         }
@@ -127,7 +128,13 @@ impl Session {
             true => Vec::new(),
             false => vec![Arc::new(WaitWarnings)],
         };
-        let blockyard = Blockyard { options: settings, allocator, callbacks, ..Default::default() };
+        let blockyard = Blockyard {
+            options: settings,
+            environment: environment.into_iter().collect(),
+            allocator,
+            callbacks,
+            ..Default::default()
+        };
         let context = DataContext::with_config(blockyard, config).map_err(usage)?;
         let workers = Builder::new_multi_thread()
             .worker_threads(threads)

@@ -10,7 +10,7 @@ use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigField, Conf
 use datafusion::common::{DataFusionError, Result, config_err};
 use datafusion::execution::TaskContext;
 
-pub use values::{BlockSizePreset, ByteSize, MaxErroredBlocks, MemoryLimit, ResourceLimit, SpillCompression};
+pub use values::{BlockSizePreset, ByteSize, MaxErroredBlocks, MemoryLimit, ResourceLimit, SpillCompression, TimeSpan};
 pub(crate) use values::{check_num_blocks, parse_resources};
 
 /// Makes the struct of options. DataFusion's own macro lists options without their prefix, by which `SHOW` looks for
@@ -172,6 +172,22 @@ options! {
         /// How often a read or a write is tried again.
         pub max_io_retries: usize, default = 10
 
+        /// Requests that one object store gets at once. Half as many after it has refused one for their number (429 or
+        /// 503), and one more for each second in which it has not.
+        pub store_concurrency: usize, default = 64
+
+        /// For how long an object store may take to answer a call.
+        pub store_connect_timeout: TimeSpan, default = TimeSpan::from_secs(5)
+
+        /// For how long an object store may send nothing within a request. A whole object may take longer.
+        pub store_read_timeout: TimeSpan, default = TimeSpan::from_secs(30)
+
+        /// How often a request to an object store is made again that has failed in a way in which it may succeed.
+        pub store_max_retries: usize, default = 10
+
+        /// After so long a request to an object store is not made again.
+        pub store_retry_timeout: TimeSpan, default = TimeSpan::from_secs(180)
+
         /// How often an actor that could not be built is tried again, after a pause that doubles.
         pub actor_init_max_retries: usize, default = 3
 
@@ -266,6 +282,9 @@ impl BlockyardOptions {
             }
             "num_cpus" if !(1..=MAX_CPUS).contains(&self.num_cpus) => {
                 return config_err!("num_cpus must be between 1 and {MAX_CPUS}, got {}", self.num_cpus);
+            }
+            "store_concurrency" if self.store_concurrency == 0 => {
+                return config_err!("store_concurrency must be at least 1, got 0");
             }
             "read_op_min_num_blocks" => check_num_blocks(key, self.read_op_min_num_blocks)?,
             _ => {}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use datafusion::common::config::{ConfigField, Visit};
 use datafusion::common::{DataFusionError, Result, config_err, plan_err};
@@ -102,6 +103,48 @@ impl Argument for ByteSize {
     // Exact, where sizes that people read are rounded.
     fn to_value(&self) -> Result<Value> {
         Ok(Value::Number(self.0.to_string()))
+    }
+}
+
+/// How long something takes, written with a unit: `5s`, `500ms`, `3min`; without one in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct TimeSpan(pub Duration);
+
+impl TimeSpan {
+    /// A number of seconds.
+    pub const fn from_secs(seconds: u64) -> Self {
+        Self(Duration::from_secs(seconds))
+    }
+}
+
+impl FromStr for TimeSpan {
+    type Err = DataFusionError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let text = text.trim();
+        let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+        let (number, unit) = (&text[..split], text[split..].trim());
+        let scale = match unit {
+            "ms" => 0.001,
+            "" | "s" => 1.0,
+            "min" | "m" => 60.0,
+            "h" => 3600.0,
+            _ => return config_err!("unknown unit '{unit}' in time '{text}'; use ms, s, min or h"),
+        };
+        let time = number.parse::<f64>().ok().and_then(|n| Duration::try_from_secs_f64(n * scale).ok());
+        match time {
+            Some(time) if !time.is_zero() => Ok(Self(time)),
+            _ => config_err!("'{text}' is not a time; write for example 5s, 500ms or 3min"),
+        }
+    }
+}
+
+impl fmt::Display for TimeSpan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.subsec_nanos() {
+            0 => write!(f, "{}s", self.0.as_secs()),
+            _ => write!(f, "{}ms", self.0.as_millis()),
+        }
     }
 }
 
@@ -363,7 +406,7 @@ macro_rules! config_field {
     )*};
 }
 
-config_field!(BlockSizePreset, ByteSize, MaxErroredBlocks, MemoryLimit, ResourceLimit, SpillCompression);
+config_field!(BlockSizePreset, ByteSize, MaxErroredBlocks, MemoryLimit, ResourceLimit, SpillCompression, TimeSpan);
 
 #[cfg(test)]
 mod tests {

@@ -16,6 +16,7 @@ use super::Dataset;
 use super::cursor::Cursors;
 use crate::block::Block;
 use crate::call::{TableFunction, TableFunctions, extension_of};
+use crate::cloud::{CloudStores, StoreOptions};
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::functions::{BatchFunction, FunctionRef, FunctionRegistry, Row, batch_of_rows, from_closure};
 use crate::optimizer::RuleRegistry;
@@ -23,8 +24,8 @@ use crate::planner::written_format;
 use crate::runtime::Scheduler;
 use crate::sinks::WriteFormat;
 use crate::sources::{
-    Datasource, DatasourceTable, DivertedRows, FileTable, FormatOptions, Range, ReadCsvOptions, ReadJsonOptions,
-    ReadParquetOptions, StoredBlocks,
+    Datasource, DatasourceTable, DivertedRows, FileTable, FormatOptions, Range, ReadBinaryFilesOptions, ReadCsvOptions,
+    ReadJsonOptions, ReadParquetOptions, ReadTextOptions, StoredBlocks,
 };
 use crate::store::{BlockStore, NextUse, Owner};
 use crate::tensors::TensorShape;
@@ -39,6 +40,7 @@ pub struct DataContext {
     table_functions: Arc<TableFunctions>,
     rules: Arc<Mutex<RuleRegistry>>,
     cursors: Arc<Cursors>,
+    stores: Arc<CloudStores>,
 }
 
 impl std::fmt::Debug for DataContext {
@@ -53,8 +55,8 @@ impl DataContext {
         let state = session.state();
         let (store, scheduler) = (extension_of(&state)?, extension_of(&state)?);
         let (functions, table_functions) = (extension_of(&state)?, extension_of(&state)?);
-        let rules = Arc::new(Mutex::new(rules));
-        Ok(Self { session, store, scheduler, functions, table_functions, rules, cursors: Arc::default() })
+        let (rules, stores) = (Arc::new(Mutex::new(rules)), extension_of(&state)?);
+        Ok(Self { session, store, scheduler, functions, table_functions, rules, cursors: Arc::default(), stores })
     }
 
     /// The session of DataFusion underneath.
@@ -65,6 +67,30 @@ impl DataContext {
     /// The block store, with what it holds and has spilled.
     pub fn store(&self) -> &Arc<BlockStore> {
         &self.store
+    }
+
+    /// The object stores by their addresses.
+    pub(crate) fn stores(&self) -> &Arc<CloudStores> {
+        &self.stores
+    }
+
+    /// Says how object stores are reached and who asks, as `CREATE OR REPLACE SECRET` does, for whatever is planned
+    /// from now on. Values are shown nowhere.
+    ///
+    /// # Errors
+    ///
+    /// Where kind, scope or keys are unknown.
+    pub fn create_secret(&self, name: &str, options: StoreOptions) -> Result<()> {
+        self.stores.create_secret(name, options, true)
+    }
+
+    /// Forgets a secret.
+    ///
+    /// # Errors
+    ///
+    /// Where there is none of that name.
+    pub fn drop_secret(&self, name: &str) -> Result<()> {
+        self.stores.drop_secret(name, false)
     }
 
     /// The cursors that are open.
@@ -265,6 +291,46 @@ impl DataContext {
     ///
     /// As [`DataContext::read_json`], and where an option makes no sense.
     pub async fn read_json_with(&self, paths: impl Into<Paths>, options: ReadJsonOptions) -> Result<Dataset> {
+        self.read_files(paths.into(), options).await
+    }
+
+    /// The lines of text files, as a column `text`: paths, directories, globs or URLs.
+    ///
+    /// # Errors
+    ///
+    /// Where a path does not exist or has no such files.
+    pub async fn read_text(&self, paths: impl Into<Paths>) -> Result<Dataset> {
+        self.read_text_with(paths, ReadTextOptions::default()).await
+    }
+
+    /// As [`DataContext::read_text`], with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataContext::read_text`], and where an option makes no sense.
+    pub async fn read_text_with(&self, paths: impl Into<Paths>, options: ReadTextOptions) -> Result<Dataset> {
+        self.read_files(paths.into(), options).await
+    }
+
+    /// Whole files, each as one row with a column `bytes`: paths, directories, globs or URLs.
+    ///
+    /// # Errors
+    ///
+    /// Where a path does not exist or has no files.
+    pub async fn read_binary_files(&self, paths: impl Into<Paths>) -> Result<Dataset> {
+        self.read_binary_files_with(paths, ReadBinaryFilesOptions::default()).await
+    }
+
+    /// As [`DataContext::read_binary_files`], with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataContext::read_binary_files`], and where an option makes no sense.
+    pub async fn read_binary_files_with(
+        &self,
+        paths: impl Into<Paths>,
+        options: ReadBinaryFilesOptions,
+    ) -> Result<Dataset> {
         self.read_files(paths.into(), options).await
     }
 

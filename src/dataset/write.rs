@@ -17,6 +17,14 @@ use crate::sinks::SaveMode;
 pub struct WriteOptions {
     /// What happens to files that are there. Default: append.
     pub mode: Option<SaveMode>,
+    /// The most rows of a file. Blocks that have more are cut.
+    pub max_rows_per_file: Option<usize>,
+    /// The least rows of a file, but for the last one: neighbouring blocks are joined, as far as
+    /// `target_max_block_size` allows.
+    pub min_rows_per_file: Option<usize>,
+    /// A name of the write, under which it happens once: a second run does nothing where the first was completed, and
+    /// takes the place of what it left where it was cut short.
+    pub write_id: Option<String>,
     /// Options of the format as in SQL's COPY, like `("compression", "zstd(3)")`.
     pub format: Vec<(String, String)>,
     /// Of a pipeline: the files of each window appear when it is complete, rather than all files at the end.
@@ -109,6 +117,11 @@ impl Dataset {
         if let Some(mode) = options.mode {
             settings.insert("format.mode".to_owned(), mode.to_string());
         }
+        let rows = [("max_rows_per_file", options.max_rows_per_file), ("min_rows_per_file", options.min_rows_per_file)];
+        for (name, rows) in rows {
+            settings.extend(rows.map(|rows| (format!("format.{name}"), rows.to_string())));
+        }
+        settings.extend(options.write_id.map(|name| ("format.write_id".to_owned(), name)));
         let file_type = format_as_file_type(Arc::clone(&factory));
         let url = format!("{}/", directory.trim_end_matches('/'));
         let plan = LogicalPlanBuilder::copy_to(self.plan.clone(), url, file_type, settings, Vec::new())?.build()?;

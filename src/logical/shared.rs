@@ -8,17 +8,34 @@ use datafusion::common::{DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
 /// The rows of its input, which are those of all other nodes of the query with this number. Put there by the rule
-/// `share_subplans`; no call makes it.
+/// `share_subplans`; no call makes it. Conditions stay above it, and it has all columns of its input, which
+/// `narrow_shared` changes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SharedNode {
     input: Arc<LogicalPlan>,
     number: usize,
+    is_narrowed: bool,
 }
 
 impl SharedNode {
     /// The rows of `input`, as of all others with this number.
     pub(crate) fn new(input: LogicalPlan, number: usize) -> Self {
-        Self { input: Arc::new(input), number }
+        Self { input: Arc::new(input), number, is_narrowed: false }
+    }
+
+    /// The node over what all nodes with its number ask of `input` together.
+    pub(crate) fn narrowed(input: LogicalPlan, number: usize) -> Self {
+        Self { is_narrowed: true, ..Self::new(input, number) }
+    }
+
+    /// What all nodes with this number give.
+    pub(crate) fn input(&self) -> &LogicalPlan {
+        &self.input
+    }
+
+    /// Whether the input has been asked for no more than the nodes need.
+    pub(crate) fn is_narrowed(&self) -> bool {
+        self.is_narrowed
     }
 
     /// Which of the sub-plans that the query has several times it is.
@@ -50,7 +67,7 @@ impl UserDefinedLogicalNodeCore for SharedNode {
 
     fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
         match <[LogicalPlan; 1]>::try_from(inputs) {
-            Ok([input]) => Ok(Self::new(input, self.number)),
+            Ok([input]) => Ok(Self { input: Arc::new(input), ..self.clone() }),
             Err(inputs) => plan_err!("a shared plan has one input, not {}", inputs.len()),
         }
     }

@@ -271,6 +271,7 @@ mod tests {
             "change_tables",
             "evaluate_once",
             "group_distinct",
+            "narrow_shared",
             "order_conditions",
             "order_partial_functions",
             "reorder_randomize_blocks",

@@ -17,8 +17,8 @@ use datafusion::physical_expr::{LexOrdering, LexRequirement};
 use datafusion::physical_plan::ExecutionPlan;
 use object_store::{ObjectMeta, ObjectStore};
 
-use super::write::plan_write;
-use crate::sinks::{KnownFormat, SaveMode, WriteFormat, known_formats};
+use super::write::{WriteSettings, plan_write};
+use crate::sinks::{KnownFormat, WriteFormat, known_formats};
 
 /// DataFusion's formats, with their writers replaced by ours.
 pub(crate) fn block_formats() -> Vec<Arc<dyn FileFormatFactory>> {
@@ -42,17 +42,17 @@ impl GetExt for BlockFormatFactory {
 impl FileFormatFactory for BlockFormatFactory {
     fn create(&self, state: &dyn Session, options: &HashMap<String, String>) -> Result<Arc<dyn FileFormat>> {
         let mut options = options.clone();
-        let mode = take_mode(&mut options)?;
+        let settings = WriteSettings::taken_from(&mut options)?;
         Ok(Arc::new(BlockFormat {
             inner: self.0.factory.create(state, &options)?,
             writer: Writer::Known(self.0.clone()),
-            mode,
+            settings,
         }))
     }
 
     fn default(&self) -> Arc<dyn FileFormat> {
         let (inner, writer) = (self.0.factory.default(), Writer::Known(self.0.clone()));
-        Arc::new(BlockFormat { inner, writer, mode: None })
+        Arc::new(BlockFormat { inner, writer, settings: WriteSettings::default() })
     }
 }
 
@@ -68,23 +68,18 @@ impl GetExt for WrittenFormatFactory {
 impl FileFormatFactory for WrittenFormatFactory {
     fn create(&self, _state: &dyn Session, options: &HashMap<String, String>) -> Result<Arc<dyn FileFormat>> {
         let mut options = options.clone();
-        let mode = take_mode(&mut options)?;
+        let settings = WriteSettings::taken_from(&mut options)?;
         let name = |(key, value): (String, String)| (key.trim_start_matches("format.").to_owned(), value);
         let options = options.into_iter().map(name).collect();
         let format = self.0.with_options(&options)?.unwrap_or_else(|| Arc::clone(&self.0));
         let inner = Arc::new(Unread(Arc::clone(&format)));
-        Ok(Arc::new(BlockFormat { inner, writer: Writer::Own(format), mode }))
+        Ok(Arc::new(BlockFormat { inner, writer: Writer::Own(format), settings }))
     }
 
     fn default(&self) -> Arc<dyn FileFormat> {
         let (inner, writer) = (Arc::new(Unread(Arc::clone(&self.0))), Writer::Own(Arc::clone(&self.0)));
-        Arc::new(BlockFormat { inner, writer, mode: None })
+        Arc::new(BlockFormat { inner, writer, settings: WriteSettings::default() })
     }
-}
-
-/// What a write says of files that are there.
-fn take_mode(options: &mut HashMap<String, String>) -> Result<Option<SaveMode>> {
-    options.remove("format.mode").map(|mode| mode.parse()).transpose()
 }
 
 fn extension(format: &dyn WriteFormat) -> String {
@@ -96,7 +91,7 @@ fn extension(format: &dyn WriteFormat) -> String {
 struct BlockFormat {
     inner: Arc<dyn FileFormat>,
     writer: Writer,
-    mode: Option<SaveMode>,
+    settings: WriteSettings,
 }
 
 #[derive(Debug)]
@@ -174,7 +169,7 @@ impl FileFormat for BlockFormat {
             Writer::Known(known) => known.writer_of(self.inner.as_ref())?,
             Writer::Own(format) => Arc::clone(format),
         };
-        plan_write(input, format, self.mode, conf, state.config().target_partitions())
+        plan_write(input, format, &self.settings, conf, state.config().target_partitions())
     }
 
     fn file_source(&self, table_schema: TableSchema) -> Arc<dyn FileSource> {

@@ -1,6 +1,6 @@
 //! COPY and INSERT as a `WriteExec`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use datafusion::arrow::compute::SortOptions;
@@ -12,14 +12,63 @@ use datafusion::physical_expr::expressions::col;
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::physical::{ExchangeExec, IntoPlan, RangeScheme, WriteExec, can_sort};
-use crate::sinks::{FileWriter, PartitionColumns, SaveMode, Target, WriteFormat};
+use crate::physical::{BlockSize, ExchangeExec, IntoPlan, RangeScheme, SizeScheme, WriteExec, can_sort};
+use crate::sinks::{FileWriter, PartitionColumns, SaveMode, Target, WriteFormat, WriteId};
 
-/// The write of `input` in `format`. `mode` is what the user says of files that are there.
+/// What is said of a write of any format.
+#[derive(Debug, Clone, Default)]
+pub(super) struct WriteSettings {
+    /// What happens to files that are there.
+    mode: Option<SaveMode>,
+    /// Rows of a file: at most, and at least but for the last one.
+    max_rows_per_file: Option<usize>,
+    min_rows_per_file: Option<usize>,
+    /// The name of a write that happens once.
+    write_id: Option<WriteId>,
+}
+
+impl WriteSettings {
+    /// Those among the options of a format, which know nothing of them.
+    pub(super) fn taken_from(options: &mut HashMap<String, String>) -> Result<Self> {
+        let mode = options.remove("format.mode").map(|mode| mode.parse()).transpose()?;
+        let write_id = options.remove("format.write_id").map(|name| WriteId::new(&name)).transpose()?;
+        let mut rows = |name: &str| {
+            let Some(text) = options.remove(&format!("format.{name}")) else { return Ok(None) };
+            match text.parse::<usize>() {
+                Ok(rows) if rows > 0 => Ok(Some(rows)),
+                _ => plan_err!("{name} takes a number of rows from 1 on, got '{text}'"),
+            }
+        };
+        let settings = Self {
+            mode,
+            max_rows_per_file: rows("max_rows_per_file")?,
+            min_rows_per_file: rows("min_rows_per_file")?,
+            write_id,
+        };
+        match settings {
+            Self { max_rows_per_file: Some(max), min_rows_per_file: Some(min), .. } if min > max => {
+                plan_err!("min_rows_per_file is {min}, and max_rows_per_file only {max}")
+            }
+            settings => Ok(settings),
+        }
+    }
+
+    /// The rows as blocks that are the files.
+    fn blocks(&self, input: Arc<dyn ExecutionPlan>, partitions: usize) -> Arc<dyn ExecutionPlan> {
+        let size = match (self.max_rows_per_file, self.min_rows_per_file) {
+            (None, None) => return input,
+            (Some(rows), None) => BlockSize::Rows { rows, strict: false },
+            (max, Some(min)) => BlockSize::Rows { rows: max.unwrap_or(min), strict: true },
+        };
+        ExchangeExec::new(input, SizeScheme(size), partitions).into_plan()
+    }
+}
+
+/// The write of `input` in `format`.
 pub(super) fn plan_write(
     input: Arc<dyn ExecutionPlan>,
     format: Arc<dyn WriteFormat>,
-    mode: Option<SaveMode>,
+    settings: &WriteSettings,
     conf: FileSinkConfig,
     partitions: usize,
 ) -> Result<Arc<dyn ExecutionPlan>> {
@@ -36,12 +85,27 @@ pub(super) fn plan_write(
         (_, InsertOp::Overwrite) | (true, _) => SaveMode::Overwrite,
         (false, _) => SaveMode::Append,
     };
-    let mode = mode.unwrap_or(default);
-    let target =
-        Target { url, extension: conf.file_extension, read_extensions: format.extensions(), single_file, mode };
+    let mode = settings.mode.unwrap_or(default);
+    let write_id = settings.write_id.clone();
+    if write_id.is_some() && single_file {
+        return plan_err!("a write with a write_id goes into a directory, not to one file");
+    }
+    let target = Target {
+        url,
+        extension: conf.file_extension,
+        read_extensions: format.extensions(),
+        single_file,
+        mode,
+        write_id,
+    };
     let writer = FileWriter::new(format);
+    let sizes_files = settings.max_rows_per_file.or(settings.min_rows_per_file).is_some();
+    if sizes_files && (single_file || !keys.is_empty()) {
+        let what = if single_file { "to one file" } else { "that is PARTITIONED BY" };
+        return plan_err!("max_rows_per_file and min_rows_per_file say nothing of a write {what}");
+    }
     if keys.is_empty() {
-        return Ok(WriteExec::new(input, writer, target).into_plan());
+        return Ok(WriteExec::new(settings.blocks(input, partitions), writer, target).into_plan());
     }
     let by = PartitionColumns::try_new(&input.schema(), &keys, conf.keep_partition_by_columns)?;
     let sorted = sorted_by(input, &keys, partitions)?;

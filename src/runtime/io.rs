@@ -37,6 +37,42 @@ pub(crate) fn block_on_io<T: Send + 'static>(future: impl Future<Output = Result
     receive.recv().map_err(|_| exec_datafusion_err!("planning panicked while it waited for IO"))?
 }
 
+/// Threads that make requests to object stores, which nothing else holds up, for as long as the process lives.
+///
+/// # Errors
+///
+/// Where they cannot be started.
+#[cfg(feature = "cloud")]
+pub(crate) fn requests_runtime() -> Result<Handle> {
+    static REQUESTS: OnceLock<Option<Runtime>> = OnceLock::new();
+    let start = || Builder::new_multi_thread().worker_threads(2).thread_name("blockyard-requests").enable_all().build();
+    let runtime = REQUESTS.get_or_init(|| start().ok()).as_ref();
+    runtime
+        .map(|runtime| runtime.handle().clone())
+        .ok_or_else(|| exec_datafusion_err!("cannot start threads for requests"))
+}
+
+/// Something that runs on other threads until this drops.
+#[cfg(feature = "cloud")]
+#[derive(Debug)]
+pub(crate) struct OnHandle(tokio::task::JoinHandle<()>);
+
+#[cfg(feature = "cloud")]
+impl OnHandle {
+    /// Begins it on the threads of `handle`.
+    pub(crate) fn spawn(handle: &Handle, work: impl Future<Output = ()> + Send + 'static) -> Self {
+        #[expect(clippy::disallowed_methods, reason = "this is the runtime")]
+        Self(handle.spawn(work))
+    }
+}
+
+#[cfg(feature = "cloud")]
+impl Drop for OnHandle {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 /// Runs blocking IO on a thread for that, without holding up the session's threads. Dropping the future does not stop
 /// it.
 pub(crate) async fn on_io_thread<T: Send + 'static>(io: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

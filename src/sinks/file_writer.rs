@@ -3,27 +3,25 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use bytes::Bytes;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
-use futures::{Stream, TryStreamExt};
-use object_store::buffered::BufWriter;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
 use parking_lot::Mutex;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::formats::{EncodeRows, WriteFormat};
 use super::local_file::LocalFile;
 use super::staging::Staging;
+use super::uploads::upload_bytes;
 use crate::block::TaskId;
 use crate::error::ErrorContext;
 use crate::runtime::{UnderWay, holding_up};
-
-/// Bytes of an upload when there is plenty of memory, and at least.
-const UPLOAD_BYTES: usize = 10 << 20;
-const MIN_UPLOAD_BYTES: usize = 1 << 20;
-/// Uploads of one file at once.
-const CONCURRENT_UPLOADS: usize = 2;
 
 /// Writes files of a format.
 #[derive(Debug, Clone)]
@@ -43,6 +41,11 @@ impl FileWriter {
     /// Bytes that are on their way into a file at most, beside `buffer_bytes` that are encoded.
     pub(crate) fn file_bytes(buffer_bytes: usize) -> usize {
         LocalFile::memory_bytes(buffer_bytes)
+    }
+
+    /// The same of a file that does not take rows as they come.
+    pub(crate) fn block_file_bytes(staging: &Staging, buffer_bytes: usize) -> usize {
+        if staging.is_local() { 0 } else { upload_bytes(buffer_bytes) }
     }
 
     /// Name of the format.
@@ -68,7 +71,7 @@ impl FileWriter {
         buffer_bytes: usize,
     ) -> Result<GrowingFile> {
         let path = staging.file_of(id);
-        let path = path.ok_or_else(|| internal_datafusion_err!("{} is not on a local disk", staging.path_of(id)))?;
+        let path = path.ok_or_else(|| internal_datafusion_err!("block {id} is not written to a local disk"))?;
         let create = || {
             let file = LocalFile::create(&path, Arc::clone(staging.pace()), buffer_bytes)?;
             let file = Shared::new(file);
@@ -78,16 +81,17 @@ impl FileWriter {
         Ok(GrowingFile { path, file, rows })
     }
 
-    /// Writes all batches to a new file, buffering not much more than `buffer_bytes`. Returns the number of rows.
+    /// Writes all batches to a new file in a directory below that of the write, buffering not much more than
+    /// `buffer_bytes`. Returns the number of rows.
     pub(crate) async fn write(
         &self,
         staging: &Staging,
         id: &TaskId,
+        directory: &Path,
         schema: &SchemaRef,
         buffer_bytes: usize,
-        batches: impl Stream<Item = Result<RecordBatch>> + Send,
+        mut batches: BoxStream<'static, Result<RecordBatch>>,
     ) -> Result<usize> {
-        let mut batches = std::pin::pin!(batches);
         if self.takes_rows_as_they_come(staging) {
             let mut file = self.begin(staging, id, schema, buffer_bytes)?;
             while let Some(batch) = batches.try_next().await? {
@@ -95,23 +99,60 @@ impl FileWriter {
             }
             return file.close()?.finish();
         }
-        let capacity = UPLOAD_BYTES.min(buffer_bytes / 4).max(MIN_UPLOAD_BYTES);
-        let (store, path) = (Arc::clone(staging.store()), staging.path_of(id));
-        let upload = BufWriter::with_capacity(store, path, capacity).with_max_concurrency(CONCURRENT_UPLOADS);
-        let mut upload = self.0.compression().convert_async_writer(upload)?;
-        let encoded = Shared::new(Vec::new());
-        let mut rows = self.0.encoder(schema, Box::new(encoded.clone()), buffer_bytes)?;
-        while let Some(batch) = batches.try_next().await? {
-            rows.write(&batch)?;
-            let bytes = std::mem::take(&mut *encoded.0.lock());
-            UnderWay::during(upload.write_all(&bytes)).await.map_err(DataFusionError::IoError)?;
+        let mut file: Box<dyn AsyncWrite + Send + Unpin> = match staging.file_of(id) {
+            Some(path) => Box::new(new_file(&path).await?),
+            None => Box::new(staging.upload(id, directory, buffer_bytes).await?),
+        };
+        let rows = Arc::<AtomicUsize>::default();
+        let encoded = self.encoded(schema, buffer_bytes, batches, &rows)?;
+        let mut pieces = self.0.compression().convert_to_compress_stream(encoded)?;
+        while let Some(piece) = pieces.try_next().await? {
+            UnderWay::during(file.write_all(&piece)).await.map_err(DataFusionError::IoError)?;
         }
-        let rows = rows.finish()?;
-        let bytes = std::mem::take(&mut *encoded.0.lock());
-        UnderWay::during(upload.write_all(&bytes)).await.map_err(DataFusionError::IoError)?;
-        UnderWay::during(upload.shutdown()).await.map_err(DataFusionError::IoError)?;
-        Ok(rows)
+        UnderWay::during(file.shutdown()).await.map_err(DataFusionError::IoError)?;
+        Ok(rows.load(Relaxed))
     }
+
+    /// The bytes of a file, and at their end its number of rows in `rows`.
+    fn encoded(
+        &self,
+        schema: &SchemaRef,
+        buffer_bytes: usize,
+        batches: BoxStream<'static, Result<RecordBatch>>,
+        rows: &Arc<AtomicUsize>,
+    ) -> Result<BoxStream<'static, Result<Bytes>>> {
+        let encoded = Shared::new(Vec::new());
+        let encoder = self.0.encoder(schema, Box::new(encoded.clone()), buffer_bytes)?;
+        let rows = Arc::clone(rows);
+        let next =
+            move |(encoder, mut batches): (Option<Box<dyn EncodeRows>>, BoxStream<'static, Result<RecordBatch>>)| {
+                let (encoded, rows) = (encoded.clone(), Arc::clone(&rows));
+                async move {
+                    let Some(mut encoder) = encoder else { return Ok(None) };
+                    let rest = match batches.try_next().await? {
+                        Some(batch) => {
+                            encoder.write(&batch)?;
+                            Some(encoder)
+                        }
+                        None => {
+                            rows.store(encoder.finish()?, Relaxed);
+                            None
+                        }
+                    };
+                    let bytes = std::mem::take(&mut *encoded.0.lock());
+                    Ok(Some((Bytes::from(bytes), (rest, batches))))
+                }
+            };
+        Ok(stream::try_unfold((Some(encoder), batches), next).boxed())
+    }
+}
+
+/// A new local file, and the directories that it is in.
+async fn new_file(path: &std::path::Path) -> Result<tokio::fs::File> {
+    if let Some(directory) = path.parent() {
+        tokio::fs::create_dir_all(directory).await?;
+    }
+    Ok(tokio::fs::File::create(path).await?)
 }
 
 /// Where an encoder puts its bytes, and somebody else finds them.

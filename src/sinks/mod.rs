@@ -6,10 +6,13 @@ mod local_file;
 mod partitions;
 mod save_mode;
 mod staging;
+mod uploads;
+mod write_id;
 
 pub(crate) use file_writer::{FileWriter, GrowingFile, Written};
 pub(crate) use formats::{CSV_EXTENSIONS, JSON_EXTENSIONS, KnownFormat, PARQUET_EXTENSIONS, known_formats};
 pub use formats::{EncodeRows, WriteFormat};
 pub(crate) use partitions::{HIVE_NULL, PartitionColumns};
 pub use save_mode::SaveMode;
-pub(crate) use staging::{Staged, Staging, Target, is_visible};
+pub(crate) use staging::{Begun, Staged, Staging, Target, is_visible};
+pub(crate) use write_id::WriteId;

@@ -1,10 +1,16 @@
-//! The commit protocol: files are written into a hidden directory beside their place and renamed when all are complete.
+//! The commit protocol: nothing can be read of a write before all of it is written.
 //!
-//! A reader never sees part of a file, and sees none of the files before all of them are written. Renaming many files
+//! On local disks files are written into a hidden directory beside their place and renamed when all are complete. A
+//! reader never sees part of a file, and sees none of the files before all of them are written. Renaming many files
 //! is not atomic: a process that is killed in that moment leaves some of them, and those that an overwrite replaces in
 //! a `.blockyard-*-old` directory, which nobody removes. Writes to one local directory are committed one after the
 //! other. What a killed process had staged stays in a `.blockyard-*` directory: the next write to the same place
 //! removes it, or the next session with the same spill directory. Readers ignore both.
+//!
+//! In object stores files are uploads to their places, which are completed when all are uploaded: nothing is copied.
+//! Meanwhile readers see those that are completed, and after them what an overwrite deletes last. Their names have the
+//! number of the write: two that append at once take no file from each other. A process that is killed leaves uploads
+//! that nobody sees; stores remove these by a rule for incomplete ones.
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
@@ -21,6 +27,8 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::time::sleep;
 
 use super::SaveMode;
+use super::uploads::{Upload, Uploads};
+use super::write_id::WriteId;
 use crate::block::TaskId;
 use crate::disk::{LockedDirectory, WriteSpeeds, was_left_or_begun_long_ago};
 
@@ -30,6 +38,8 @@ const PREFIX: &str = ".blockyard-";
 const SET_ASIDE: &str = "-old";
 /// How often it is looked whether another write has been committed.
 const LOOK: Duration = Duration::from_millis(5);
+/// Digits of the number of a write in the names of its files in object stores.
+const WRITE_DIGITS: usize = 8;
 /// Files that an error names.
 const NAMED: usize = 3;
 
@@ -46,6 +56,19 @@ pub(crate) struct Target {
     pub(crate) single_file: bool,
     /// What happens to existing output.
     pub(crate) mode: SaveMode,
+    /// The name of a write that happens once.
+    pub(crate) write_id: Option<WriteId>,
+}
+
+/// How a write begins.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    /// It is to be written.
+    Write(Box<Staging>),
+    /// What is there is to stay.
+    LeaveIt,
+    /// It has been written, with so many rows.
+    Done(usize),
 }
 
 /// A file that is complete, but not visible.
@@ -76,13 +99,21 @@ pub(crate) struct Staging {
     /// The staged directory on local disks.
     local: Option<LockedDirectory>,
     pace: Arc<WriteSpeeds>,
+    /// A number of the write, as it is in the names of files.
+    digits: String,
+    /// What is uploaded to other places.
+    uploads: Arc<Uploads>,
 }
 
 impl Staging {
-    /// Prepares a write. `None` when the mode says to leave what is there; fails when it says that nothing may be
-    /// there.
-    pub(crate) async fn begin(store: Arc<dyn ObjectStore>, target: Target) -> Result<Option<Self>> {
+    /// Prepares a write. Fails where the mode says that nothing may be there.
+    pub(crate) async fn begin(store: Arc<dyn ObjectStore>, target: Target) -> Result<Begun> {
         let path = target.url.prefix().clone();
+        if let Some(write) = &target.write_id
+            && let Some(rows) = write.rows(store.as_ref(), &path).await?
+        {
+            return Ok(Begun::Done(rows));
+        }
         let existing = match target.single_file {
             true => match store.head(&path).await {
                 Ok(meta) => vec![meta.location],
@@ -91,9 +122,12 @@ impl Staging {
             },
             false => visible_files(store.as_ref(), &path).await?,
         };
+        // What the same write has left is no output of another.
+        let is_of_others = |path: &Path| target.write_id.as_ref().is_none_or(|write| !write.has_written(path));
+        let existing: Vec<Path> = existing.into_iter().filter(is_of_others).collect();
         match target.mode {
             _ if existing.is_empty() => {}
-            SaveMode::Ignore => return Ok(None),
+            SaveMode::Ignore => return Ok(Begun::LeaveIt),
             SaveMode::Error => {
                 return exec_err!(
                     "output '{}' already exists ({} files) and the mode is error; use append, overwrite or ignore",
@@ -111,7 +145,8 @@ impl Staging {
             true => parent(&path),
             false => path,
         };
-        let write = uuid::Uuid::new_v4().simple();
+        let write = uuid::Uuid::new_v4().simple().to_string();
+        let digits = target.write_id.as_ref().map_or(&write[..WRITE_DIGITS], WriteId::digits).to_owned();
         let name = format!("{PREFIX}{write}");
         let (staged, set_aside) =
             (directory.clone().join(name.as_str()), directory.clone().join(format!("{name}{SET_ASIDE}")));
@@ -122,28 +157,51 @@ impl Staging {
             let created = LockedDirectory::create(&local, &name, &format!("{name}.new"));
             created.map_err(|e| exec_datafusion_err!("cannot write to '{}': {e}", local.display()))
         });
-        let (local, pace) = (local.transpose()?, Arc::default());
-        Ok(Some(Self { store, target, directory, staged, set_aside, existing, was_there, local, pace }))
+        let (local, pace, uploads) = (local.transpose()?, Arc::default(), Arc::default());
+        let staging =
+            Self { store, target, directory, staged, set_aside, existing, was_there, local, pace, digits, uploads };
+        Ok(Begun::Write(Box::new(staging)))
     }
 
-    /// Where the block `id` is to be written.
-    pub(crate) fn path_of(&self, id: &TaskId) -> Path {
+    /// Whether files are written to a local disk, and moved to their places later.
+    pub(crate) fn is_local(&self) -> bool {
+        self.local.is_some()
+    }
+
+    /// Where the block `id` is written to on local disks, before it is moved to its place.
+    fn staged_path(&self, id: &TaskId) -> Path {
         self.staged.clone().join(format!("{id}.{}", self.target.extension))
     }
 
-    /// The same as a file, on local disks.
+    /// The same as a file.
     pub(crate) fn file_of(&self, id: &TaskId) -> Option<PathBuf> {
-        (self.target.url.scheme() == "file").then(|| PathBuf::from(format!("/{}", self.path_of(id))))
+        self.is_local().then(|| PathBuf::from(format!("/{}", self.staged_path(id))))
+    }
+
+    /// The place of the block `id` in an object store, in a directory below that of the write. Places sort as ids do.
+    fn place_of(&self, id: &TaskId, directory: &Path) -> Path {
+        if self.target.single_file {
+            return self.target.url.prefix().clone();
+        }
+        let directory: Path = self.directory.parts().chain(directory.parts()).collect();
+        let first = self.next_numbers().get(&directory).copied().unwrap_or_default();
+        let mut numbers = id.parts().iter().enumerate().map(|(place, part)| match place {
+            0 => format!("{:06}", first + *part as usize),
+            _ => format!("{part:06}"),
+        });
+        let numbers: Vec<_> = numbers.by_ref().collect();
+        directory.join(format!("part-{}.{}.{}", numbers.join("_"), self.digits, self.target.extension))
+    }
+
+    /// An upload of the block `id` to its place in an object store.
+    pub(super) async fn upload(&self, id: &TaskId, directory: &Path, buffer_bytes: usize) -> Result<Upload> {
+        let place = self.place_of(id, directory);
+        Upload::begin(self.store.as_ref(), place, Arc::clone(&self.uploads), buffer_bytes).await
     }
 
     /// How fast local files are written.
     pub(crate) fn pace(&self) -> &Arc<WriteSpeeds> {
         &self.pace
-    }
-
-    /// Where the blocks are written to.
-    pub(crate) fn store(&self) -> &Arc<dyn ObjectStore> {
-        &self.store
     }
 
     /// The directory of the staged files, on local disks.
@@ -152,20 +210,38 @@ impl Staging {
     }
 
     /// Makes the staged files visible, numbered in the order of their ids in each directory.
-    pub(crate) async fn commit(&self, mut files: Vec<Staged>) -> Result<()> {
-        files.sort_by(|a, b| a.id.cmp(&b.id));
+    pub(crate) async fn commit(&self, files: Vec<Staged>) -> Result<()> {
         // Of those who overwrite a place at once, the last one stays.
         let _alone = self.alone().await?;
+        let Some(write) = &self.target.write_id else { return self.publish(files).await };
+        let store = self.store.as_ref();
+        if write.rows(store, &self.directory).await?.is_some() {
+            // Another run of it was faster.
+            self.uploads.abort().await;
+            return Ok(());
+        }
+        let (rows, number) = (files.iter().map(|file| file.rows).sum(), files.len());
+        self.publish(files).await?;
+        write.is_complete(store, &self.directory, rows, number).await
+    }
+
+    async fn publish(&self, mut files: Vec<Staged>) -> Result<()> {
+        files.sort_by(|a, b| a.id.cmp(&b.id));
         let replaces = [SaveMode::Overwrite, SaveMode::OverwriteAll].contains(&self.target.mode);
-        let existing = match replaces && !self.target.single_file {
+        let is_left = |path: &Path| self.target.write_id.as_ref().is_some_and(|write| write.has_written(path));
+        let existing = match (replaces || self.target.write_id.is_some()) && !self.target.single_file {
             true => visible_files(self.store.as_ref(), &self.directory).await?,
             false => Vec::new(),
         };
         if self.target.mode == SaveMode::Overwrite {
             check_no_strangers(&self.target, &existing)?;
         }
-        let is_old = |path: &&Path| self.target.mode == SaveMode::OverwriteAll || self.is_ours(path);
+        let is_replaced = |path: &Path| replaces && (self.target.mode == SaveMode::OverwriteAll || self.is_ours(path));
+        let is_old = |path: &&Path| is_replaced(path) || is_left(path);
         let old: Vec<&Path> = existing.iter().filter(is_old).collect();
+        if !self.is_local() {
+            return self.complete(&old, &files).await;
+        }
         let mut moved = Vec::new();
         let mut published = Vec::new();
         if let Err(e) = self.replace(&old, files, &mut moved, &mut published).await {
@@ -181,6 +257,37 @@ impl Staging {
             self.store.delete(path).await?;
         }
         Ok(())
+    }
+
+    /// Completes the uploads of these files. Old ones go last.
+    async fn complete(&self, old: &[&Path], files: &[Staged]) -> Result<()> {
+        let places: Vec<_> = files.iter().map(|file| self.place_of(&file.id, &file.directory)).collect();
+        let mut completed = Vec::new();
+        if let Err(e) = self.uploads.complete(&places, &mut completed).await {
+            if !self.target.single_file {
+                for path in &completed {
+                    // The first error is the one to tell.
+                    let _removed = self.store.delete(path).await;
+                }
+            }
+            return Err(e);
+        }
+        for path in old.iter().filter(|old| !places.contains(old)) {
+            self.store.delete(path).await?;
+        }
+        Ok(())
+    }
+
+    /// The numbers of the next files in each directory, behind those that are there if the write appends.
+    fn next_numbers(&self) -> HashMap<Path, usize> {
+        let mut numbers: HashMap<Path, usize> = HashMap::new();
+        if self.target.mode == SaveMode::Append {
+            for (path, number) in self.existing.iter().filter_map(|path| Some((path, part_number(path)?))) {
+                let next = numbers.entry(parent(path)).or_default();
+                *next = (*next).max(number + 1);
+            }
+        }
+        numbers
     }
 
     /// Waits until nobody else commits to the same directory, as far as it is a local one. Dropping it lets others go
@@ -214,15 +321,9 @@ impl Staging {
             self.store.rename(path, &aside).await?;
             moved.push(((*path).clone(), aside));
         }
-        let mut numbers: HashMap<Path, usize> = HashMap::new();
-        if self.target.mode == SaveMode::Append {
-            for (path, number) in self.existing.iter().filter_map(|path| Some((path, part_number(path)?))) {
-                let next = numbers.entry(parent(path)).or_default();
-                *next = (*next).max(number + 1);
-            }
-        }
+        let mut numbers = self.next_numbers();
         for file in files {
-            let from = self.path_of(&file.id);
+            let from = self.staged_path(&file.id);
             if self.target.single_file {
                 self.store.rename(&from, self.target.url.prefix()).await?;
                 continue;
@@ -230,7 +331,8 @@ impl Staging {
             let directory: Path = self.directory.parts().chain(file.directory.parts()).collect();
             let next = numbers.entry(directory.clone()).or_default();
             loop {
-                let to = directory.clone().join(format!("part-{next:06}.{}", self.target.extension));
+                let write = self.target.write_id.as_ref().map_or_else(String::new, |_| format!("{}.", self.digits));
+                let to = directory.clone().join(format!("part-{next:06}.{write}{}", self.target.extension));
                 *next += 1;
                 match self.store.rename_if_not_exists(&from, &to).await {
                     Ok(()) => {
@@ -248,14 +350,8 @@ impl Staging {
 
     /// Removes what was staged.
     pub(crate) async fn abort(&self) -> Result<()> {
-        if self.local.is_some() {
-            // That goes with its directory.
-            return Ok(());
-        }
-        let staged: Vec<_> = self.store.list(Some(&self.staged)).map_ok(|meta| meta.location).try_collect().await?;
-        for path in staged {
-            self.store.delete(&path).await?;
-        }
+        // On local disks it goes with its directory.
+        self.uploads.abort().await;
         Ok(())
     }
 
@@ -287,8 +383,13 @@ fn is_made_by_writes(target: &Target, path: &Path) -> bool {
         return false;
     };
     let ending = name.as_ref().strip_prefix("part-").and_then(|rest| rest.split_once('.'));
-    let ending = ending.filter(|(number, _)| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()));
-    let is_of_format = ending.is_some_and(|(_, ending)| ending.split('.').next() == Some(format_of(target)));
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_') && !text.is_empty();
+    let is_write = |text: &str| text.len() >= WRITE_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let ending = ending.filter(|(number, _)| is_number(number)).map(|(_, ending)| match ending.split_once('.') {
+        Some((write, ending)) if is_write(write) => ending,
+        _ => ending,
+    });
+    let is_of_format = ending.is_some_and(|ending| ending.split('.').next() == Some(format_of(target)));
     is_of_format && directories.iter().all(|directory| directory.as_ref().contains('='))
 }
 
@@ -351,5 +452,5 @@ fn parent(path: &Path) -> Path {
 }
 
 fn part_number(path: &Path) -> Option<usize> {
-    path.filename()?.strip_prefix("part-")?.split('.').next()?.parse().ok()
+    path.filename()?.strip_prefix("part-")?.split(['.', '_']).next()?.parse().ok()
 }

@@ -16,9 +16,11 @@ mod window;
 pub(crate) use blocks::StoredBlocks;
 pub use datasource::{Datasource, DatasourceTable};
 pub(crate) use diverted::{DivertedRows, ReadDiverted};
-pub(crate) use files::{FileTable, FormatOptions, format_of_path, read_functions};
+pub(crate) use files::{FileTable, FormatOptions, first_file, format_of_path, read_functions};
 pub(crate) use formats::ReadOptions;
-pub use formats::{ReadCsvOptions, ReadJsonOptions, ReadParquetOptions};
+pub use formats::{
+    ReadBinaryFilesOptions, ReadCsvOptions, ReadJsonOptions, ReadParquetOptions, ReadTextOptions, TextEncoding,
+};
 pub(crate) use range::{Range, ReadRange};
 pub(crate) use range_tensor::ReadRangeTensor;
 pub(crate) use tables::{Change, NumberedTable, StoredTable, TableChange, pin_tables};

@@ -14,6 +14,7 @@ mod names;
 mod normalise;
 mod relations;
 mod sample;
+mod secrets;
 mod set_operations;
 mod statements;
 mod syntax;

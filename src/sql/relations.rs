@@ -21,7 +21,7 @@ use crate::functions::{Compute, Failures};
 use crate::logical::{MapNode, MapOperator, extension};
 use crate::runtime::block_on_io;
 use crate::seed::fresh_seed;
-use crate::sources::{FileTable, format_of_path};
+use crate::sources::{FileTable, first_file, format_of_path};
 
 /// Plans our relations. DataFusion asks it first for every item of FROM.
 pub(crate) struct BlockyardRelationPlanner {
@@ -109,7 +109,17 @@ impl BlockyardRelationPlanner {
 
     /// `FROM 'dir/*.parquet'`.
     fn open(&self, path: String, context: &mut dyn RelationPlannerContext) -> Result<LogicalPlan> {
-        let Some(format) = format_of_path(&path) else {
+        let runtime = Arc::clone(&self.runtime);
+        let format = match format_of_path(&path) {
+            // The files say it.
+            None if path.contains("://") => {
+                let of_first = path.clone();
+                let first = block_on_io(async move { first_file(&runtime, &of_first).await })?;
+                first.and_then(|first| format_of_path(&first))
+            }
+            format => format,
+        };
+        let Some(format) = format else {
             return plan_err!(
                 "'{path}' is not the path of a Parquet, CSV or JSON file, nor of a directory of such files"
             );

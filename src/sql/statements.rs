@@ -19,6 +19,7 @@ use super::cursors::{CursorStatement, cursor_statement};
 use super::depth::check_depth;
 use super::messages::with_advice;
 use super::normalise::normalise;
+use super::secrets::run_secret;
 use crate::config::{BlockyardOptions, ByteSize, MemoryLimit};
 use crate::dataset::{DataContext, Dataset};
 use crate::logical::check_plan_depth;
@@ -116,6 +117,9 @@ impl DataContext {
     async fn run_here(&self, statement: SqlStatement) -> Result<Dataset> {
         let functions = self.functions();
         if create_function(&statement.statement, functions)? || drop_function(&statement.statement, functions)? {
+            return self.nothing();
+        }
+        if run_secret(self, &statement.statement)? {
             return self.nothing();
         }
         if let Some(cursor) = cursor_statement(&statement.statement)? {

@@ -234,8 +234,8 @@ async fn parquet_files_whose_values_would_change_are_an_error() {
 async fn unknown_stores_and_paths_of_nothing_are_told() {
     let context = context();
     contains(
-        &sql_error(&context, "SELECT * FROM read_csv('s3://bucket/x.csv')").await,
-        &["nothing is registered for 's3://bucket"],
+        &sql_error(&context, "SELECT * FROM read_csv('s4://bucket/x.csv')").await,
+        &["no store is known for 's4://bucket/'", "s3://"],
     );
     contains(&sql_error(&context, "SELECT * FROM 'nosuch/x.parquet'").await, &["does not exist"]);
     contains(&sql_error(&context, "SELECT * FROM 'nosuch'").await, &["not the path of a Parquet, CSV or JSON file"]);

@@ -9,8 +9,10 @@ mod memory;
 mod operators;
 mod queries;
 mod schema;
+mod secrets;
 mod settings;
 mod spills;
+mod stores;
 mod table;
 mod tasks;
 
@@ -18,7 +20,7 @@ pub(crate) use schema::{SYSTEM_SCHEMA, system_schema};
 pub use schema::{SystemColumn, SystemTable};
 
 /// The system tables of every session, in the order of the reference.
-pub fn system_tables() -> [SystemTable; 8] {
+pub fn system_tables() -> [SystemTable; 10] {
     [
         SystemTable::of::<queries::Queries>(),
         SystemTable::of::<operators::Operators>(),
@@ -27,6 +29,8 @@ pub fn system_tables() -> [SystemTable; 8] {
         SystemTable::of::<memory::Memory>(),
         SystemTable::of::<blocks::Blocks>(),
         SystemTable::of::<spills::Spills>(),
+        SystemTable::of::<stores::Stores>(),
+        SystemTable::of::<secrets::Secrets>(),
         SystemTable::of::<settings::Settings>(),
     ]
 }

@@ -17,6 +17,7 @@ use futures::stream;
 use super::column::Column;
 use super::system_tables;
 use super::table::{Sources, Table};
+use crate::cloud::CloudStores;
 use crate::observability::execution::Observers;
 use crate::runtime::Scheduler;
 use crate::store::{BlockStore, SharedMemoryPool};
@@ -65,9 +66,11 @@ pub(crate) fn system_schema(
     pool: &Arc<SharedMemoryPool>,
     scheduler: &Arc<Scheduler>,
     observers: &Arc<Observers>,
+    stores: &Arc<CloudStores>,
 ) -> Result<Arc<dyn SchemaProvider>> {
     let (store, pool, scheduler) = (Arc::clone(store), Arc::clone(pool), Arc::clone(scheduler));
-    let sources = Sources { store, pool, scheduler, observers: Arc::clone(observers) };
+    let (observers, stores) = (Arc::clone(observers), Arc::clone(stores));
+    let sources = Sources { store, pool, scheduler, observers, stores };
     let schema = MemorySchemaProvider::new();
     for table in system_tables() {
         schema.register_table(table.name.to_owned(), (table.provider)(&sources)?)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use datafusion::execution::TaskContext;
 
 use super::column::Column;
+use crate::cloud::CloudStores;
 use crate::observability::execution::Observers;
 use crate::runtime::Scheduler;
 use crate::store::{BlockStore, SharedMemoryPool};
@@ -16,6 +17,7 @@ pub(super) struct Sources {
     pub(super) pool: Arc<SharedMemoryPool>,
     pub(super) scheduler: Arc<Scheduler>,
     pub(super) observers: Arc<Observers>,
+    pub(super) stores: Arc<CloudStores>,
 }
 
 /// A system table.

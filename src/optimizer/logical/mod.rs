@@ -4,6 +4,7 @@ mod change_tables;
 mod evaluate_once;
 mod group_distinct;
 mod guard_filter_pushdown;
+mod narrow_shared;
 mod order_conditions;
 mod order_partial_functions;
 mod rename_shadowed;
@@ -29,5 +30,7 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(rename), Anchor::before("optimize_projections"), &[]);
     let conditions = order_conditions::OrderConditions;
     registry.add_logical(Arc::new(conditions), Anchor::after("optimize_projections"), &[]);
-    registry.add_logical(Arc::new(share_subplans::ShareSubplans), Anchor::Last, &[]);
+    let share = share_subplans::ShareSubplans;
+    registry.add_logical(Arc::new(share), Anchor::after("order_partial_functions"), &["evaluate_once"]);
+    registry.add_logical(Arc::new(narrow_shared::NarrowShared), Anchor::Last, &["share_subplans"]);
 }

@@ -4,8 +4,8 @@
 //! Correct where both give the same rows: the sub-plans are equal to the last expression and read the same tables, and
 //! nothing in them is volatile or a node of ours. Only sub-plans that group, or have windows, below filters and
 //! projections: they have seen all of their input before they give a row, so that nobody waits longer, and are smaller
-//! than it, or took a sort. It comes last, when conditions and columns have been pushed down: what each reference needs
-//! is then in its sub-plan, and those that need different things stay apart.
+//! than it, or took a sort. It comes first, where all references to a `WITH` table are still equal; what they ask of
+//! it, each for itself, stays above, until `narrow_shared` asks for it together.
 //!
 //! ```text
 //! Inner Join: a.k = b.m                  Inner Join: a.k = b.m
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::source_as_provider;
-use datafusion::logical_expr::{Expr, LogicalPlan, TableScan};
+use datafusion::logical_expr::{Expr, LogicalPlan, Subquery, TableScan};
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
 use crate::config::BlockyardOptions;
@@ -71,12 +71,20 @@ fn is_same(one: &LogicalPlan, other: &LogicalPlan) -> bool {
 
 /// Whether the scans of equal plans are of the same tables, and not only of the same name.
 fn have_same_sources(one: &LogicalPlan, other: &LogicalPlan) -> bool {
-    let (ones, others) = (one.inputs(), other.inputs());
-    let here = match (one, other) {
-        (LogicalPlan::TableScan(one), LogicalPlan::TableScan(other)) => is_same_source(one, other),
-        _ => true,
-    };
-    here && ones.len() == others.len() && ones.iter().zip(others).all(|(one, other)| have_same_sources(one, other))
+    let (ones, others) = (scans(one), scans(other));
+    ones.len() == others.len() && ones.iter().zip(&others).all(|(one, other)| is_same_source(one, other))
+}
+
+/// The scans of a plan and its subqueries, in an order that is that of its text.
+fn scans(plan: &LogicalPlan) -> Vec<TableScan> {
+    let mut scans = Vec::new();
+    let _infallible = plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::TableScan(scan) = node {
+            scans.push(scan.clone());
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    scans
 }
 
 fn is_same_source(one: &TableScan, other: &TableScan) -> bool {
@@ -118,15 +126,15 @@ fn can_be_shared(plan: &LogicalPlan) -> Result<bool> {
             _ => return Ok(false),
         }
     }
-    let mut reads = false;
-    let differs = plan.exists(|node| {
+    let (mut reads, mut differs) = (false, !plan.all_out_ref_exprs().is_empty());
+    plan.apply_with_subqueries(|node| {
         reads |= matches!(node, LogicalPlan::TableScan(_));
-        let mut differs = !is_plain(node);
+        differs |= !is_plain(node);
         node.apply_expressions(|expression| {
-            differs |= expression.is_volatile() || expression.exists(|part| Ok(refers_to_another_plan(part)))?;
+            differs |= expression.is_volatile() || expression.exists(|part| Ok(refers_to_a_row(part)))?;
             Ok(if differs { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
         })?;
-        Ok(differs)
+        Ok(if differs { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
     Ok(reads && !differs)
 }
@@ -148,6 +156,7 @@ fn is_plain(plan: &LogicalPlan) -> bool {
             | Projection(_)
             | Repartition(_)
             | Sort(_)
+            | LogicalPlan::Subquery(_)
             | SubqueryAlias(_)
             | TableScan(_)
             | Union(_)
@@ -157,9 +166,16 @@ fn is_plain(plan: &LogicalPlan) -> bool {
     )
 }
 
-fn refers_to_another_plan(expression: &Expr) -> bool {
-    use Expr::{Exists, InSubquery, OuterReferenceColumn, ScalarSubquery, SetComparison};
-    matches!(expression, Exists(_) | InSubquery(_) | OuterReferenceColumn(..) | ScalarSubquery(_) | SetComparison(_))
+/// Whether an expression has a subquery that is evaluated for each row. Others are plans of their own.
+fn refers_to_a_row(expression: &Expr) -> bool {
+    let of_rows = |subquery: &Subquery| !subquery.outer_ref_columns.is_empty();
+    match expression {
+        Expr::Exists(exists) => of_rows(&exists.subquery),
+        Expr::InSubquery(within) => of_rows(&within.subquery),
+        Expr::SetComparison(comparison) => of_rows(&comparison.subquery),
+        Expr::ScalarSubquery(subquery) => of_rows(subquery),
+        other => matches!(other, Expr::OuterReferenceColumn(..)),
+    }
 }
 
 /// The plan with nodes where the sub-plans begin that it has several times.

@@ -59,6 +59,8 @@ pub(crate) struct ReadExec {
     first_task: usize,
     /// Whether rows that its filters leave out may be missing: nobody above counts rows before they are filtered.
     may_filter: bool,
+    /// How many files it reads, and of how many, where conditions on paths leave out some.
+    files: Option<(usize, usize)>,
     late: OnceLock<Option<Arc<LateMaterialization>>>,
 }
 
@@ -92,6 +94,7 @@ impl ReadExec {
             window: None,
             first_task: 0,
             may_filter: false,
+            files: None,
             late: OnceLock::new(),
         }
     }
@@ -107,6 +110,7 @@ impl ReadExec {
             window: self.window.clone(),
             first_task: self.first_task,
             may_filter: self.may_filter,
+            files: self.files,
             ..Self::new(self.name.clone(), input, self.partitions())
         }
     }
@@ -149,6 +153,11 @@ impl ReadExec {
     pub(crate) fn with_ranges(mut self, ranges: ValueRanges) -> Self {
         self.ranges = Arc::new(ranges);
         self
+    }
+
+    /// The same read, which plans show to be of so many files.
+    pub(crate) fn with_files(self, kept: usize, all: usize) -> Self {
+        Self { files: (kept < all).then_some((kept, all)), ..self }
     }
 
     /// What its files say of the values of their columns.
@@ -258,7 +267,8 @@ impl Operator for ReadExec {
             (first, begun) => format!(", first_task={}", first.max(begun)),
         };
         let late = if self.late_materialization().is_some() { ", late materialization" } else { "" };
-        format!("{}, tasks={}{first}{streams}{order}{late}", self.name, self.num_tasks())
+        let files = self.files.map_or_else(String::new, |(kept, all)| format!(", files={kept}/{all}"));
+        format!("{}, tasks={}{files}{first}{streams}{order}{late}", self.name, self.num_tasks())
     }
 
     fn describe_in_tree(&self) -> String {

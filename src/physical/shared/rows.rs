@@ -37,7 +37,14 @@ pub(crate) struct SharedRows {
 
 /// One execution.
 #[derive(Default)]
-struct Run(Mutex<Progress>);
+struct Run(Mutex<Running>);
+
+#[derive(Default)]
+struct Running {
+    progress: Progress,
+    /// The partitions of readers that have gone before there was anything to read.
+    gone: Vec<usize>,
+}
 
 type Collecting = BoxFuture<'static, Result<Arc<Stored>, Arc<DataFusionError>>>;
 
@@ -89,10 +96,11 @@ impl SharedRows {
         let run = self.executions.join(reader * partitions + partition, context);
         let balance = RowBalance::new("SharedExec", context);
         let (taken, rows, context) = (Arc::clone(&balance), Arc::clone(self), Arc::clone(context));
+        let mut waiting = Waiting { run, partition, came: false };
         let batches = stream::once(async move {
-            let partition = &rows.stored(&run, &context).await?.0[partition];
+            let partition = &rows.stored(&waiting.run, &context).await?.0[partition];
             taken.take(partition.rows);
-            let blocks = stream::iter(partition.blocks_of_reader());
+            let blocks = stream::iter(waiting.takes(partition));
             Ok::<_, DataFusionError>(blocks.flat_map(block_batches))
         });
         let read = balance.giving(stream_of(self.plan.schema(), batches.try_flatten().boxed()));
@@ -103,7 +111,7 @@ impl SharedRows {
     /// All rows, when all have come.
     async fn stored(&self, run: &Run, context: &Arc<TaskContext>) -> Result<Arc<Stored>> {
         let collecting = {
-            let mut progress = run.0.lock();
+            let progress = &mut run.0.lock().progress;
             let started = match &*progress {
                 Progress::Stored(stored) => return Ok(Arc::clone(stored)),
                 Progress::Started(collecting) => collecting.upgrade(),
@@ -120,7 +128,12 @@ impl SharedRows {
             }
         };
         let stored = collecting.await.map_err(DataFusionError::Shared)?;
-        *run.0.lock() = Progress::Stored(Arc::clone(&stored));
+        let mut running = run.0.lock();
+        running.progress = Progress::Stored(Arc::clone(&stored));
+        // The first who is here tells of all who are not.
+        for partition in std::mem::take(&mut running.gone) {
+            let _not_read = stored.0[partition].blocks_of_reader();
+        }
         Ok(stored)
     }
 
@@ -151,6 +164,41 @@ async fn collect(plan: &Arc<dyn ExecutionPlan>, context: &Arc<TaskContext>, read
     let mut partitions = Drivers::start(drivers).finish().await?;
     partitions.sort_by_key(|(number, _)| *number);
     Ok(Stored(partitions.into_iter().map(|(_, partition)| partition).collect()))
+}
+
+/// A reader that has taken nothing yet. One that goes away before, as where the other side of a join has no rows,
+/// leaves its blocks to the others.
+struct Waiting {
+    run: Arc<Run>,
+    partition: usize,
+    came: bool,
+}
+
+impl Waiting {
+    /// Its blocks.
+    fn takes(&mut self, partition: &Partition) -> Vec<BlockHandle> {
+        self.came = true;
+        partition.blocks_of_reader()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.came {
+            return;
+        }
+        let mut running = self.run.0.lock();
+        let stored = match &running.progress {
+            Progress::Stored(stored) => Some(Arc::clone(stored)),
+            _ => None,
+        };
+        match stored {
+            Some(stored) => {
+                let _not_read = stored.0[self.partition].blocks_of_reader();
+            }
+            None => running.gone.push(self.partition),
+        }
+    }
 }
 
 impl Partition {

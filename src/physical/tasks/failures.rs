@@ -87,6 +87,9 @@ pub(crate) fn is_of_data(error: &DataFusionError) -> bool {
     !matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)) && spill_error(error).is_none()
 }
 
+/// What the client of an object store says of a request that it has made again.
+const TRIED_BY_CLIENT: &str = "max_retries: ";
+
 /// Which errors are worth another try, and how many.
 #[derive(Debug, Clone)]
 pub(crate) struct Retries {
@@ -121,6 +124,10 @@ impl Retries {
             return false;
         }
         let text = error.to_string().to_lowercase();
+        // The client of an object store has asked as often as it may.
+        if text.contains(TRIED_BY_CLIENT) {
+            return false;
+        }
         self.patterns.iter().any(|pattern| pattern == "*" || text.contains(pattern))
     }
 }
@@ -160,6 +167,8 @@ mod tests {
         let reset = exec_datafusion_err!("generic error: connection RESET by peer");
         assert!(retries.again(&reset, 0) && retries.again(&reset, 1) && !retries.again(&reset, 2));
         assert!(!retries.again(&exec_datafusion_err!("no such file"), 0));
+        let tried = exec_datafusion_err!("in 4s, after 10 retries, max_retries: 10 - status code: 503");
+        assert!(!retries.again(&tried, 0), "each failure is tried again in one place");
         let all = Retries::new("*", 1);
         assert!(all.again(&exec_datafusion_err!("no such file"), 0));
         assert!(!all.again(&resources_datafusion_err!("memory"), 0), "memory does not come back by asking again");

@@ -10,7 +10,8 @@ use cpu_time::ThreadTime;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::Result;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet, Time};
-use futures::Stream;
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
 
 /// The metric of the time in which anything was written, on a CPU or not.
 const WRITE_TIME: &str = "write_time";
@@ -76,8 +77,8 @@ impl InputTime {
     /// The same rows, whose time is counted.
     pub(crate) fn of(
         &self,
-        batches: impl Stream<Item = Result<RecordBatch>> + Send,
-    ) -> impl Stream<Item = Result<RecordBatch>> + Send {
+        batches: impl Stream<Item = Result<RecordBatch>> + Send + 'static,
+    ) -> BoxStream<'static, Result<RecordBatch>> {
         let (time, mut batches, mut since) = (Arc::clone(&self.0), Box::pin(batches), None);
         futures::stream::poll_fn(move |context| {
             let (started, cpu) = (*since.get_or_insert_with(Instant::now), ThreadTime::now());
@@ -89,6 +90,7 @@ impl InputTime {
             }
             polled
         })
+        .boxed()
     }
 }
 
@@ -96,7 +98,7 @@ impl InputTime {
 mod tests {
     use super::*;
     use datafusion::arrow::array::record_batch;
-    use futures::{StreamExt, TryStreamExt, stream};
+    use futures::{TryStreamExt, stream};
 
     #[tokio::test]
     async fn what_the_input_takes_is_not_the_time_of_the_write() {
@@ -108,7 +110,7 @@ mod tests {
             let begun = ThreadTime::now();
             while begun.elapsed() < Duration::from_millis(20) {}
         };
-        let batches = stream::iter([batch.clone(), batch]).map(|batch| {
+        let batches = stream::iter([batch.clone(), batch]).map(move |batch| {
             compute();
             Ok(batch)
         });

@@ -28,7 +28,7 @@ use crate::physical::tasks::ungathered;
 use crate::physical::tasks::{FailureLog, Retries, pause};
 use crate::physical::tasks::{Task, block_stream, measured_task_stream, properties, stream_of};
 use crate::runtime::Drivers;
-use crate::sinks::{FileWriter, PartitionColumns, Staged, Staging, Target};
+use crate::sinks::{Begun, FileWriter, PartitionColumns, Staged, Staging, Target};
 use crate::store::{BlockStore, Owner, QueryPool};
 
 /// A row group is not larger than this. It is written when all of it is encoded: several in a file keep the disk busy
@@ -156,10 +156,11 @@ struct Job {
 impl Job {
     async fn run(self) -> Result<usize> {
         let store = self.context.runtime_env().object_store(self.target.url.object_store())?;
-        let Some(staging) = Staging::begin(store, self.target.clone()).await? else {
-            return Ok(0);
+        let staging: Arc<Staging> = match Staging::begin(store, self.target.clone()).await? {
+            Begun::Write(staging) => staging.into(),
+            Begun::LeaveIt => return Ok(0),
+            Begun::Done(rows) => return Ok(rows),
         };
-        let staging = Arc::new(staging);
         // Should this process die, the next session finds what it leaves.
         let directories = Arc::clone(BlockStore::of_task(&self.context)?.directories());
         let _noted = staging.local_directory().map(|staged| directories.note(staged)).transpose()?;
@@ -198,13 +199,15 @@ impl Job {
         let batches = self.balance.taking(gather(&self.input, Arc::clone(&self.context), &Arc::default())?);
         let id = TaskId::root(0);
         let buffer_bytes = MAX_ROW_GROUP_BYTES.min(block_bytes(&self.context)?);
-        let bytes = buffer_bytes + FileWriter::file_bytes(buffer_bytes);
+        let file_bytes = FileWriter::file_bytes(buffer_bytes).max(FileWriter::block_file_bytes(staging, buffer_bytes));
+        let bytes = buffer_bytes + file_bytes;
         let _reserved = BlockStore::of_task(&self.context)?.working_set(&self.owner(), bytes)?;
         let (clock, input) = (WriteClock::new(&self.metrics), InputTime::default());
         let schema = self.input.schema();
-        let write = self.writer.write(staging, &id, &schema, buffer_bytes, input.of(batches));
+        let directory = Path::default();
+        let write = self.writer.write(staging, &id, &directory, &schema, buffer_bytes, input.of(batches));
         let rows = clock.time_future(&input, write).await?;
-        Ok(vec![Staged { id, rows, directory: Path::default() }])
+        Ok(vec![Staged { id, rows, directory }])
     }
 
     async fn write_as_they_come(&self, staging: &Arc<Staging>) -> Result<Vec<Staged>> {
@@ -253,14 +256,16 @@ impl Job {
                 while let Some((id, block)) = blocks.try_next().await? {
                     let (bytes, rows) = (block.metadata().size_bytes, block.metadata().num_rows);
                     balance.take(rows);
-                    let encoding = encoding_bytes(block.schema(), rows, bytes, buffer_bytes);
+                    let encoding = encoding_bytes(block.schema(), rows, bytes, buffer_bytes)
+                        + FileWriter::block_file_bytes(&staging, buffer_bytes);
                     let _reserved = store.working_set(&owner, bytes + encoding)?;
                     for (id, file) in files_of(id, block, by.as_ref())? {
                         let writer = writer.for_rows(&file.batches, file.rows)?;
                         let mut attempt = 0;
                         let rows = loop {
-                            let batches = stream::iter(file.batches.clone()).map(Ok);
-                            let write = writer.write(&staging, &id, &file.schema, buffer_bytes, batches);
+                            let batches = stream::iter(file.batches.clone()).map(Ok).boxed();
+                            let (place, schema) = (&file.directory, &file.schema);
+                            let write = writer.write(&staging, &id, place, schema, buffer_bytes, batches);
                             match clock.time_future(&InputTime::default(), write).await {
                                 Err(e) if retries.again(&e, attempt) => {
                                     log.retried(&e);

@@ -12,7 +12,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::glob::{Glob, split_glob};
-use crate::error::nearest;
+use crate::error::{ErrorContext, nearest};
 use crate::sinks::is_visible;
 
 /// A file and its `key=value` directories below the path that was asked for.
@@ -54,23 +54,19 @@ pub(super) async fn list_files(runtime: &RuntimeEnv, paths: &[String], extension
     let mut first: Option<(ListingTableUrl, Arc<dyn ObjectStore>)> = None;
     for path in paths {
         let (url, glob) = place_of(path)?;
-        let store = runtime.object_store(url.object_store()).map_err(|_| {
-            plan_datafusion_err!(
-                "nothing is registered for '{}'; local paths work at once, stores are added by \
-                 SessionContext::register_object_store",
-                url.object_store()
-            )
-        })?;
+        let store = runtime.object_store(url.object_store())?;
         if let Some((known, _)) = &first
             && known.object_store() != url.object_store()
         {
             return plan_err!("all paths of a read must be in one store, got {known} and {url}");
         }
         may_grow |= url.is_collection() || glob.is_some();
-        let found = list_one(store.as_ref(), &url, glob.as_ref(), extensions).await?;
+        let found = list_one(store.as_ref(), &url, glob.as_ref(), extensions).await;
+        let found = found.while_doing(|| format!("listing '{path}'"))?;
         if found.is_empty() {
             return match glob {
                 Some(_) => plan_err!("no files match '{path}'"),
+                None if extensions.is_empty() => plan_err!("no files in '{path}'"),
                 None => plan_err!("no .{} files in '{path}'", extensions.join(", .")),
             };
         }
@@ -112,13 +108,17 @@ async fn list_one(
     extensions: &[&str],
 ) -> Result<Vec<ListedFile>> {
     let prefix = url.prefix();
-    if !url.is_collection() && glob.is_none() {
+    // Stores have no directories, and nobody has to say that a name stands for what is below it.
+    let may_be_directory = is_listable(url) && !prefix.filename().unwrap_or_default().contains('.');
+    let is_directory = may_be_directory && store.list(Some(prefix)).try_next().await?.is_some();
+    if !url.is_collection() && glob.is_none() && !is_directory {
         let meta = store.head(prefix).await.map_err(DataFusionError::from)?;
         return Ok(vec![ListedFile { meta, hive: Vec::new() }]);
     }
     let has_extension = |meta: &ObjectMeta| {
         let name = meta.location.filename().unwrap_or_default();
-        name.split('.').skip(1).any(|part| extensions.iter().any(|e| part.eq_ignore_ascii_case(e)))
+        extensions.is_empty()
+            || name.split('.').skip(1).any(|part| extensions.iter().any(|e| part.eq_ignore_ascii_case(e)))
     };
     let visible = |meta: &ObjectMeta| is_visible(prefix, &meta.location);
     let mut listed: Vec<ObjectMeta> = Vec::new();
@@ -145,6 +145,27 @@ async fn list_one(
     }
     listed.sort_by(|a, b| a.location.cmp(&b.location));
     Ok(listed.into_iter().map(|meta| ListedFile { hive: hive_values(prefix, &meta.location), meta }).collect())
+}
+
+/// Whether a store without directories can say what begins with a name. Web servers say nothing of that.
+fn is_listable(url: &ListingTableUrl) -> bool {
+    !matches!(url.scheme(), "file" | "http" | "https")
+}
+
+/// The first file of a directory of a store, or one that a glob there means; a name in place of it where it is one.
+pub(crate) async fn first_file(runtime: &RuntimeEnv, path: &str) -> Result<Option<String>> {
+    let (url, _) = place_of(path)?;
+    if !is_listable(&url) {
+        return Ok(None);
+    }
+    let store = runtime.object_store(url.object_store())?;
+    let mut listed = store.list(Some(url.prefix()));
+    while let Some(meta) = listed.try_next().await? {
+        if is_visible(url.prefix(), &meta.location) {
+            return Ok(Some(full_path(&url, &meta.location)));
+        }
+    }
+    Ok(None)
 }
 
 /// The part of a path that is below a directory.

@@ -8,13 +8,14 @@ mod columns;
 mod glob;
 mod hive;
 mod listing;
+mod path_filters;
 mod table;
 mod tasks;
 
 pub(crate) use by_name::{format_of_path, read_functions};
 pub(crate) use calls::{Format, FormatOptions, read_options};
 pub(crate) use columns::{distinct_names, twice, without_views_unless_asked};
-pub(crate) use listing::{Listing, full_path};
+pub(crate) use listing::{Listing, first_file, full_path};
 pub(crate) use table::FileTable;
 pub(crate) use tasks::{Pieces, Unit, detect_parallelism};
 

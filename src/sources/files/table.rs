@@ -16,14 +16,16 @@ use datafusion::datasource::TableType;
 use datafusion::datasource::physical_plan::FileScanConfigBuilder;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::execution::runtime_env::RuntimeEnv;
-use datafusion::logical_expr::Expr;
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_expr::Partitioning;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
 use object_store::ObjectMeta;
 
 use super::columns::nullable;
 use super::hive::{partition_columns, with_values};
 use super::listing::{ListedFile, Listing, full_path, list_files};
+use super::path_filters::{is_of_paths, with_true_paths};
 use super::tasks::{Packed, detect_parallelism, pack};
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::error::{ErrorContext, unknown_name};
@@ -163,11 +165,13 @@ impl TableProvider for FileTable {
         &self,
         session: &dyn Session,
         projection: Option<&Vec<usize>>,
-        _filters: &[Expr],
+        filters: &[Expr],
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let options = BlockyardOptions::from_config(session.config_options());
-        let files = self.files_now(session).await?;
+        let mut files = self.files_now(session).await?;
+        let all = files.files.len();
+        files.files = with_true_paths(session, files.files, self.table_schema.table_partition_cols(), filters)?;
         let columns: Option<Vec<usize>> = match (&self.columns, projection) {
             (Some(columns), Some(projection)) => Some(projection.iter().map(|i| columns[*i]).collect()),
             (columns, projection) => columns.as_ref().or(projection).cloned(),
@@ -175,6 +179,10 @@ impl TableProvider for FileTable {
         let full = self.table_schema.table_schema();
         let read = columns.clone().unwrap_or_else(|| (0..full.fields().len()).collect());
         let names = read.iter().map(|i| full.field(*i).name().as_str()).collect();
+        if files.files.is_empty() {
+            return Ok(Arc::new(EmptyExec::new(Arc::new(full.project(&read)?))));
+        }
+        let kept = files.files.len();
         let layout = self.format.lay_out(session, &files, &Scan { columns: names, limit }).await?;
         let mut statistics = Statistics::new_unknown(full);
         statistics.num_rows = layout.rows;
@@ -195,6 +203,16 @@ impl TableProvider for FileTable {
             .build();
         let scan = (layout.finish)(layout.format.create_physical_plan(session, config).await?);
         let read = ReadExec::new(self.format.read_name(), scan, session.config().target_partitions());
-        Ok(read.with_memory(memory).with_ranges(layout.ranges).into_plan())
+        Ok(read.with_memory(memory).with_ranges(layout.ranges).with_files(kept, all).into_plan())
+    }
+
+    /// Paths say whether what is asked of them is true: nothing has to be asked again.
+    fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
+        let columns = self.table_schema.table_partition_cols();
+        let answer = |filter: &&Expr| match is_of_paths(filter, columns) {
+            true => TableProviderFilterPushDown::Exact,
+            false => TableProviderFilterPushDown::Unsupported,
+        };
+        Ok(filters.iter().map(answer).collect())
     }
 }

@@ -105,7 +105,7 @@ impl ReadFormat for ReadCsvOptions {
             row_bytes: line_bytes(files).await?,
             ranges: ValueRanges::default(),
             format: Arc::new(self.format(session, files.compression)?),
-            finish: |scan| opened_by(scan, open),
+            finish: |scan| opened_by(scan, "csv", open),
         })
     }
 }

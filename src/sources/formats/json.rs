@@ -84,7 +84,11 @@ impl ReadFormat for ReadJsonOptions {
             row_bytes: line_bytes(files).await?,
             ranges: ValueRanges::default(),
             format: format(session, files.compression, is_array, None),
-            finish: if is_array { |scan| opened_by(scan, open_array) } else { |scan| opened_by(scan, open_lines) },
+            finish: if is_array {
+                |scan| opened_by(scan, "json", open_array)
+            } else {
+                |scan| opened_by(scan, "json", open_lines)
+            },
         })
     }
 }

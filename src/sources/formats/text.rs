@@ -165,12 +165,12 @@ pub(super) struct Opening<'a> {
 /// How a format opens files.
 pub(super) type Open = fn(Opening<'_>) -> Result<Arc<dyn FileOpener>>;
 
-/// The scan with files that are opened in another way.
-pub(super) fn opened_by(scan: Arc<dyn ExecutionPlan>, open: Open) -> Arc<dyn ExecutionPlan> {
+/// The scan with files that are opened in another way, and that plans call `kind`.
+pub(super) fn opened_by(scan: Arc<dyn ExecutionPlan>, kind: &'static str, open: Open) -> Arc<dyn ExecutionPlan> {
     let Some(config) = file_scan(&scan) else {
         return scan;
     };
-    let source = TextSource { inner: Arc::clone(&config.file_source), open, batch_size: None };
+    let source = TextSource { inner: Arc::clone(&config.file_source), kind, open, batch_size: None };
     let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
     DataSourceExec::from_data_source(config)
 }
@@ -178,6 +178,7 @@ pub(super) fn opened_by(scan: Arc<dyn ExecutionPlan>, open: Open) -> Arc<dyn Exe
 #[derive(Clone)]
 struct TextSource {
     inner: Arc<dyn FileSource>,
+    kind: &'static str,
     open: Open,
     batch_size: Option<usize>,
 }
@@ -222,7 +223,7 @@ impl FileSource for TextSource {
     }
 
     fn file_type(&self) -> &str {
-        self.inner.file_type()
+        self.kind
     }
 
     fn fmt_extra(&self, t: DisplayFormatType, f: &mut Formatter<'_>) -> fmt::Result {

@@ -1,0 +1,356 @@
+//! Asks what a query has several times for what all who read it need together: columns that one of them uses, rows that
+//! pass the conditions of one of them.
+//!
+//! Correct because each reader keeps its own conditions above: what is asked for together is more than any one of them
+//! asks for. Conditions of the same columns are put together for themselves, too, so that one over group keys reaches
+//! the tables where the others stay above the groups. A reader whose conditions are never true counts for nothing, and
+//! what only one is left to read is no longer shared. Nor is what one of them asks with a condition that may fail, as a
+//! division does: it would be asked of rows that others want.
+//!
+//! It comes last, when conditions and columns have been pushed down to the shared plans; the next pass of the optimizer
+//! takes them further. Later passes give all readers the same plan again: the rules may have named parts of it anew in
+//! each.
+//!
+//! ```text
+//! Filter: y = 2001                           Filter: y = 2001
+//!   Shared: plan=0                             Shared: plan=0
+//!     Aggregate: sum(v), max(v) by y             Projection: y, sum(v)
+//! Filter: y = 2002                      ->         Filter: y = 2001 OR y = 2002
+//!   Shared: plan=0                                   Aggregate: sum(v), max(v) by y
+//!     Aggregate: sum(v), max(v) by y         Filter: y = 2002
+//!                                              Shared: plan=0
+//!                                                ..
+//! ```
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DFSchema, Result, ScalarValue};
+use datafusion::logical_expr::simplify::SimplifyContext;
+use datafusion::logical_expr::utils::{conjunction, disjunction, split_conjunction_owned};
+use datafusion::logical_expr::{
+    BinaryExpr, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, Projection, SubqueryAlias,
+};
+use datafusion::optimizer::simplify_expressions::ExprSimplifier;
+use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
+
+use crate::logical::{SharedNode, extension, node_of};
+
+#[derive(Debug)]
+pub(super) struct NarrowShared;
+
+impl OptimizerRule for NarrowShared {
+    fn name(&self) -> &str {
+        "narrow_shared"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        None
+    }
+
+    fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        let mut found = HashMap::new();
+        find(&plan, Asked::everything(), &mut found)?;
+        if found.is_empty() {
+            return Ok(Transformed::no(plan));
+        }
+        let mut narrowed = Narrowed { plans: HashMap::new(), found, config };
+        narrowed.rewrite(plan)
+    }
+}
+
+/// What somebody asks of a plan.
+#[derive(Debug, Default)]
+struct Asked {
+    /// The columns that are used, if not all are.
+    columns: Option<HashSet<Column>>,
+    /// What is true of all rows that are used.
+    conditions: Vec<Expr>,
+}
+
+impl Asked {
+    fn everything() -> Self {
+        Self::default()
+    }
+
+    /// The columns of these expressions, of all rows.
+    fn columns_of(expressions: &[Expr]) -> Self {
+        let is_plain = expressions.iter().all(|expression| !has_subquery(expression));
+        let columns = expressions.iter().flat_map(|expression| expression.column_refs().into_iter().cloned());
+        Self { columns: is_plain.then(|| columns.collect()), conditions: Vec::new() }
+    }
+
+    /// The same of those rows that pass.
+    fn with_condition(mut self, condition: &Expr) -> Self {
+        self.columns = match (self.columns, has_subquery(condition)) {
+            (Some(mut columns), false) => {
+                columns.extend(condition.column_refs().into_iter().cloned());
+                Some(columns)
+            }
+            _ => None,
+        };
+        self.conditions.extend(split_conjunction_owned(condition.clone()));
+        self
+    }
+
+    /// What is asked of the input of a projection.
+    fn below_projection(self, projection: &Projection) -> Result<Self> {
+        let made = |place: usize| projection.expr[place].clone().unalias();
+        let conditions = in_other_terms(self.conditions, &projection.schema, made)?;
+        Ok(Self { conditions, ..Self::columns_of(&projection.expr) })
+    }
+
+    /// What is asked of the input of an alias, which names all columns anew.
+    fn below_alias(self, alias: &SubqueryAlias) -> Result<Self> {
+        let inner = alias.input.schema().columns();
+        let conditions = in_other_terms(self.conditions, &alias.schema, |place| inner[place].clone().into())?;
+        let columns = self.columns.and_then(|columns| places(&alias.schema, &columns));
+        let columns = columns.map(|places| places.into_iter().map(|place| inner[place].clone()).collect());
+        Ok(Self { columns, conditions })
+    }
+}
+
+/// Conditions with other expressions in place of the columns of `schema`. Those with a column that is not there are
+/// left out.
+fn in_other_terms(conditions: Vec<Expr>, schema: &DFSchema, of: impl Fn(usize) -> Expr) -> Result<Vec<Expr>> {
+    let mut all = Vec::new();
+    for condition in conditions {
+        let mut is_known = true;
+        let replaced = condition.transform_up(|part| {
+            let Some(column) = part.try_as_col() else { return Ok(Transformed::no(part)) };
+            let place = place_of(schema, column);
+            is_known &= place.is_some();
+            Ok(place.map_or(Transformed::no(part), |place| Transformed::yes(of(place))))
+        });
+        if is_known {
+            all.push(replaced?.data);
+        }
+    }
+    Ok(all)
+}
+
+/// The place of a column, which may be named without its table.
+fn place_of(schema: &DFSchema, column: &Column) -> Option<usize> {
+    schema.index_of_column_by_name(column.relation.as_ref(), &column.name)
+}
+
+/// The places of some columns. `None` where one cannot be found.
+fn places(schema: &DFSchema, columns: &HashSet<Column>) -> Option<BTreeSet<usize>> {
+    columns.iter().map(|column| place_of(schema, column)).collect()
+}
+
+/// Subqueries may refer to any column.
+fn has_subquery(expression: &Expr) -> bool {
+    use Expr::{Exists, InSubquery, OuterReferenceColumn, ScalarSubquery, SetComparison};
+    let is = |part: &Expr| {
+        matches!(part, Exists(_) | InSubquery(_) | OuterReferenceColumn(..) | ScalarSubquery(_) | SetComparison(_))
+    };
+    expression.exists(|part| Ok(is(part))).unwrap_or(true)
+}
+
+/// A plan that is shared, and what each of its readers asks.
+struct Found {
+    plan: LogicalPlan,
+    is_narrowed: bool,
+    asked: Vec<Asked>,
+}
+
+/// Finds who reads shared plans. What is in one is read once, however many read that.
+fn find(plan: &LogicalPlan, asked: Asked, found: &mut HashMap<usize, Found>) -> Result<()> {
+    if let Some(shared) = node_of::<SharedNode>(plan) {
+        if let Some(known) = found.get_mut(&shared.number()) {
+            known.asked.push(asked);
+            return Ok(());
+        }
+        let plan = shared.input().clone();
+        let known = Found { plan: plan.clone(), is_narrowed: shared.is_narrowed(), asked: vec![asked] };
+        found.insert(shared.number(), known);
+        return find(&plan, Asked::everything(), found);
+    }
+    plan.apply_subqueries(|subquery| find(subquery, Asked::everything(), found).map(|()| TreeNodeRecursion::Continue))?;
+    match plan {
+        LogicalPlan::Filter(filter) => find(&filter.input, asked.with_condition(&filter.predicate), found),
+        LogicalPlan::SubqueryAlias(alias) => find(&alias.input, asked.below_alias(alias)?, found),
+        LogicalPlan::Projection(projection) => find(&projection.input, asked.below_projection(projection)?, found),
+        LogicalPlan::Aggregate(aggregate) => {
+            let expressions = [aggregate.group_expr.as_slice(), &aggregate.aggr_expr].concat();
+            find(&aggregate.input, Asked::columns_of(&expressions), found)
+        }
+        other => other.inputs().into_iter().try_for_each(|input| find(input, Asked::everything(), found)),
+    }
+}
+
+/// The plan of all readers of a shared plan, or none where only one is left.
+type Common = Option<LogicalPlan>;
+
+struct Narrowed<'a> {
+    found: HashMap<usize, Found>,
+    plans: HashMap<usize, Common>,
+    config: &'a dyn OptimizerConfig,
+}
+
+impl Narrowed<'_> {
+    fn rewrite(&mut self, plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+        if let Some(shared) = node_of::<SharedNode>(&plan) {
+            let number = shared.number();
+            return match self.common(number)? {
+                Some(common) if shared.is_narrowed() && shared.input() == &common => Ok(Transformed::no(plan)),
+                Some(common) => Ok(Transformed::yes(extension(SharedNode::narrowed(common, number)))),
+                None => Ok(Transformed::yes(self.rewrite(shared.input().clone())?.data)),
+            };
+        }
+        let plan = plan.map_subqueries(|subquery| self.rewrite(subquery))?;
+        let plan = plan.transform_sibling(|plan| plan.map_children(|input| self.rewrite(input)))?;
+        // Nodes keep the columns of their inputs, which may be fewer now.
+        match plan.transformed {
+            true => plan.map_data(LogicalPlan::recompute_schema),
+            false => Ok(plan),
+        }
+    }
+
+    fn common(&mut self, number: usize) -> Result<Common> {
+        if let Some(known) = self.plans.get(&number) {
+            return Ok(known.clone());
+        }
+        let common = match self.found.remove(&number) {
+            Some(found) if found.is_narrowed => Some(self.rewrite(found.plan)?.data),
+            Some(found) => self.narrow(found)?,
+            None => None,
+        };
+        self.plans.insert(number, common.clone());
+        Ok(common)
+    }
+
+    /// What all readers need of a plan, if there are several.
+    fn narrow(&mut self, found: Found) -> Result<Common> {
+        let context = SimplifyContext::builder()
+            .with_schema(Arc::clone(found.plan.schema()))
+            .with_config_options(self.config.options())
+            .with_query_execution_start_time(self.config.query_execution_start_time())
+            .build();
+        let simplifier = ExprSimplifier::new(context);
+        let (schema, constants) = (Arc::clone(found.plan.schema()), constants(&found.plan));
+        let all = schema.columns();
+        let value = |place: usize| constants.get(place).cloned().flatten().unwrap_or_else(|| all[place].clone().into());
+        let mut readers = Vec::new();
+        for asked in found.asked {
+            let usable = asked.conditions.into_iter().filter(|one| !one.is_volatile() && !has_subquery(one));
+            let conditions = in_other_terms(usable.collect(), &schema, value)?;
+            let conditions: Vec<_> =
+                conditions.into_iter().map(|condition| simplifier.simplify(condition)).collect::<Result<_>>()?;
+            if !conditions.iter().any(is_never_true) {
+                readers.push((asked.columns, conditions.into_iter().filter(|one| !is_true(one)).collect::<Vec<_>>()));
+            }
+        }
+        let in_all = |condition: &Expr| readers.iter().all(|(_, conditions)| conditions.contains(condition));
+        let mut all_conditions = readers.iter().flat_map(|(_, conditions)| conditions);
+        let sees_other_rows = all_conditions.any(|condition| !in_all(condition) && may_fail(condition, &schema));
+        if readers.len() < 2 || sees_other_rows {
+            return Ok(None);
+        }
+        let columns = readers.iter().map(|(columns, _)| columns.clone()).reduce(|all, more| match (all, more) {
+            (Some(all), Some(more)) => Some(&all | &more),
+            _ => None,
+        });
+        let conditions: Vec<_> = readers.into_iter().map(|(_, conditions)| conditions).collect();
+        let mut plan = LogicalPlanBuilder::from(self.rewrite(found.plan)?.data);
+        if let Some(condition) = together(&conditions) {
+            plan = plan.filter(condition)?;
+        }
+        if let Some(kept) = columns.flatten().and_then(|columns| places(plan.schema(), &columns)) {
+            let all = plan.schema().columns();
+            if !kept.is_empty() && kept.len() < all.len() {
+                plan = plan.project(kept.into_iter().map(|place| Expr::Column(all[place].clone())))?;
+            }
+        }
+        plan.build().map(Some)
+    }
+}
+
+/// Whether there are values with which a condition is an error.
+fn may_fail(condition: &Expr, schema: &DFSchema) -> bool {
+    let is_safe = |part: &Expr| match part {
+        Expr::BinaryExpr(BinaryExpr { op, .. }) => {
+            use Operator::{And, Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq, Or};
+            matches!(op, And | Eq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom | Lt | LtEq | NotEq | Or)
+        }
+        Expr::Cast(cast) => {
+            let from = cast.expr.get_type(schema);
+            from.is_ok_and(|from| !from.is_string() && !from.is_nested() && !from.is_binary())
+        }
+        part => matches!(
+            part,
+            Expr::Column(_)
+                | Expr::Literal(..)
+                | Expr::Not(_)
+                | Expr::IsNull(_)
+                | Expr::IsNotNull(_)
+                | Expr::IsTrue(_)
+                | Expr::IsFalse(_)
+                | Expr::IsUnknown(_)
+                | Expr::IsNotTrue(_)
+                | Expr::IsNotFalse(_)
+                | Expr::IsNotUnknown(_)
+                | Expr::Between(_)
+                | Expr::InList(_)
+                | Expr::Like(_)
+                | Expr::TryCast(_)
+        ),
+    };
+    condition.exists(|part| Ok(!is_safe(part))).unwrap_or(true)
+}
+
+/// The columns of a plan that have the same value in each row.
+fn constants(plan: &LogicalPlan) -> Vec<Option<Expr>> {
+    match plan {
+        LogicalPlan::SubqueryAlias(alias) => constants(&alias.input),
+        LogicalPlan::Filter(filter) => constants(&filter.input),
+        LogicalPlan::Projection(projection) => {
+            let constant =
+                |expression: &Expr| Some(expression.clone().unalias()).filter(|e| matches!(e, Expr::Literal(..)));
+            projection.expr.iter().map(constant).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn is_true(condition: &Expr) -> bool {
+    matches!(condition, Expr::Literal(ScalarValue::Boolean(Some(true)), _))
+}
+
+fn is_never_true(condition: &Expr) -> bool {
+    matches!(condition, Expr::Literal(ScalarValue::Boolean(Some(false) | None), _))
+}
+
+/// What is true of all rows for which the conditions of one reader are: of those that ask about the same columns for
+/// themselves, and of all.
+fn together(readers: &[Vec<Expr>]) -> Option<Expr> {
+    let columns_of = |condition: &Expr| condition.column_refs().into_iter().cloned().collect::<BTreeSet<_>>();
+    let first = readers.first()?;
+    let groups: BTreeSet<_> = first.iter().map(columns_of).collect();
+    let of_columns = groups.iter().filter_map(|columns| {
+        let within = |conditions: &Vec<Expr>| {
+            conjunction(conditions.iter().filter(|one| columns_of(one).is_subset(columns)).cloned())
+        };
+        any_of(readers.iter().map(within))
+    });
+    let mut all: Vec<_> = of_columns.collect();
+    if groups.len() > 1 {
+        all.extend(any_of(readers.iter().map(|conditions| conjunction(conditions.iter().cloned()))));
+    }
+    all.dedup();
+    conjunction(all)
+}
+
+/// One of the conditions, if all are there.
+fn any_of(conditions: impl Iterator<Item = Option<Expr>>) -> Option<Expr> {
+    let mut different = Vec::new();
+    for condition in conditions {
+        let condition = condition?;
+        if !different.contains(&condition) {
+            different.push(condition);
+        }
+    }
+    disjunction(different)
+}

@@ -1,0 +1,267 @@
+//! Text: one row per line.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, StringBuilder};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::catalog::Session;
+use datafusion::common::stats::Precision;
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use datafusion::datasource::file_format::FileFormat;
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+use datafusion::datasource::file_format::json::JsonFormat;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener};
+use datafusion::datasource::projection::{ProjectionOpener, SplitProjection};
+use datafusion_datasource::boundary_stream::AlignedBoundaryStream;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
+use super::text::{Opening, byte_ranges, line_bytes, opened_by};
+use crate::call::Argument;
+use crate::physical::ValueRanges;
+use crate::sources::files::{Listing, read_options};
+
+/// A batch has no more text than this, but for a line that is longer.
+const BATCH_BYTES: usize = 1 << 20;
+
+read_options! {
+    /// How text files are read: one row per line, without the end of the line. Start from the default and set what
+    /// differs.
+    pub struct ReadTextOptions: "read_text", "The lines of text files, as a column `text`." {
+        /// Whether lines without a character are rows, too.
+        pub keep_empty_lines: bool = default,
+        /// `utf-8`, in which other bytes are an error, or `latin-1`, in which every byte is a character.
+        pub encoding: TextEncoding = default,
+    }
+}
+
+/// What the bytes of a text mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TextEncoding {
+    /// UTF-8. Other bytes are an error.
+    #[default]
+    Utf8,
+    /// ISO 8859-1, in which every byte is a character.
+    Latin1,
+}
+
+impl Argument for TextEncoding {
+    const WHAT: &'static str = "'utf-8' or 'latin-1'";
+
+    fn from_value(value: &crate::call::Value) -> Result<Option<Self>> {
+        Ok(value.plain().and_then(|text| match text.to_lowercase().replace(['-', '_'], "").as_str() {
+            "utf8" => Some(Self::Utf8),
+            "latin1" | "iso88591" => Some(Self::Latin1),
+            _ => None,
+        }))
+    }
+
+    fn to_value(&self) -> Result<crate::call::Value> {
+        let name = match self {
+            Self::Utf8 => "utf-8",
+            Self::Latin1 => "latin-1",
+        };
+        Ok(crate::call::Value::Text(name.to_owned()))
+    }
+}
+
+#[async_trait]
+impl ReadFormat for ReadTextOptions {
+    fn read_name(&self) -> &'static str {
+        "ReadText"
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        &["txt", "text", "log"]
+    }
+
+    fn options(&self) -> ReadOptions {
+        self.read_options()
+    }
+
+    async fn columns(&self, _session: &dyn Session, _listing: &Listing, _telling: &ObjectMeta) -> Result<Schema> {
+        Ok(Schema::new(vec![Field::new("text", DataType::Utf8, false)]))
+    }
+
+    /// There is one column, always.
+    fn check_same_columns(&self, _told: &Schema, _found: &Schema) -> Result<()> {
+        Ok(())
+    }
+
+    async fn lay_out(&self, session: &dyn Session, files: &Files, _scan: &Scan<'_>) -> Result<Layout> {
+        let format = JsonFormat::default().with_file_compression_type(files.compression);
+        Ok(Layout {
+            units: byte_ranges(session, files, true, self.override_num_blocks),
+            rows: Precision::Absent,
+            bytes: Precision::Absent,
+            row_bytes: line_bytes(files).await?,
+            ranges: ValueRanges::default(),
+            format: Arc::new(format) as Arc<dyn FileFormat>,
+            finish: match (self.keep_empty_lines, self.encoding) {
+                (false, TextEncoding::Utf8) => |scan| opened_by(scan, "text", open::<false, false>),
+                (true, TextEncoding::Utf8) => |scan| opened_by(scan, "text", open::<true, false>),
+                (false, TextEncoding::Latin1) => |scan| opened_by(scan, "text", open::<false, true>),
+                (true, TextEncoding::Latin1) => |scan| opened_by(scan, "text", open::<true, true>),
+            },
+        })
+    }
+}
+
+fn open<const KEEPS_EMPTY: bool, const IS_LATIN: bool>(opening: Opening<'_>) -> Result<Arc<dyn FileOpener>> {
+    let Opening { source, store, config, partition, batch_size, root } = opening;
+    let Some((projection, batch_size)) = source.projection().zip(batch_size) else {
+        return source.create_file_opener(store, config, partition);
+    };
+    let file_schema = source.table_schema().file_schema();
+    let split = SplitProjection::new(file_schema, projection);
+    let lines = Lines {
+        store,
+        root,
+        schema: Arc::new(file_schema.project(&split.file_indices)?),
+        batch_size,
+        keeps_empty: KEEPS_EMPTY,
+        encoding: if IS_LATIN { TextEncoding::Latin1 } else { TextEncoding::Utf8 },
+        compression: config.file_compression_type,
+    };
+    ProjectionOpener::try_new(split, Arc::new(lines), file_schema)
+}
+
+/// Opens files, each as a stream of its lines.
+#[derive(Clone)]
+struct Lines {
+    store: Arc<dyn ObjectStore>,
+    /// What comes before a location when it is shown.
+    root: String,
+    /// With the column, or without where only the number of lines is wanted.
+    schema: SchemaRef,
+    batch_size: usize,
+    keeps_empty: bool,
+    encoding: TextEncoding,
+    compression: FileCompressionType,
+}
+
+impl FileOpener for Lines {
+    fn open(&self, file: PartitionedFile) -> Result<FileOpenFuture> {
+        let lines = self.clone();
+        Ok(Box::pin(async move {
+            let bytes = lines.bytes(&file).await?;
+            let rows = Rows { lines, file, bytes, rest: Vec::new(), chunk: Bytes::new(), line: 0, ended: false };
+            Ok(stream::try_unfold(rows, Rows::next).boxed())
+        }))
+    }
+}
+
+impl Lines {
+    /// The bytes of a file, or of the lines that begin in its range.
+    async fn bytes(&self, file: &PartitionedFile) -> Result<BoxStream<'static, Result<Bytes>>> {
+        let (path, size) = (&file.object_meta.location, file.object_meta.size);
+        if self.compression.is_compressed() {
+            let bytes = self.store.get(path).await?.into_stream().map_err(DataFusionError::from);
+            return self.compression.convert_stream(bytes.boxed());
+        }
+        let (start, end) = file.range.as_ref().map_or((0, size), |r| (r.start.max(0) as u64, r.end.max(0) as u64));
+        let store = Arc::clone(&self.store);
+        let bytes = AlignedBoundaryStream::new(store, path.clone(), start, end, size, b'\n').await?;
+        Ok(bytes.map_err(DataFusionError::from).boxed())
+    }
+
+    /// How many lines are before those of a part of a file.
+    async fn lines_before(&self, file: &PartitionedFile) -> Result<usize> {
+        let start = file.range.as_ref().map_or(0, |range| range.start.max(0) as u64);
+        if start == 0 {
+            return Ok(0);
+        }
+        let mut bytes = self.store.get_range(&file.object_meta.location, 0..start).await?.to_vec();
+        // A line that begins before is read by those who read its beginning.
+        if bytes.last() != Some(&b'\n') {
+            bytes.push(b'\n');
+        }
+        Ok(bytes.iter().filter(|byte| **byte == b'\n').count())
+    }
+}
+
+/// The lines of one file that are read.
+struct Rows {
+    lines: Lines,
+    file: PartitionedFile,
+    bytes: BoxStream<'static, Result<Bytes>>,
+    chunk: Bytes,
+    /// A line whose end has not come.
+    rest: Vec<u8>,
+    /// How many have been read.
+    line: usize,
+    ended: bool,
+}
+
+impl Rows {
+    async fn next(mut self) -> Result<Option<(RecordBatch, Self)>> {
+        let (mut texts, mut rows) = (StringBuilder::new(), 0);
+        let is_wanted = !self.lines.schema.fields().is_empty();
+        while rows < self.lines.batch_size && texts.values_slice().len() < BATCH_BYTES {
+            let Some(line) = self.line().await? else { break };
+            self.line += 1;
+            let line = line.strip_suffix(b"\r").unwrap_or(&line);
+            if line.is_empty() && !self.lines.keeps_empty {
+                continue;
+            }
+            rows += 1;
+            if is_wanted {
+                match self.lines.encoding {
+                    TextEncoding::Latin1 => texts.append_value(line.iter().map(|b| char::from(*b)).collect::<String>()),
+                    TextEncoding::Utf8 => match simdutf8::compat::from_utf8(line) {
+                        Ok(text) => texts.append_value(text),
+                        Err(e) => return Err(self.not_utf8(e.valid_up_to()).await),
+                    },
+                }
+            }
+        }
+        if rows == 0 {
+            return Ok(None);
+        }
+        let columns = if is_wanted { vec![Arc::new(texts.finish()) as ArrayRef] } else { Vec::new() };
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let batch = RecordBatch::try_new_with_options(Arc::clone(&self.lines.schema), columns, &options)?;
+        Ok(Some((batch, self)))
+    }
+
+    /// The next line, without its end.
+    async fn line(&mut self) -> Result<Option<Vec<u8>>> {
+        loop {
+            if let Some(end) = self.chunk.iter().position(|byte| *byte == b'\n') {
+                let mut line = std::mem::take(&mut self.rest);
+                line.extend_from_slice(&self.chunk[..end]);
+                let _end = self.chunk.split_to(end + 1);
+                return Ok(Some(line));
+            }
+            self.rest.extend_from_slice(&std::mem::take(&mut self.chunk));
+            if self.ended {
+                return Ok(None);
+            }
+            match self.bytes.try_next().await? {
+                Some(chunk) => self.chunk = chunk,
+                None => {
+                    self.ended = true;
+                    let last = std::mem::take(&mut self.rest);
+                    return Ok(Some(last).filter(|last| !last.is_empty()));
+                }
+            }
+        }
+    }
+
+    async fn not_utf8(&mut self, byte: usize) -> DataFusionError {
+        // An error on the way to the line number is no better than the one that is to be told.
+        let before = self.lines.lines_before(&self.file).await.unwrap_or_default();
+        exec_datafusion_err!(
+            "byte {} of line {} of '{}{}' is not UTF-8; with encoding => 'latin-1' every byte is a character",
+            byte + 1,
+            before + self.line,
+            self.lines.root,
+            self.file.object_meta.location
+        )
+    }
+}
