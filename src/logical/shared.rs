@@ -1,6 +1,7 @@
 //! A sub-plan that a query has several times.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,18 +15,34 @@ use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 pub(crate) struct SharedNode {
     input: Arc<LogicalPlan>,
     number: usize,
-    is_narrowed: bool,
+    stage: Stage,
+}
+
+/// How far the optimizer is with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Stage {
+    /// It has been found, and is to be asked for no more than the nodes need.
+    Found,
+    /// It is asked for that.
+    Narrowed,
+    /// It is better not shared: the node is as if it were not there.
+    Alone,
 }
 
 impl SharedNode {
     /// The rows of `input`, as of all others with this number.
     pub(crate) fn new(input: LogicalPlan, number: usize) -> Self {
-        Self { input: Arc::new(input), number, is_narrowed: false }
+        Self { input: Arc::new(input), number, stage: Stage::Found }
     }
 
     /// The node over what all nodes with its number ask of `input` together.
     pub(crate) fn narrowed(input: LogicalPlan, number: usize) -> Self {
-        Self { is_narrowed: true, ..Self::new(input, number) }
+        Self { stage: Stage::Narrowed, ..Self::new(input, number) }
+    }
+
+    /// A node that nobody shares. Without it the plan would be found again.
+    pub(crate) fn alone(input: LogicalPlan, number: usize) -> Self {
+        Self { stage: Stage::Alone, ..Self::new(input, number) }
     }
 
     /// What all nodes with this number give.
@@ -35,7 +52,12 @@ impl SharedNode {
 
     /// Whether the input has been asked for no more than the nodes need.
     pub(crate) fn is_narrowed(&self) -> bool {
-        self.is_narrowed
+        self.stage == Stage::Narrowed
+    }
+
+    /// Whether nobody shares it.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.stage == Stage::Alone
     }
 
     /// Which of the sub-plans that the query has several times it is.
@@ -59,6 +81,17 @@ impl UserDefinedLogicalNodeCore for SharedNode {
 
     fn expressions(&self) -> Vec<Expr> {
         Vec::new()
+    }
+
+    fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
+        match self.is_alone() {
+            true => HashSet::new(),
+            false => self.schema().fields().iter().map(|field| field.name().clone()).collect(),
+        }
+    }
+
+    fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
+        self.is_alone().then(|| vec![output_columns.to_vec()])
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

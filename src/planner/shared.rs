@@ -24,6 +24,9 @@ impl NodePlanner for PlanShared {
         _session: &dyn Session,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         let Some(node) = node.as_any().downcast_ref::<SharedNode>() else { return Ok(None) };
+        if node.is_alone() {
+            return Ok(Some(Arc::clone(&inputs[0])));
+        }
         Ok(Some(SharedExec::new(Arc::clone(&inputs[0]), node.number()).into_plan()))
     }
 }

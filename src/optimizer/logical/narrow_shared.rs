@@ -156,9 +156,20 @@ struct Found {
     asked: Vec<Asked>,
 }
 
+impl Found {
+    /// What nobody shares any more.
+    fn alone(plan: &LogicalPlan) -> Self {
+        Self { plan: plan.clone(), is_narrowed: false, asked: Vec::new() }
+    }
+}
+
 /// Finds who reads shared plans. What is in one is read once, however many read that.
 fn find(plan: &LogicalPlan, asked: Asked, found: &mut HashMap<usize, Found>) -> Result<()> {
     if let Some(shared) = node_of::<SharedNode>(plan) {
+        if shared.is_alone() {
+            found.entry(shared.number()).or_insert_with(|| Found::alone(shared.input()));
+            return find(shared.input(), asked, found);
+        }
         if let Some(known) = found.get_mut(&shared.number()) {
             known.asked.push(asked);
             return Ok(());
@@ -194,10 +205,17 @@ impl Narrowed<'_> {
     fn rewrite(&mut self, plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
         if let Some(shared) = node_of::<SharedNode>(&plan) {
             let number = shared.number();
+            if shared.is_alone() {
+                // What was above has been pushed through it.
+                return Ok(Transformed::yes(self.rewrite(shared.input().clone())?.data));
+            }
             return match self.common(number)? {
                 Some(common) if shared.is_narrowed() && shared.input() == &common => Ok(Transformed::no(plan)),
                 Some(common) => Ok(Transformed::yes(extension(SharedNode::narrowed(common, number)))),
-                None => Ok(Transformed::yes(self.rewrite(shared.input().clone())?.data)),
+                None => {
+                    let below = self.rewrite(shared.input().clone())?.data;
+                    Ok(Transformed::yes(extension(SharedNode::alone(below, number))))
+                }
             };
         }
         let plan = plan.map_subqueries(|subquery| self.rewrite(subquery))?;
