@@ -214,3 +214,26 @@ async fn of_two_overwrites_at_once_one_stays_as_a_whole() {
         std::fs::read_dir(path).unwrap().all(|entry| !entry.unwrap().file_name().to_string_lossy().starts_with('.'))
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_with_a_name_takes_the_place_of_what_it_left() {
+    let (context, directory) = (context(), tempfile::tempdir().unwrap());
+    let out = directory.path().join("t");
+    let path = out.to_str().unwrap();
+    context.range_in_blocks(4, 2).unwrap().write_parquet(path).await.unwrap();
+    let options = || WriteOptions { write_id: Some("a.b-c".to_owned()), ..WriteOptions::default() };
+    let many = context.range_in_blocks(100, 5).unwrap();
+    assert_eq!(many.write_parquet_with(path, options()).await.unwrap(), 100);
+    assert_eq!(many.write_parquet_with(path, options()).await.unwrap(), 100, "it is there already");
+    // With the directory of notes.
+    assert_eq!(files(&out).len(), 2 + 5 + 1);
+    // It was cut short before it could say that it is complete.
+    fs::remove_file(out.join("_blockyard/a.b-c.json")).unwrap();
+    let few = context.range_in_blocks(7, 2).unwrap();
+    assert_eq!(few.write_parquet_with(path, options()).await.unwrap(), 7);
+    assert_eq!(files(&out).len(), 2 + 2 + 1);
+    assert_eq!(context.read_parquet(path).await.unwrap().count().await.unwrap(), 11);
+    fs::write(out.join("_blockyard/a.b-c.json"), "nothing").unwrap();
+    let error = few.write_parquet_with(path, options()).await.unwrap_err().to_string();
+    assert!(error.contains("a.b-c.json' is no note of a write that was completed"), "{error}");
+}

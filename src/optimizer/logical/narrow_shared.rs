@@ -251,29 +251,26 @@ impl Narrowed<'_> {
         let (schema, constants) = (Arc::clone(found.plan.schema()), constants(&found.plan));
         let all = schema.columns();
         let value = |place: usize| constants.get(place).cloned().flatten().unwrap_or_else(|| all[place].clone().into());
-        let mut readers = Vec::new();
+        // Those who read no rows name columns, too.
+        let columns = found.asked.iter().map(|asked| asked.columns.clone()).reduce(|all, more| Some(&all? | &more?));
+        let mut readers: Vec<Vec<Expr>> = Vec::new();
         for asked in found.asked {
             let usable = asked.conditions.into_iter().filter(|one| !one.is_volatile() && !has_subquery(one));
             let conditions = in_other_terms(usable.collect(), &schema, value)?;
             let conditions: Vec<_> =
                 conditions.into_iter().map(|condition| simplifier.simplify(condition)).collect::<Result<_>>()?;
             if !conditions.iter().any(is_never_true) {
-                readers.push((asked.columns, conditions.into_iter().filter(|one| !is_true(one)).collect::<Vec<_>>()));
+                readers.push(conditions.into_iter().filter(|one| !is_true(one)).collect());
             }
         }
-        let in_all = |condition: &Expr| readers.iter().all(|(_, conditions)| conditions.contains(condition));
-        let mut all_conditions = readers.iter().flat_map(|(_, conditions)| conditions);
+        let in_all = |condition: &Expr| readers.iter().all(|conditions| conditions.contains(condition));
+        let mut all_conditions = readers.iter().flatten();
         let sees_other_rows = all_conditions.any(|condition| !in_all(condition) && may_fail(condition, &schema));
         if readers.len() < 2 || sees_other_rows {
             return Ok(None);
         }
-        let columns = readers.iter().map(|(columns, _)| columns.clone()).reduce(|all, more| match (all, more) {
-            (Some(all), Some(more)) => Some(&all | &more),
-            _ => None,
-        });
-        let conditions: Vec<_> = readers.into_iter().map(|(_, conditions)| conditions).collect();
         let mut plan = LogicalPlanBuilder::from(self.rewrite(found.plan)?.data);
-        if let Some(condition) = together(&conditions) {
+        if let Some(condition) = together(&readers) {
             plan = plan.filter(condition)?;
         }
         if let Some(kept) = columns.flatten().and_then(|columns| places(plan.schema(), &columns)) {
