@@ -3,8 +3,8 @@
 //!
 //! Correct because each reader keeps its own conditions above: what is asked for together is more than any one of them
 //! asks for. Conditions of the same columns are put together for themselves, too, so that one over group keys reaches
-//! the tables where the others stay above the groups. A reader whose conditions are never true counts for nothing, and
-//! what only one is left to read is no longer shared. Nor is what one of them asks with a condition that may fail, as a
+//! the tables where the others stay above the groups. A reader whose conditions are never true gets no rows, and what
+//! only one is left to read is no longer shared. Nor is what one of them asks with a condition that may fail, as a
 //! division does: it would be asked of rows that others want.
 //!
 //! It comes last, when conditions and columns have been pushed down to the shared plans; the next pass of the optimizer
@@ -30,7 +30,8 @@ use datafusion::common::{Column, DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::utils::{conjunction, disjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    BinaryExpr, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, Projection, SubqueryAlias,
+    BinaryExpr, EmptyRelation, Expr, ExprSchemable, Filter, LogicalPlan, LogicalPlanBuilder, Operator, Projection,
+    SubqueryAlias,
 };
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
@@ -218,6 +219,12 @@ impl Narrowed<'_> {
                 }
             };
         }
+        if let LogicalPlan::Filter(filter) = &plan
+            && self.reads_nothing(filter)?
+        {
+            let schema = Arc::clone(filter.input.schema());
+            return Ok(Transformed::yes(LogicalPlan::EmptyRelation(EmptyRelation { produce_one_row: false, schema })));
+        }
         let plan = plan.map_subqueries(|subquery| self.rewrite(subquery))?;
         let plan = plan.transform_sibling(|plan| plan.map_children(|input| self.rewrite(input)))?;
         // Nodes keep the columns of their inputs, which may be fewer now.
@@ -225,6 +232,47 @@ impl Narrowed<'_> {
             true => plan.map_data(LogicalPlan::recompute_schema),
             false => Ok(plan),
         }
+    }
+
+    /// Whether a condition above a shared plan is true of none of its rows, by what is the same in all of them.
+    fn reads_nothing(&self, filter: &Filter) -> Result<bool> {
+        let mut asked = Asked::everything().with_condition(&filter.predicate);
+        let mut below = filter.input.as_ref();
+        loop {
+            below = match below {
+                LogicalPlan::Filter(filter) => &filter.input,
+                LogicalPlan::Projection(projection) => {
+                    asked = asked.below_projection(projection)?;
+                    &projection.input
+                }
+                LogicalPlan::SubqueryAlias(alias) => {
+                    asked = asked.below_alias(alias)?;
+                    &alias.input
+                }
+                other => match node_of::<SharedNode>(other) {
+                    Some(shared) => {
+                        return Ok(self.conditions(asked, shared.input())?.iter().any(is_never_true));
+                    }
+                    None => return Ok(false),
+                },
+            };
+        }
+    }
+
+    /// What is asked of the rows of a plan, with the values that are the same in all of them.
+    fn conditions(&self, asked: Asked, plan: &LogicalPlan) -> Result<Vec<Expr>> {
+        let (schema, constants) = (plan.schema(), constants(plan));
+        let context = SimplifyContext::builder()
+            .with_schema(Arc::clone(schema))
+            .with_config_options(self.config.options())
+            .with_query_execution_start_time(self.config.query_execution_start_time())
+            .build();
+        let simplifier = ExprSimplifier::new(context);
+        let all = schema.columns();
+        let value = |place: usize| constants.get(place).cloned().flatten().unwrap_or_else(|| all[place].clone().into());
+        let usable = asked.conditions.into_iter().filter(|one| !one.is_volatile() && !has_subquery(one));
+        let conditions = in_other_terms(usable.collect(), schema, value)?;
+        conditions.into_iter().map(|condition| simplifier.simplify(condition)).collect()
     }
 
     fn common(&mut self, number: usize) -> Result<Common> {
@@ -242,23 +290,12 @@ impl Narrowed<'_> {
 
     /// What all readers need of a plan, if there are several.
     fn narrow(&mut self, found: Found) -> Result<Common> {
-        let context = SimplifyContext::builder()
-            .with_schema(Arc::clone(found.plan.schema()))
-            .with_config_options(self.config.options())
-            .with_query_execution_start_time(self.config.query_execution_start_time())
-            .build();
-        let simplifier = ExprSimplifier::new(context);
-        let (schema, constants) = (Arc::clone(found.plan.schema()), constants(&found.plan));
-        let all = schema.columns();
-        let value = |place: usize| constants.get(place).cloned().flatten().unwrap_or_else(|| all[place].clone().into());
+        let schema = Arc::clone(found.plan.schema());
         // Those who read no rows name columns, too.
         let columns = found.asked.iter().map(|asked| asked.columns.clone()).reduce(|all, more| Some(&all? | &more?));
         let mut readers: Vec<Vec<Expr>> = Vec::new();
         for asked in found.asked {
-            let usable = asked.conditions.into_iter().filter(|one| !one.is_volatile() && !has_subquery(one));
-            let conditions = in_other_terms(usable.collect(), &schema, value)?;
-            let conditions: Vec<_> =
-                conditions.into_iter().map(|condition| simplifier.simplify(condition)).collect::<Result<_>>()?;
+            let conditions = self.conditions(asked, &found.plan)?;
             if !conditions.iter().any(is_never_true) {
                 readers.push(conditions.into_iter().filter(|one| !is_true(one)).collect());
             }
