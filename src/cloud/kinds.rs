@@ -158,7 +158,7 @@ impl StoreKind {
             ..RetryConfig::default()
         };
         let has = |word: &&str| options.iter().any(|(key, _)| key.contains(word));
-        let advice = if self.about().credentials.iter().any(|word| has(&word)) { "" } else { self.about().advice };
+        let advice = if self.about().credentials.iter().any(has) { "" } else { self.about().advice };
         let requests = Requests::new(traffic, settings.read_timeout, advice)?;
         macro_rules! opened {
             ($builder:ident, $key:ty) => {{

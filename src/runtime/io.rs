@@ -61,7 +61,6 @@ pub(crate) struct OnHandle(tokio::task::JoinHandle<()>);
 impl OnHandle {
     /// Begins it on the threads of `handle`.
     pub(crate) fn spawn(handle: &Handle, work: impl Future<Output = ()> + Send + 'static) -> Self {
-        #[expect(clippy::disallowed_methods, reason = "this is the runtime")]
         Self(handle.spawn(work))
     }
 }

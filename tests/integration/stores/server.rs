@@ -74,6 +74,7 @@ impl Server {
         let (send_address, address) = std::sync::mpsc::channel();
         let (stop, stopped) = oneshot::channel::<()>();
         let served = Arc::clone(&state);
+        #[expect(clippy::disallowed_methods, reason = "a server beside the tests")]
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
             runtime.block_on(async move {
@@ -127,6 +128,7 @@ async fn serve(listener: TcpListener, state: Arc<State>) {
             async move { answer(&state, request).await }
         };
         // A connection that breaks off is what some tests want.
+        #[expect(clippy::disallowed_methods, reason = "a server beside the tests")]
         tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(socket), service_fn(answer)));
     }
 }
