@@ -60,23 +60,23 @@ impl Traffic {
 
     /// Waits until one more may be under way, for as long as what comes back is there.
     pub(super) async fn enter(self: &Arc<Self>) -> UnderWay {
-        let begin = Instant::now();
+        let (begin, mut held_back) = (Instant::now(), false);
         loop {
             let released = self.released.notified();
-            let limit = {
+            {
                 let mut flow = self.flow.lock();
                 let limit = flow.limit_at(Instant::now(), self.most);
                 if flow.under_way < limit {
                     flow.under_way += 1;
                     self.counts.requests.fetch_add(1, Relaxed);
+                    // Once, however often it was woken in vain.
+                    let waited = if held_back { begin.elapsed().as_millis() as u64 } else { 0 };
+                    self.counts.held_back_ms.fetch_add(waited, Relaxed);
                     return UnderWay { traffic: Arc::clone(self), began: Instant::now() };
                 }
-                limit
-            };
-            released.await;
-            if limit < self.most {
-                self.counts.held_back_ms.fetch_add(begin.elapsed().as_millis() as u64, Relaxed);
+                held_back |= limit < self.most;
             }
+            released.await;
         }
     }
 }
