@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::TableProvider;
 use datafusion::common::{Result, config_err, plan_err};
 use datafusion::dataframe::DataFrame;
@@ -20,9 +21,9 @@ use crate::cloud::{CloudStores, StoreOptions};
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::functions::{BatchFunction, FunctionRef, FunctionRegistry, Row, batch_of_rows, from_closure};
 use crate::optimizer::RuleRegistry;
-use crate::planner::written_format;
+use crate::planner::{SinkTable, written_format};
 use crate::runtime::Scheduler;
-use crate::sinks::WriteFormat;
+use crate::sinks::{Datasink, WriteFormat};
 use crate::sources::{
     Datasource, DatasourceTable, DivertedRows, FileTable, FormatOptions, Range, ReadBinaryFilesOptions, ReadCsvOptions,
     ReadJsonOptions, ReadParquetOptions, ReadTextOptions, StoredBlocks,
@@ -361,6 +362,26 @@ impl DataContext {
     /// Where there is a table of this name.
     pub fn register_dataset(&self, name: &str, dataset: &Dataset) -> Result<()> {
         self.session.register_table(name, dataset.clone().into_dataframe().into_view())?;
+        Ok(())
+    }
+
+    /// Makes a source of your own a table of SQL.
+    ///
+    /// # Errors
+    ///
+    /// Where there is a table of this name.
+    pub fn register_source(&self, name: &str, source: Arc<dyn Datasource>) -> Result<()> {
+        self.session.register_table(name, Arc::new(DatasourceTable::new(source, None)))?;
+        Ok(())
+    }
+
+    /// Makes a sink of your own a table of SQL, which INSERT INTO writes rows with the columns of `schema` to.
+    ///
+    /// # Errors
+    ///
+    /// Where there is a table of this name.
+    pub fn register_sink(&self, name: &str, schema: SchemaRef, sink: impl Datasink) -> Result<()> {
+        self.session.register_table(name, Arc::new(SinkTable::new(Arc::new(sink), schema)))?;
         Ok(())
     }
 

@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::AsArray;
 use datafusion::arrow::datatypes::UInt64Type;
-use datafusion::common::{Result, plan_datafusion_err};
+use datafusion::common::{Result, TableReference, plan_datafusion_err};
 use datafusion::datasource::file_format::format_as_file_type;
-use datafusion::logical_expr::LogicalPlanBuilder;
+use datafusion::datasource::provider_as_source;
+use datafusion::logical_expr::dml::InsertOp;
+use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 
 use super::Dataset;
-use crate::sinks::SaveMode;
+use crate::planner::SinkTable;
+use crate::sinks::{Datasink, SaveMode};
 
 /// How a dataset is written. Start from the default and set what differs.
 #[derive(Debug, Clone, Default)]
@@ -124,7 +127,24 @@ impl Dataset {
         settings.extend(options.write_id.map(|name| ("format.write_id".to_owned(), name)));
         let file_type = format_as_file_type(Arc::clone(&factory));
         let url = format!("{}/", directory.trim_end_matches('/'));
-        let plan = LogicalPlanBuilder::copy_to(self.plan.clone(), url, file_type, settings, Vec::new())?.build()?;
+        self.write_plan(LogicalPlanBuilder::copy_to(self.plan.clone(), url, file_type, settings, Vec::new())?.build()?)
+            .await
+    }
+
+    /// Writes the rows to a sink of your own; returns their number, which is 0 where the sink has nothing written.
+    ///
+    /// # Errors
+    ///
+    /// Where the query fails, or the sink does.
+    pub async fn write_datasink(&self, sink: impl Datasink) -> Result<usize> {
+        let name = TableReference::bare(sink.name().to_owned());
+        let table = provider_as_source(Arc::new(SinkTable::new(Arc::new(sink), self.schema())));
+        self.write_plan(LogicalPlanBuilder::insert_into(self.plan.clone(), name, table, InsertOp::Append)?.build()?)
+            .await
+    }
+
+    /// Runs the plan of a write. Returns the number of rows.
+    async fn write_plan(&self, plan: LogicalPlan) -> Result<usize> {
         let write = self.with_plan(plan);
         let written = write.take_all().await;
         *self.last.lock() = write.last.lock().take();

@@ -12,11 +12,13 @@ mod randomize_blocks;
 mod repartition;
 mod resume;
 mod shared;
+mod sink_table;
 mod unions;
 mod write;
 
 pub(crate) use formats::{block_formats, written_format};
 pub(crate) use query_planner::BlockyardQueryPlanner;
+pub(crate) use sink_table::SinkTable;
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -1,5 +1,7 @@
-//! Writing datasets: one file per block, staged and then committed, so that a failure leaves nothing behind.
+//! Writing datasets: one file per block, staged and then committed, so that a failure leaves nothing behind; and the
+//! trait of other places that take rows.
 
+mod datasink;
 mod file_writer;
 mod formats;
 mod local_file;
@@ -9,6 +11,8 @@ mod staging;
 mod uploads;
 mod write_id;
 
+pub(crate) use datasink::{AnyDatasink, AnyWriteJob};
+pub use datasink::{Datasink, WriteJob};
 pub(crate) use file_writer::{FileWriter, GrowingFile, Written};
 pub(crate) use formats::{CSV_EXTENSIONS, JSON_EXTENSIONS, KnownFormat, PARQUET_EXTENSIONS, known_formats};
 pub use formats::{EncodeRows, WriteFormat};

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use datafusion::arrow::array::{ArrayRef, RecordBatch, UInt64Array};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
@@ -11,7 +12,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::Datasource;
+use super::{Datasource, ReadPlan, ReadRequest, ReadTask};
 use crate::block::BlockMetadata;
 use crate::physical::block_rows;
 use crate::store::BlockHandle;
@@ -89,6 +90,7 @@ impl StoredBlocks {
     }
 }
 
+#[async_trait]
 impl Datasource for StoredBlocks {
     fn name(&self) -> &str {
         self.name
@@ -98,33 +100,28 @@ impl Datasource for StoredBlocks {
         Arc::clone(&self.schema)
     }
 
-    fn estimated_bytes(&self) -> Option<usize> {
-        Some(self.size_bytes())
-    }
-
     fn num_rows(&self) -> Option<usize> {
         Some(self.total_rows())
     }
 
     /// One task per block, whatever the parallelism: a block is a task.
-    fn read_tasks(&self, _parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>> {
+    async fn plan(&self, _request: ReadRequest<'_>) -> Result<ReadPlan> {
         let mut first_row = 0;
-        let mut task = |block: Option<&BlockPart>| {
+        let task = |block: &BlockPart| {
             let first = self.numbered.then_some(first_row);
-            first_row += block.map_or(0, |block| block.rows.len() as u64);
-            Arc::new(BlockTask { schema: self.schema(), block: block.cloned(), first }) as Arc<dyn PartitionStream>
+            let (rows, bytes) = (block.rows.len(), block.size_bytes());
+            first_row += rows as u64;
+            let task = BlockTask { schema: self.schema(), block: block.clone(), first };
+            ReadTask { rows: Some(rows), bytes: Some(bytes), ..Arc::new(task).into() }
         };
-        match self.blocks.is_empty() {
-            true => Ok(vec![task(None)]),
-            false => Ok(self.blocks.iter().map(|block| task(Some(block))).collect()),
-        }
+        Ok(self.blocks.iter().map(task).collect::<Vec<_>>().into())
     }
 }
 
 #[derive(Debug)]
 struct BlockTask {
     schema: SchemaRef,
-    block: Option<BlockPart>,
+    block: BlockPart,
     /// Number of the first row, if rows are numbered.
     first: Option<u64>,
 }
@@ -137,9 +134,9 @@ impl PartitionStream for BlockTask {
     fn execute(&self, context: Arc<TaskContext>) -> SendableRecordBatchStream {
         let block = self.block.clone();
         let batch_size = context.session_config().batch_size();
-        let blocks = stream::iter(block).map(|part| block_rows(part.handle, part.rows)).flatten();
+        let rows = block_rows(block.handle, block.rows);
         // Operators expect batches of at most this many rows.
-        let batches = blocks.map_ok(move |batch| {
+        let batches = rows.map_ok(move |batch| {
             let starts = (0..batch.num_rows()).step_by(batch_size);
             stream::iter(starts.map(move |at| Ok(batch.slice(at, batch_size.min(batch.num_rows() - at)))))
         });

@@ -8,18 +8,23 @@ use async_trait::async_trait;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
-use datafusion::common::{Result, Statistics};
+use datafusion::common::{Result, Statistics, exec_err, plan_err};
 use datafusion::datasource::{TableType, source_as_provider};
-use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
+use datafusion::physical_plan::streaming::StreamingTableExec;
 
 use super::files::detect_parallelism;
+use super::read_task::{ReadTask, TaskOrigin, checked};
 use crate::call::Planning;
 use crate::config::{BlockyardOptions, check_num_blocks};
-use crate::physical::{IntoPlan, Operator, ReadExec, ReadMemory};
+use crate::physical::{IntoPlan, ReadExec, ReadMemory};
 
 /// A source of rows in independent read tasks.
+///
+/// Queries read it through [`DataContext::read_datasource`](crate::DataContext::read_datasource), and by a name through
+/// [`DataContext::register_source`](crate::DataContext::register_source).
+#[async_trait]
 pub trait Datasource: Any + Debug + Send + Sync {
     /// What plans show, like `ReadRange`.
     fn name(&self) -> &str;
@@ -27,19 +32,78 @@ pub trait Datasource: Any + Debug + Send + Sync {
     /// Columns of the rows.
     fn schema(&self) -> SchemaRef;
 
-    /// Bytes that all rows take in memory, as far as that is known.
-    fn estimated_bytes(&self) -> Option<usize>;
+    /// Exact number of all rows, if it is known without reading them.
+    fn num_rows(&self) -> Option<usize> {
+        None
+    }
 
-    /// Exact number of rows, if it is known without reading them.
-    fn num_rows(&self) -> Option<usize>;
+    /// What the source does with each of these conditions when its rows are read: nothing (`Unsupported`, the default),
+    /// it leaves out some rows of which they are not true (`Inexact`; they are looked at again), or all of them
+    /// (`Exact`). The others do not come to [`Datasource::plan`].
+    ///
+    /// # Errors
+    ///
+    /// Where a condition cannot be looked at.
+    fn pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
+        Ok(vec![TableProviderFilterPushDown::Unsupported; filters.len()])
+    }
 
-    /// About `parallelism` tasks, in the order of the rows; at least one. Each may be run several times, and gives the
-    /// same rows each time.
+    /// The tasks of a read, in the order of the rows; none where there are no rows. Each may be run several times, and
+    /// gives the same rows each time.
     ///
     /// # Errors
     ///
     /// Where what is to be read is not there.
-    fn read_tasks(&self, parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>>;
+    async fn plan(&self, request: ReadRequest<'_>) -> Result<ReadPlan>;
+}
+
+/// What is asked of a source.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadRequest<'a> {
+    /// Numbers of the columns that are needed, in this order; all of them if `None`. Tasks give these, or all columns
+    /// of the source.
+    pub columns: Option<&'a [usize]>,
+    /// Conditions that the source has said it would look at.
+    pub filters: &'a [Expr],
+    /// No more rows than this are needed, of all tasks together.
+    pub limit: Option<usize>,
+    num_blocks: Option<usize>,
+    options: &'a BlockyardOptions,
+}
+
+impl ReadRequest<'_> {
+    /// How many tasks are wanted for rows of so many bytes in memory: as many as the user said, or as the size asks
+    /// for.
+    pub fn parallelism(&self, bytes: Option<usize>) -> usize {
+        self.num_blocks.unwrap_or_else(|| detect_parallelism(bytes.unwrap_or(0), self.options))
+    }
+
+    /// The columns that are needed, of those of the source.
+    ///
+    /// # Errors
+    ///
+    /// Where these are not the columns of the source.
+    pub fn schema(&self, all: &SchemaRef) -> Result<SchemaRef> {
+        Ok(match self.columns {
+            Some(columns) => Arc::new(all.project(columns)?),
+            None => Arc::clone(all),
+        })
+    }
+}
+
+/// How a source is read.
+#[derive(Debug)]
+pub struct ReadPlan {
+    /// In the order of the rows.
+    pub tasks: Vec<ReadTask>,
+    /// What is known of the rows of all tasks and of the columns of the source, beyond what the tasks say.
+    pub statistics: Option<Statistics>,
+}
+
+impl From<Vec<ReadTask>> for ReadPlan {
+    fn from(tasks: Vec<ReadTask>) -> Self {
+        Self { tasks, statistics: None }
+    }
 }
 
 /// A [`Datasource`] as a table.
@@ -80,6 +144,61 @@ impl DatasourceTable {
     pub(crate) fn num_rows(&self) -> Option<usize> {
         self.source.num_rows()
     }
+
+    /// The scan of these tasks, and whether it gives only the columns that are needed by itself.
+    fn scan_of(
+        &self,
+        tasks: &[ReadTask],
+        projection: Option<&Vec<usize>>,
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let (name, all) = (self.source.name(), self.source.schema());
+        let needed = match projection {
+            Some(columns) => Arc::new(all.project(columns)?),
+            None => Arc::clone(&all),
+        };
+        let given = tasks.first().map_or(&needed, |task| task.stream.schema());
+        if let Some(other) = tasks.iter().position(|task| task.stream.schema().fields() != given.fields()) {
+            return exec_err!("{name} task {other} has other columns than task 0");
+        }
+        let (schema, projection) = match () {
+            () if given.fields() == all.fields() => (all, projection),
+            () if given.fields() == needed.fields() => (needed, None),
+            () => return exec_err!("the tasks of {name} have the columns {given}, and it said that it has {all}"),
+        };
+        let tasks = tasks.iter().enumerate().map(|(number, task)| checked(name, number, task, &schema)).collect();
+        Ok(Arc::new(StreamingTableExec::try_new(Arc::clone(&schema), tasks, projection, None, false, limit)?))
+    }
+
+    /// What is known of the rows that are read.
+    fn statistics_of(
+        &self,
+        plan: &ReadPlan,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Statistics {
+        let all_of = |one: fn(&ReadTask) -> Option<usize>| {
+            plan.tasks.iter().try_fold(0_usize, |sum, task| Some(sum.saturating_add(one(task)?)))
+        };
+        let known = plan.statistics.clone();
+        let mut statistics = known.unwrap_or_else(|| Statistics::new_unknown(&self.source.schema()));
+        let rows = all_of(|task| task.rows).or_else(|| self.source.num_rows().filter(|_| filters.is_empty()));
+        if let Some(rows) = rows {
+            statistics.num_rows = Precision::Exact(rows);
+        }
+        if let Some(bytes) = all_of(|task| task.bytes) {
+            statistics.total_byte_size = Precision::Inexact(bytes);
+        }
+        if limit.is_some() {
+            // The scan gives fewer rows than its tasks have, and how many depends on them.
+            statistics = statistics.to_inexact();
+        }
+        if projection.is_some() {
+            statistics.total_byte_size = Precision::Absent;
+        }
+        statistics.project(projection)
+    }
 }
 
 #[async_trait]
@@ -92,33 +211,51 @@ impl TableProvider for DatasourceTable {
         TableType::Base
     }
 
+    fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
+        let mut answers = self.source.pushdown(filters)?;
+        if answers.len() != filters.len() {
+            let (name, asked, said) = (self.source.name(), filters.len(), answers.len());
+            return plan_err!("{name} was asked for {asked} conditions and answered for {said}");
+        }
+        for (answer, filter) in answers.iter_mut().zip(filters) {
+            if filter.is_volatile() {
+                *answer = TableProviderFilterPushDown::Unsupported;
+            }
+        }
+        Ok(answers)
+    }
+
     async fn scan(
         &self,
         state: &dyn Session,
         projection: Option<&Vec<usize>>,
-        _filters: &[Expr],
+        filters: &[Expr],
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let options = BlockyardOptions::from_config(state.config_options());
-        let bytes = self.source.estimated_bytes().unwrap_or(0);
-        let parallelism = self.num_blocks.unwrap_or_else(|| detect_parallelism(bytes, &options));
-        let tasks = self.source.read_tasks(parallelism)?;
-        let scan = StreamingTableExec::try_new(self.source.schema(), tasks, projection, None, false, limit)?;
-        let read = ReadExec::new(self.source.name(), Arc::new(scan), state.config().target_partitions());
-        let of_each = |bytes: usize| vec![bytes.div_ceil(read.num_tasks().max(1)); read.num_tasks()];
-        let rows_bytes = self.source.estimated_bytes().map(of_each).unwrap_or_default();
-        let read = read.with_memory(ReadMemory { rows_bytes, ..ReadMemory::default() });
-        // With a limit the scan gives fewer rows than the source has, and how many depends on its tasks.
-        let known = self.source.num_rows().filter(|_| limit.is_none());
-        let Some(rows) = known else {
-            return Ok(read.into_plan());
-        };
-        let schema = read.schema();
-        let mut statistics = Statistics::new_unknown(&schema);
-        statistics.num_rows = Precision::Exact(rows);
-        if projection.is_none() {
-            statistics.total_byte_size = self.source.estimated_bytes().map_or(Precision::Absent, Precision::Inexact);
+        let columns = projection.map(Vec::as_slice);
+        let request = ReadRequest { columns, filters, limit, num_blocks: self.num_blocks, options: &options };
+        let mut plan = self.source.plan(request).await?;
+        if plan.tasks.is_empty() {
+            plan.tasks.push(ReadTask::without_rows(self.source.schema()));
         }
+        let statistics = self.statistics_of(&plan, projection, filters, limit);
+        let scan = self.scan_of(&plan.tasks, projection, limit)?;
+        let memory = ReadMemory {
+            // What tasks say is of all columns.
+            row_bytes: plan
+                .tasks
+                .iter()
+                .filter_map(ReadTask::row_bytes)
+                .max()
+                .filter(|_| columns.is_none())
+                .unwrap_or(0),
+            task_bytes: plan.tasks.iter().map(|task| task.held_bytes).collect(),
+            rows_bytes: plan.tasks.iter().map(|task| task.bytes).collect::<Option<_>>().unwrap_or_default(),
+        };
+        let read = ReadExec::new(self.source.name(), scan, state.config().target_partitions());
+        let read =
+            read.with_memory(memory).with_origins(plan.tasks.into_iter().map(|task| task.origin.map(TaskOrigin::into)));
         Ok(read.with_statistics(statistics).into_plan())
     }
 

@@ -8,13 +8,14 @@ mod files;
 mod formats;
 mod range;
 mod range_tensor;
+mod read_task;
 mod tables;
 #[cfg(feature = "tpch")]
 mod tpch;
 mod window;
 
 pub(crate) use blocks::StoredBlocks;
-pub use datasource::{Datasource, DatasourceTable};
+pub use datasource::{Datasource, DatasourceTable, ReadPlan, ReadRequest};
 pub(crate) use diverted::{DivertedRows, ReadDiverted};
 pub(crate) use files::{FileTable, FormatOptions, first_file, format_of_path, read_functions};
 pub(crate) use formats::ReadOptions;
@@ -23,6 +24,7 @@ pub use formats::{
 };
 pub(crate) use range::{Range, ReadRange};
 pub(crate) use range_tensor::ReadRangeTensor;
+pub use read_task::{ReadTask, TaskOrigin};
 pub(crate) use tables::{Change, NumberedTable, StoredTable, TableChange, pin_tables};
 #[cfg(feature = "tpch")]
 pub(crate) use tpch::ReadTpch;

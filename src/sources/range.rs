@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::{Result, plan_err};
@@ -11,7 +12,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
 use futures::stream;
 
-use super::{Datasource, DatasourceTable};
+use super::{Datasource, DatasourceTable, ReadPlan, ReadRequest, ReadTask};
 use crate::arguments;
 use crate::call::{Planning, TableFunction};
 use crate::tensors::TensorShape;
@@ -91,6 +92,7 @@ impl Range {
     }
 }
 
+#[async_trait]
 impl Datasource for Range {
     fn name(&self) -> &str {
         if self.shape.is_some() { "ReadRangeTensor" } else { "ReadRange" }
@@ -100,24 +102,23 @@ impl Datasource for Range {
         Arc::clone(&self.schema)
     }
 
-    fn estimated_bytes(&self) -> Option<usize> {
-        let width = self.shape.as_ref().map_or(1, TensorShape::size);
-        Some((self.n as usize).saturating_mul(8 * width))
-    }
-
     fn num_rows(&self) -> Option<usize> {
         Some(self.n as usize)
     }
 
-    fn read_tasks(&self, parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>> {
+    async fn plan(&self, request: ReadRequest<'_>) -> Result<ReadPlan> {
+        let row_bytes = 8 * self.shape.as_ref().map_or(1, TensorShape::size);
+        let parallelism = request.parallelism(Some((self.n as usize).saturating_mul(row_bytes)));
         // More tasks than rows would be empty.
         let tasks = (parallelism as u64).min(self.n).max(1);
         let cut = |k: u64| (u128::from(k) * u128::from(self.n) / u128::from(tasks)) as i64;
         let task = |k| {
-            let (shape, schema) = (self.shape.clone(), self.schema());
-            Arc::new(RangeTask { from: cut(k), to: cut(k + 1), shape, schema }) as _
+            let (from, to, shape, schema) = (cut(k), cut(k + 1), self.shape.clone(), self.schema());
+            let rows = (to - from) as usize;
+            let task = ReadTask::from(Arc::new(RangeTask { from, to, shape, schema }));
+            ReadTask { rows: Some(rows), bytes: Some(rows.saturating_mul(row_bytes)), ..task }
         };
-        Ok((0..tasks).map(task).collect())
+        Ok((0..tasks).map(task).collect::<Vec<_>>().into())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -20,7 +21,7 @@ use tpchgen_arrow::{
     SupplierArrow,
 };
 
-use super::{Datasource, DatasourceTable};
+use super::{Datasource, DatasourceTable, ReadPlan, ReadRequest, ReadTask};
 use crate::arguments;
 use crate::block::without_views;
 use crate::call::{Planning, TableFunction};
@@ -91,6 +92,21 @@ impl Tpch {
         let schema = Arc::new(without_views(&schema));
         Ok(Self { table, scale, schema })
     }
+
+    /// About how many bytes all rows take in memory.
+    fn estimated_bytes(&self) -> usize {
+        // Rows at scale 1, and about how many bytes a row takes in memory.
+        let (rows, width) = match self.table {
+            "lineitem" => (6_000_000.0, 160.0),
+            "orders" => (1_500_000.0, 140.0),
+            "partsupp" => (800_000.0, 170.0),
+            "part" => (200_000.0, 160.0),
+            "customer" => (150_000.0, 190.0),
+            "supplier" => (10_000.0, 180.0),
+            _ => return 4096,
+        };
+        (rows * width * self.scale) as usize
+    }
 }
 
 fn generate(table: &str, scale: f64, part: i32, parts: i32, rows: usize) -> Box<dyn RecordBatchIterator> {
@@ -106,6 +122,7 @@ fn generate(table: &str, scale: f64, part: i32, parts: i32, rows: usize) -> Box<
     }
 }
 
+#[async_trait]
 impl Datasource for Tpch {
     fn name(&self) -> &str {
         "ReadTpch"
@@ -115,32 +132,17 @@ impl Datasource for Tpch {
         Arc::clone(&self.schema)
     }
 
-    fn estimated_bytes(&self) -> Option<usize> {
-        // Rows at scale 1, and about how many bytes a row takes in memory.
-        let (rows, width) = match self.table {
-            "lineitem" => (6_000_000.0, 160.0),
-            "orders" => (1_500_000.0, 140.0),
-            "partsupp" => (800_000.0, 170.0),
-            "part" => (200_000.0, 160.0),
-            "customer" => (150_000.0, 190.0),
-            "supplier" => (10_000.0, 180.0),
-            _ => return Some(4096),
-        };
-        Some((rows * width * self.scale) as usize)
-    }
-
-    fn num_rows(&self) -> Option<usize> {
-        None
-    }
-
-    fn read_tasks(&self, parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>> {
+    async fn plan(&self, request: ReadRequest<'_>) -> Result<ReadPlan> {
+        let bytes = self.estimated_bytes();
         let parts = match self.table {
             "nation" | "region" => 1,
-            _ => parallelism.clamp(1, 1 << 20) as i32,
+            _ => request.parallelism(Some(bytes)).clamp(1, 1 << 20) as i32,
         };
-        let task =
-            |part| Arc::new(TpchTask { table: self.table, scale: self.scale, part, parts, schema: self.schema() });
-        Ok((1..=parts).map(|part| task(part) as _).collect())
+        let task = |part| {
+            let task = TpchTask { table: self.table, scale: self.scale, part, parts, schema: self.schema() };
+            ReadTask { bytes: Some(bytes.div_ceil(parts as usize)), ..Arc::new(task).into() }
+        };
+        Ok((1..=parts).map(task).collect::<Vec<_>>().into())
     }
 }
 

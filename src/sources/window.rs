@@ -17,7 +17,8 @@ use futures::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
-use super::Datasource;
+use super::{Datasource, ReadPlan, ReadRequest, ReadTask};
+use crate::block::BlockMetadata;
 use crate::physical::{IntoPlan, PlanExt, ReadExec, block_batches, stream_of};
 use crate::store::BlockHandle;
 
@@ -77,13 +78,12 @@ impl TableProvider for WindowedTable {
 pub(crate) struct WindowBlocks {
     schema: SchemaRef,
     tasks: Vec<Arc<WindowBlock>>,
-    rows: usize,
-    bytes: usize,
 }
 
 #[derive(Debug)]
 struct WindowBlock {
     schema: SchemaRef,
+    total: BlockMetadata,
     pieces: Mutex<Option<Vec<BlockHandle>>>,
     /// Whether it is read once, and given back piece by piece.
     once: bool,
@@ -91,18 +91,19 @@ struct WindowBlock {
 
 impl WindowBlocks {
     /// Those of a window, which its plan reads `once`, or several times.
-    pub(crate) fn new(schema: SchemaRef, mut blocks: Vec<Vec<BlockHandle>>, once: bool) -> Self {
-        let all = || blocks.iter().flatten().map(BlockHandle::metadata);
-        let (rows, bytes) = (all().map(|block| block.num_rows).sum(), all().map(|block| block.size_bytes).sum());
-        if blocks.is_empty() {
-            blocks.push(Vec::new());
-        }
-        let task = |pieces| WindowBlock { schema: Arc::clone(&schema), pieces: Mutex::new(Some(pieces)), once };
-        let tasks = blocks.into_iter().map(|pieces| Arc::new(task(pieces))).collect();
-        Self { schema, tasks, rows, bytes }
+    pub(crate) fn new(schema: SchemaRef, blocks: Vec<Vec<BlockHandle>>, once: bool) -> Self {
+        let task = |pieces: Vec<BlockHandle>| {
+            let all = || pieces.iter().map(BlockHandle::metadata);
+            let num_rows = all().map(|block| block.num_rows).sum();
+            let total = BlockMetadata { num_rows, size_bytes: all().map(|block| block.size_bytes).sum() };
+            Arc::new(WindowBlock { schema: Arc::clone(&schema), total, pieces: Mutex::new(Some(pieces)), once })
+        };
+        let tasks = blocks.into_iter().map(task).collect();
+        Self { schema, tasks }
     }
 }
 
+#[async_trait]
 impl Datasource for WindowBlocks {
     fn name(&self) -> &str {
         "InputDataBuffer"
@@ -112,18 +113,18 @@ impl Datasource for WindowBlocks {
         Arc::clone(&self.schema)
     }
 
-    fn estimated_bytes(&self) -> Option<usize> {
-        Some(self.bytes)
-    }
-
     fn num_rows(&self) -> Option<usize> {
-        Some(self.rows)
+        Some(self.tasks.iter().map(|block| block.total.num_rows).sum())
     }
 
     /// One task per block, whatever the parallelism.
-    fn read_tasks(&self, _parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>> {
-        let task = |block: &Arc<WindowBlock>| Arc::new(WindowTask(Arc::clone(block))) as Arc<dyn PartitionStream>;
-        Ok(self.tasks.iter().map(task).collect())
+    async fn plan(&self, _request: ReadRequest<'_>) -> Result<ReadPlan> {
+        let task = |block: &Arc<WindowBlock>| ReadTask {
+            rows: Some(block.total.num_rows),
+            bytes: Some(block.total.size_bytes),
+            ..Arc::new(WindowTask(Arc::clone(block))).into()
+        };
+        Ok(self.tasks.iter().map(task).collect::<Vec<_>>().into())
     }
 }
 

@@ -432,6 +432,7 @@ struct Letters {
     started: std::sync::Arc<std::sync::atomic::AtomicUsize>,
 }
 
+#[async_trait::async_trait]
 impl blockyard::Datasource for Letters {
     fn name(&self) -> &str {
         "ReadLetters"
@@ -442,23 +443,12 @@ impl blockyard::Datasource for Letters {
         std::sync::Arc::new(Schema::new(vec![Field::new("letter", DataType::Utf8, false)]))
     }
 
-    fn estimated_bytes(&self) -> Option<usize> {
-        None
-    }
-
-    fn num_rows(&self) -> Option<usize> {
-        None
-    }
-
-    fn read_tasks(
-        &self,
-        parallelism: usize,
-    ) -> datafusion::error::Result<Vec<std::sync::Arc<dyn datafusion::physical_plan::streaming::PartitionStream>>> {
+    async fn plan(&self, request: blockyard::ReadRequest<'_>) -> datafusion::error::Result<blockyard::ReadPlan> {
         let task = |index| {
             let started = std::sync::Arc::clone(&self.started);
-            std::sync::Arc::new(LettersTask { index, started, schema: self.schema() }) as _
+            std::sync::Arc::new(LettersTask { index, started, schema: self.schema() }).into()
         };
-        Ok((0..parallelism).map(task).collect())
+        Ok((0..request.parallelism(None)).map(task).collect::<Vec<_>>().into())
     }
 }
 

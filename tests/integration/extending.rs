@@ -12,6 +12,9 @@ use crate::fixtures::{context, ints};
 #[path = "../../examples/custom_rule.rs"]
 #[expect(dead_code, reason = "its main is not called here")]
 mod custom_rule;
+#[path = "../../examples/custom_sink.rs"]
+#[expect(dead_code, reason = "its main is not called here")]
+mod custom_sink;
 #[path = "../../examples/custom_source.rs"]
 #[expect(dead_code, reason = "its main is not called here")]
 mod custom_source;
@@ -37,8 +40,19 @@ async fn the_quickstart_writes_and_reads() {
 #[tokio::test]
 async fn a_source_of_an_application_is_read() {
     let shown = custom_source::run().await.unwrap();
-    assert!(shown.starts_with("7200 rows\nReadExec: ReadMeasurements, tasks=5"), "{shown}");
-    assert!(shown.contains("| 4      | 24.99"), "{shown}");
+    let (counted, limited) = shown.split_once("26 requests\n").unwrap();
+    // One for the number of orders of the region, and one for each of its pages.
+    assert!(counted.contains("| 25000  | 49999 |") && counted.contains("ReadOrders, tasks=25"), "{shown}");
+    assert!(limited.contains("| 75001  |") && limited.contains("ReadOrders, tasks=1"), "{shown}");
+    assert!(limited.ends_with("2 requests\n"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_sink_of_an_application_is_written() {
+    let shown = custom_sink::run().await.unwrap();
+    assert!(shown.starts_with("100000 rows, in order: true"), "{shown}");
+    assert!(shown.contains("| 10    |") && shown.contains("ivide by zero"), "{shown}");
+    assert!(shown.ends_with("0 blocks are left"), "{shown}");
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::{StreamExt, stream};
 
-use super::files::{ReadFiles, filters_change, one_file_each};
+use super::files::{FilesOfTask, ReadFiles, filters_change, one_file_each};
 use super::late::LateMaterialization;
 use super::ranges::ValueRanges;
 use super::task::Reading;
@@ -61,6 +61,8 @@ pub(crate) struct ReadExec {
     may_filter: bool,
     /// How many files it reads, and of how many, where conditions on paths leave out some.
     files: Option<(usize, usize)>,
+    /// Where the rows of each task are from, where its scan is not of files and its source says it.
+    origins: Arc<[Option<FilesOfTask>]>,
     late: OnceLock<Option<Arc<LateMaterialization>>>,
 }
 
@@ -95,6 +97,7 @@ impl ReadExec {
             first_task: 0,
             may_filter: false,
             files: None,
+            origins: Arc::default(),
             late: OnceLock::new(),
         }
     }
@@ -111,6 +114,7 @@ impl ReadExec {
             first_task: self.first_task,
             may_filter: self.may_filter,
             files: self.files,
+            origins: Arc::clone(&self.origins),
             ..Self::new(self.name.clone(), input, self.partitions())
         }
     }
@@ -158,6 +162,12 @@ impl ReadExec {
     /// The same read, which plans show to be of so many files.
     pub(crate) fn with_files(self, kept: usize, all: usize) -> Self {
         Self { files: (kept < all).then_some((kept, all)), ..self }
+    }
+
+    /// The same read, whose tasks have rows from here.
+    pub(crate) fn with_origins(mut self, origins: impl Iterator<Item = Option<FilesOfTask>>) -> Self {
+        self.origins = origins.collect();
+        self
     }
 
     /// What its files say of the values of their columns.
@@ -209,7 +219,8 @@ impl ReadExec {
     }
 
     fn files_of_tasks(&self) -> ReadFiles {
-        ReadFiles::of(&self.input, self.order.as_ref().map(|(_, order)| Arc::clone(order)))
+        let order = self.order.as_ref().map(|(_, order)| Arc::clone(order));
+        ReadFiles::of(&self.input, order, Arc::clone(&self.origins))
     }
 
     /// The same read in tasks that read one file each, if it is of files and has others.

@@ -42,12 +42,18 @@ pub(crate) struct ReadFiles {
     scan: Arc<dyn ExecutionPlan>,
     /// Which partition each task reads, where it is not the one of its number.
     order: Option<Arc<[usize]>>,
+    /// What the source says of each partition, where it is not of files.
+    origins: Arc<[Option<FilesOfTask>]>,
 }
 
 impl ReadFiles {
     /// Those of a scan whose partitions are read in some order.
-    pub(crate) fn of(scan: &Arc<dyn ExecutionPlan>, order: Option<Arc<[usize]>>) -> Self {
-        Self { scan: Arc::clone(scan), order }
+    pub(crate) fn of(
+        scan: &Arc<dyn ExecutionPlan>,
+        order: Option<Arc<[usize]>>,
+        origins: Arc<[Option<FilesOfTask>]>,
+    ) -> Self {
+        Self { scan: Arc::clone(scan), order, origins }
     }
 
     /// Those from which a task or block came.
@@ -60,10 +66,13 @@ impl ReadFiles {
         self.order.as_ref().map_or(Some(task), |order| order.get(task).copied())
     }
 
-    /// Those of a task; none where the scan is not of files.
+    /// Those of a task; none where the scan is not of files and its source does not say it.
     pub(crate) fn of_task(&self, task: usize) -> Option<FilesOfTask> {
-        let config = file_scan(&self.scan)?;
-        let group = config.file_groups.get(self.partition_of(task)?)?;
+        let partition = self.partition_of(task)?;
+        let Some(config) = file_scan(&self.scan) else {
+            return self.origins.get(partition).cloned().flatten();
+        };
+        let group = config.file_groups.get(partition)?;
         let root = config.object_store_url.as_str().replace("file://", "");
         let files: Vec<_> = files_of(group).collect();
         let paths: Vec<_> =

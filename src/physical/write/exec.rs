@@ -16,17 +16,15 @@ use object_store::path::Path;
 
 use super::block_files::{BlockFiles, encoding_bytes};
 use super::clock::{InputTime, WriteClock};
-use crate::block::{Block, TaskId};
-use crate::config::BlockyardOptions;
-use crate::error::ErrorContext;
+use super::each_block::{Tries, each_block};
+use crate::block::{Block, BlockMetadata, TaskId};
 use crate::physical::gather::gather;
 use crate::physical::memory::block_bytes;
 use crate::physical::operator::InputOrder;
 use crate::physical::operator::{Operator, Retention};
 use crate::physical::tasks::RowBalance;
 use crate::physical::tasks::ungathered;
-use crate::physical::tasks::{FailureLog, Retries, pause};
-use crate::physical::tasks::{Task, block_stream, measured_task_stream, properties, stream_of};
+use crate::physical::tasks::{Task, measured_task_stream, properties, stream_of};
 use crate::runtime::Drivers;
 use crate::sinks::{Begun, FileWriter, PartitionColumns, Staged, Staging, Target};
 use crate::store::{BlockStore, Owner, QueryPool};
@@ -236,56 +234,36 @@ impl Job {
     }
 
     async fn write_blocks(&self, staging: &Arc<Staging>) -> Result<Vec<Staged>> {
-        let target_bytes = block_bytes(&self.context)?;
-        let buffer_bytes = MAX_ROW_GROUP_BYTES.min(target_bytes);
-        let store = BlockStore::of_task(&self.context)?;
-        let owner = self.owner();
-        let retries = Retries::of_io(&BlockyardOptions::from_task(&self.context));
-        let log = Arc::<FailureLog>::default();
-        let clock = WriteClock::new(&self.metrics);
-        let mut drivers = Vec::new();
-        let input = ungathered(&self.input);
-        for partition in 0..input.output_partitioning().partition_count() {
-            let mut blocks = block_stream(input, partition, Arc::clone(&self.context), target_bytes)?;
-            let (writer, staging) = (self.writer.clone(), Arc::clone(staging));
-            let (store, owner) = (Arc::clone(&store), Arc::clone(&owner));
-            let (retries, log, clock, by) = (retries.clone(), Arc::clone(&log), clock.clone(), self.by.clone());
-            let balance = Arc::clone(&self.balance);
-            drivers.push(async move {
+        let buffer_bytes = MAX_ROW_GROUP_BYTES.min(block_bytes(&self.context)?);
+        let file_bytes = FileWriter::block_file_bytes(staging, buffer_bytes);
+        let beside = move |block: &Block| {
+            let BlockMetadata { num_rows, size_bytes } = block.metadata();
+            encoding_bytes(block.schema(), num_rows, size_bytes, buffer_bytes) + file_bytes
+        };
+        let (writer, staging, by) = (self.writer.clone(), Arc::clone(staging), self.by.clone());
+        let (clock, tries) = (WriteClock::new(&self.metrics), Tries::of(&self.context));
+        let of_blocks = tries.clone();
+        let write = move |id: TaskId, block: Block| {
+            let (writer, staging, by) = (writer.clone(), Arc::clone(&staging), by.clone());
+            let (clock, tries) = (clock.clone(), of_blocks.clone());
+            async move {
                 let mut written = Vec::new();
-                while let Some((id, block)) = blocks.try_next().await? {
-                    let (bytes, rows) = (block.metadata().size_bytes, block.metadata().num_rows);
-                    balance.take(rows);
-                    let encoding = encoding_bytes(block.schema(), rows, bytes, buffer_bytes)
-                        + FileWriter::block_file_bytes(&staging, buffer_bytes);
-                    let _reserved = store.working_set(&owner, bytes + encoding)?;
-                    for (id, file) in files_of(id, block, by.as_ref())? {
-                        let writer = writer.for_rows(&file.batches, file.rows)?;
-                        let mut attempt = 0;
-                        let rows = loop {
-                            let batches = stream::iter(file.batches.clone()).map(Ok).boxed();
-                            let (place, schema) = (&file.directory, &file.schema);
-                            let write = writer.write(&staging, &id, place, schema, buffer_bytes, batches);
-                            match clock.time_future(&InputTime::default(), write).await {
-                                Err(e) if retries.again(&e, attempt) => {
-                                    log.retried(&e);
-                                    pause(attempt, id.hash()).await;
-                                    attempt += 1;
-                                }
-                                result => break result.while_doing(|| format!("writing block {id}"))?,
-                            }
-                        };
-                        written.push(Staged { id, rows, directory: file.directory });
-                    }
+                for (id, file) in files_of(id, block, by.as_ref())? {
+                    let writer = writer.for_rows(&file.batches, file.rows)?;
+                    let once = || async {
+                        let batches = stream::iter(file.batches.clone()).map(Ok).boxed();
+                        let write = writer.write(&staging, &id, &file.directory, &file.schema, buffer_bytes, batches);
+                        clock.time_future(&InputTime::default(), write).await
+                    };
+                    let rows = tries.run(&id, format!("block {id}"), once).await?;
+                    written.push(Staged { id, rows, directory: file.directory });
                 }
                 Ok(written)
-            });
-        }
-        let written = Drivers::start(drivers).finish().await?.into_iter().flatten().collect();
-        if log.retries() > 0 {
-            MetricBuilder::new(&self.metrics).global_counter("retries").add(log.retries());
-        }
-        Ok(written)
+            }
+        };
+        let written = each_block(&self.input, &self.context, &self.owner(), &self.balance, beside, write).await?;
+        tries.note(&self.metrics);
+        Ok(written.into_iter().flatten().collect())
     }
 }
 

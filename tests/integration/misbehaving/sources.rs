@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use blockyard::Datasource;
+use async_trait::async_trait;
+use blockyard::{Datasource, ReadPlan, ReadRequest};
 use datafusion::arrow::array::{Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::{Result, exec_datafusion_err};
@@ -21,6 +22,7 @@ fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false)]))
 }
 
+#[async_trait]
 impl Datasource for BreaksOff {
     fn name(&self) -> &str {
         "ReadBreaksOff"
@@ -30,16 +32,8 @@ impl Datasource for BreaksOff {
         schema()
     }
 
-    fn estimated_bytes(&self) -> Option<usize> {
-        None
-    }
-
-    fn num_rows(&self) -> Option<usize> {
-        None
-    }
-
-    fn read_tasks(&self, _parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>> {
-        Ok(vec![Arc::new(Task { source: self.clone(), schema: schema() })])
+    async fn plan(&self, _request: ReadRequest<'_>) -> Result<ReadPlan> {
+        Ok(vec![Arc::new(Task { source: self.clone(), schema: schema() }).into()].into())
     }
 }
 
@@ -77,6 +71,7 @@ pub(super) struct Meets {
     pub(super) barrier: Arc<tokio::sync::Barrier>,
 }
 
+#[async_trait]
 impl Datasource for Meets {
     fn name(&self) -> &str {
         "ReadMeets"
@@ -86,17 +81,9 @@ impl Datasource for Meets {
         schema()
     }
 
-    fn estimated_bytes(&self) -> Option<usize> {
-        None
-    }
-
-    fn num_rows(&self) -> Option<usize> {
-        None
-    }
-
-    fn read_tasks(&self, _parallelism: usize) -> Result<Vec<Arc<dyn PartitionStream>>> {
-        let task = || Arc::new(MeetingTask { source: self.clone(), schema: schema() }) as Arc<dyn PartitionStream>;
-        Ok((0..self.tasks).map(|_| task()).collect())
+    async fn plan(&self, _request: ReadRequest<'_>) -> Result<ReadPlan> {
+        let task = |_| Arc::new(MeetingTask { source: self.clone(), schema: schema() }).into();
+        Ok((0..self.tasks).map(task).collect::<Vec<_>>().into())
     }
 }
 
