@@ -176,6 +176,10 @@ options! {
         /// 503), and one more for each second in which it has not.
         pub store_concurrency: usize, default = 64
 
+        /// The most bytes of small files of an object store that a read has asked for before somebody wants them; at
+        /// most a sixteenth of the memory limit.
+        pub read_ahead_bytes: ByteSize, default = ByteSize::mib(64)
+
         /// For how long an object store may take to answer a call.
         pub store_connect_timeout: TimeSpan, default = TimeSpan::from_secs(5)
 

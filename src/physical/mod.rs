@@ -47,7 +47,9 @@ pub(crate) use pipeline::{Pass, PassEpochs, PassSource, PipelineExec, WindowInpu
 pub use place::Resumes;
 pub(crate) use place::{Inputs, Mark, Marked, MarkedStream, begun_at, begun_rows, place_of};
 pub(crate) use queue::{QueueExec, QueueLimit};
-pub(crate) use read::{FilesOfTask, FirstRow, ReadExec, ReadMemory, ValueRanges, file_scan};
+pub(crate) use read::{
+    FileCounts, FilesOfTask, FirstRow, ReadExec, ReadMemory, ValueRanges, file_scan, is_as_listed, shown_root,
+};
 pub(crate) use resume::ResumeExec;
 pub(crate) use shared::{SharedExec, SharedRows};
 pub(crate) use stand_ins::{

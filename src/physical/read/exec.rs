@@ -3,6 +3,7 @@
 //! The input is a scan with one partition per read task, pinned so that DataFusion neither re-splits nor steals.
 
 use crate::physical::operator::IntoPlan;
+use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -59,8 +60,8 @@ pub(crate) struct ReadExec {
     first_task: usize,
     /// Whether rows that its filters leave out may be missing: nobody above counts rows before they are filtered.
     may_filter: bool,
-    /// How many files it reads, and of how many, where conditions on paths leave out some.
-    files: Option<(usize, usize)>,
+    /// The files that it reads.
+    files: FileCounts,
     /// Where the rows of each task are from, where its scan is not of files and its source says it.
     origins: Arc<[Option<FilesOfTask>]>,
     late: OnceLock<Option<Arc<LateMaterialization>>>,
@@ -76,6 +77,28 @@ pub(crate) struct ReadMemory {
     pub(crate) task_bytes: Vec<usize>,
     /// Bytes of the rows of each task, as far as the source knows before it reads them; empty where it does not.
     pub(crate) rows_bytes: Vec<usize>,
+}
+
+/// How many files a read has, as plans show it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct FileCounts {
+    /// Those that it reads, and those that are there: conditions on paths leave out some.
+    pub(crate) kept: usize,
+    pub(crate) all: usize,
+    /// Those whose footers were read before, where these are not all: what is known of the others is an estimate.
+    pub(crate) opened: Option<usize>,
+}
+
+impl fmt::Display for FileCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kept < self.all {
+            write!(f, ", files={}/{}", self.kept, self.all)?;
+        }
+        match self.opened {
+            Some(opened) => write!(f, ", estimated by {opened} of {} files", self.kept),
+            None => Ok(()),
+        }
+    }
 }
 
 impl ReadExec {
@@ -96,7 +119,7 @@ impl ReadExec {
             window: None,
             first_task: 0,
             may_filter: false,
-            files: None,
+            files: FileCounts::default(),
             origins: Arc::default(),
             late: OnceLock::new(),
         }
@@ -160,8 +183,8 @@ impl ReadExec {
     }
 
     /// The same read, which plans show to be of so many files.
-    pub(crate) fn with_files(self, kept: usize, all: usize) -> Self {
-        Self { files: (kept < all).then_some((kept, all)), ..self }
+    pub(crate) fn with_files(self, files: FileCounts) -> Self {
+        Self { files, ..self }
     }
 
     /// The same read, whose tasks have rows from here.
@@ -278,7 +301,7 @@ impl Operator for ReadExec {
             (first, begun) => format!(", first_task={}", first.max(begun)),
         };
         let late = if self.late_materialization().is_some() { ", late materialization" } else { "" };
-        let files = self.files.map_or_else(String::new, |(kept, all)| format!(", files={kept}/{all}"));
+        let files = self.files;
         format!("{}, tasks={}{files}{first}{streams}{order}{late}", self.name, self.num_tasks())
     }
 

@@ -6,6 +6,6 @@ mod late;
 mod ranges;
 mod task;
 
-pub(crate) use exec::{ReadExec, ReadMemory};
-pub(crate) use files::{FilesOfTask, FirstRow, ReadFiles, file_scan};
+pub(crate) use exec::{FileCounts, ReadExec, ReadMemory};
+pub(crate) use files::{FilesOfTask, FirstRow, ReadFiles, file_scan, is_as_listed, shown_root};
 pub(crate) use ranges::ValueRanges;

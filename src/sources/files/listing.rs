@@ -12,6 +12,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::glob::{Glob, split_glob};
+use super::pinned::{Bodies, PinnedStore, is_far};
 use crate::error::{ErrorContext, nearest};
 use crate::sinks::is_visible;
 
@@ -30,6 +31,8 @@ pub(crate) struct Listing {
     pub(crate) store: Arc<dyn ObjectStore>,
     /// In the order of the paths, and sorted within each.
     pub(crate) files: Vec<ListedFile>,
+    /// The same store, where it answers only for files that are as they were listed.
+    pub(crate) pinned: Option<Arc<PinnedStore>>,
     /// Whether the same paths may mean more files later.
     pub(crate) may_grow: bool,
 }
@@ -47,8 +50,14 @@ impl Listing {
     }
 }
 
-/// The files that some paths mean, sorted by path within each. All must be in the same store.
-pub(super) async fn list_files(runtime: &RuntimeEnv, paths: &[String], extensions: &[&str]) -> Result<Listing> {
+/// The files that some paths mean, sorted by path within each. All must be in the same store. `bodies` has those that
+/// were read already.
+pub(super) async fn list_files(
+    runtime: &RuntimeEnv,
+    paths: &[String],
+    extensions: &[&str],
+    bodies: &Bodies,
+) -> Result<Listing> {
     let mut files = Vec::new();
     let mut may_grow = paths.len() > 1;
     let mut first: Option<(ListingTableUrl, Arc<dyn ObjectStore>)> = None;
@@ -74,7 +83,12 @@ pub(super) async fn list_files(runtime: &RuntimeEnv, paths: &[String], extension
         first.get_or_insert((url, store));
     }
     match first {
-        Some((url, store)) => Ok(Listing { url, store, files, may_grow }),
+        Some((url, store)) if is_far(&url.object_store()) => {
+            let metas = files.iter().map(|file: &ListedFile| file.meta.clone());
+            let pinned = Arc::new(PinnedStore::new(store, &url.object_store(), metas, bodies.clone()));
+            Ok(Listing { url, store: Arc::clone(&pinned) as _, files, pinned: Some(pinned), may_grow })
+        }
+        Some((url, store)) => Ok(Listing { url, store, files, pinned: None, may_grow }),
         None => plan_err!("a read needs at least one path"),
     }
 }
@@ -109,9 +123,10 @@ async fn list_one(
 ) -> Result<Vec<ListedFile>> {
     let prefix = url.prefix();
     // Stores have no directories, and nobody has to say that a name stands for what is below it.
-    let may_be_directory = is_listable(url) && !prefix.filename().unwrap_or_default().contains('.');
+    let is_name = !url.is_collection() && glob.is_none();
+    let may_be_directory = is_name && is_listable(url) && !prefix.filename().unwrap_or_default().contains('.');
     let is_directory = may_be_directory && store.list(Some(prefix)).try_next().await?.is_some();
-    if !url.is_collection() && glob.is_none() && !is_directory {
+    if is_name && !is_directory {
         let meta = store.head(prefix).await.map_err(DataFusionError::from)?;
         return Ok(vec![ListedFile { meta, hive: Vec::new() }]);
     }

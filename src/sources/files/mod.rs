@@ -9,6 +9,7 @@ mod glob;
 mod hive;
 mod listing;
 mod path_filters;
+mod pinned;
 mod table;
 mod tasks;
 
@@ -16,6 +17,7 @@ pub(crate) use by_name::{format_of_path, read_functions};
 pub(crate) use calls::{Format, FormatOptions, read_options};
 pub(crate) use columns::{distinct_names, twice, without_views_unless_asked};
 pub(crate) use listing::{Listing, first_file, full_path};
+pub(crate) use pinned::{PinnedStore, ReadingFile, is_small};
 pub(crate) use table::FileTable;
 pub(crate) use tasks::{Pieces, Unit, detect_parallelism};
 

@@ -26,11 +26,16 @@ use super::columns::nullable;
 use super::hive::{partition_columns, with_values};
 use super::listing::{ListedFile, Listing, full_path, list_files};
 use super::path_filters::{is_of_paths, with_true_paths};
+use super::pinned::{Bodies, PinnedStore};
 use super::tasks::{Packed, detect_parallelism, pack};
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::error::{ErrorContext, unknown_name};
-use crate::physical::{IntoPlan, ReadExec, ReadMemory};
+use crate::physical::{FileCounts, IntoPlan, ReadExec, ReadMemory};
 use crate::sources::formats::{Files, ReadFormat, ReadOptions, Scan};
+use crate::store::{BlockStore, Owner};
+
+/// What a read has asked for ahead takes at most this part of the memory limit.
+const READ_AHEAD_PART: usize = 16;
 
 /// Files as a table.
 pub(crate) struct FileTable {
@@ -42,6 +47,8 @@ pub(crate) struct FileTable {
     schema: SchemaRef,
     /// The file that told the columns, as it was.
     telling: ObjectMeta,
+    /// What was read of small files, and is not needed yet.
+    bodies: Bodies,
 }
 
 impl fmt::Debug for FileTable {
@@ -56,7 +63,8 @@ impl FileTable {
         let options = format.options();
         options.override_num_blocks.map_or(Ok(()), |n| check_num_blocks("override_num_blocks", n))?;
         format.check()?;
-        let listing = list_files(session.runtime_env(), &paths, format.extensions()).await?;
+        let bodies = Bodies::default();
+        let listing = list_files(session.runtime_env(), &paths, format.extensions(), &bodies).await?;
         let telling = telling(format.as_ref(), &listing).meta.clone();
         let file_schema = format.columns(session, &listing, &telling).await?;
         // Another file may lack a column, or have nulls where the first has none.
@@ -83,7 +91,7 @@ impl FileTable {
             Some(columns) => Arc::new(full.project(columns)?),
             None => full,
         };
-        Ok(Self { format, paths, options, table_schema, columns, schema, telling })
+        Ok(Self { format, paths, options, table_schema, columns, schema, telling, bodies })
     }
 
     /// The paths, and how they are read, where that is in the format `F`.
@@ -99,7 +107,7 @@ impl FileTable {
     ) -> impl Future<Output = Result<Vec<String>>> + Send + 'static {
         let (paths, format) = (self.paths.clone(), Arc::clone(&self.format));
         async move {
-            let listing = list_files(&runtime, &paths, format.extensions()).await?;
+            let listing = list_files(&runtime, &paths, format.extensions(), &Bodies::default()).await?;
             Ok(listing.files.iter().map(|f| full_path(&listing.url, &f.meta.location)).collect())
         }
     }
@@ -119,7 +127,7 @@ impl FileTable {
 
     /// The files as they are now. Fails where they no longer have the columns of the table.
     async fn files_now(&self, session: &dyn Session) -> Result<Files> {
-        let listing = list_files(session.runtime_env(), &self.paths, self.format.extensions()).await?;
+        let listing = list_files(session.runtime_env(), &self.paths, self.format.extensions(), &self.bodies).await?;
         let first = &telling(self.format.as_ref(), &listing).meta;
         if *first != self.telling {
             let found = self.format.columns(session, &listing, first).await?;
@@ -132,8 +140,21 @@ impl FileTable {
             columns: Arc::clone(self.table_schema.file_schema()),
             url: listing.url,
             store: listing.store,
+            pinned: listing.pinned,
         })
     }
+}
+
+/// The store of the files for who reads them all, where a request to it takes long.
+fn reading_ahead(session: &dyn Session, files: &Files, options: &BlockyardOptions) -> Result<Option<Arc<PinnedStore>>> {
+    let store = session.config().get_extension::<BlockStore>();
+    let (Some(pinned), Some(store)) = (&files.pinned, store) else {
+        return Ok(files.pinned.clone());
+    };
+    let owner = Arc::new(Owner::default());
+    let max_bytes = options.read_ahead_bytes.bound().min(options.memory_limit.bytes() / READ_AHEAD_PART);
+    let metas = files.files.iter().map(|file| file.object_meta.clone());
+    Ok(Some(Arc::new(pinned.reading_ahead(metas, store.working_set(&owner, 0)?, max_bytes))))
 }
 
 /// The file that tells the columns: one without bytes has none to tell, if the format has such files.
@@ -182,7 +203,6 @@ impl TableProvider for FileTable {
         if files.files.is_empty() {
             return Ok(Arc::new(EmptyExec::new(Arc::new(full.project(&read)?))));
         }
-        let kept = files.files.len();
         let layout = self.format.lay_out(session, &files, &Scan { columns: names, limit }).await?;
         let mut statistics = Statistics::new_unknown(full);
         statistics.num_rows = layout.rows;
@@ -201,9 +221,16 @@ impl TableProvider for FileTable {
             .with_limit(limit)
             .with_output_partitioning(Some(pinned))
             .build();
-        let scan = (layout.finish)(layout.format.create_physical_plan(session, config).await?);
+        let scan = layout.format.create_physical_plan(session, config).await?;
+        let pinned = match limit {
+            // Of a few rows nobody knows how many files they are in.
+            Some(_) => files.pinned.clone(),
+            None => reading_ahead(session, &files, &options)?,
+        };
+        let counts = FileCounts { kept: files.files.len(), all, opened: layout.opened };
+        let scan = (layout.finish)(scan, pinned);
         let read = ReadExec::new(self.format.read_name(), scan, session.config().target_partitions());
-        Ok(read.with_memory(memory).with_ranges(layout.ranges).with_files(kept, all).into_plan())
+        Ok(read.with_memory(memory).with_ranges(layout.ranges).with_files(counts).into_plan())
     }
 
     /// Paths say whether what is asked of them is true: nothing has to be asked again.

@@ -4,19 +4,18 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::arrow::array::{Array, ArrayRef, BinaryArray, RecordBatch, RecordBatchOptions};
-use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::catalog::Session;
 use datafusion::common::stats::Precision;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::datasource::file_format::json::JsonFormat;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener};
-use datafusion::datasource::projection::{ProjectionOpener, SplitProjection};
 use futures::{FutureExt, StreamExt, stream};
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{ObjectMeta, ObjectStoreExt};
 
 use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
-use super::text::{Opening, opened_by};
+use super::text::{Contents, opened_by, projected};
 use crate::error::ErrorContext;
 use crate::physical::ValueRanges;
 use crate::sources::files::{Listing, Unit, read_options};
@@ -71,34 +70,18 @@ impl ReadFormat for ReadBinaryFilesOptions {
             row_bytes: sizes.max().unwrap_or(0) as usize,
             ranges: ValueRanges::default(),
             format: Arc::new(JsonFormat::default()),
-            finish: |scan| opened_by(scan, "binary", open),
+            opened: None,
+            finish: opened_by("binary", |opening| projected(opening, WholeFiles)),
         })
     }
 }
 
-fn open(opening: Opening<'_>) -> Result<Arc<dyn FileOpener>> {
-    let Opening { source, store, config, partition, root, .. } = opening;
-    let Some(projection) = source.projection() else {
-        return source.create_file_opener(store, config, partition);
-    };
-    let file_schema = source.table_schema().file_schema();
-    let split = SplitProjection::new(file_schema, projection);
-    let schema = Arc::new(file_schema.project(&split.file_indices)?);
-    ProjectionOpener::try_new(split, Arc::new(WholeFiles { store, root, schema }), file_schema)
-}
-
 /// Opens files, each as one row.
-struct WholeFiles {
-    store: Arc<dyn ObjectStore>,
-    /// What comes before a location when it is shown.
-    root: String,
-    /// With the column, or without where only the number of files is wanted.
-    schema: SchemaRef,
-}
+struct WholeFiles(Contents);
 
 impl FileOpener for WholeFiles {
     fn open(&self, file: PartitionedFile) -> Result<FileOpenFuture> {
-        let (store, root, schema) = (Arc::clone(&self.store), self.root.clone(), Arc::clone(&self.schema));
+        let Contents { store, root, schema, .. } = self.0.clone();
         let row = async move {
             let path = &file.object_meta.location;
             let columns: Vec<ArrayRef> = match schema.fields().is_empty() {

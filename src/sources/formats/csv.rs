@@ -22,7 +22,7 @@ use crate::call::Argument;
 use crate::error::{one_message, unknown_name};
 use crate::physical::ValueRanges;
 use crate::sinks::CSV_EXTENSIONS;
-use crate::sources::files::{CONCURRENT_HEADS, Listing, distinct_names, full_path, read_options};
+use crate::sources::files::{CONCURRENT_HEADS, Listing, distinct_names, full_path, is_small, read_options};
 
 /// The names of the columns of a file are in this many bytes.
 const HEADER_BYTES: u64 = 64 << 10;
@@ -98,6 +98,9 @@ impl ReadFormat for ReadCsvOptions {
 
     async fn lay_out(&self, session: &dyn Session, files: &Files, _scan: &Scan<'_>) -> Result<Layout> {
         self.check_headers(files).await?;
+        // Those of small files come with all else.
+        let is_checked_later = files.pinned.is_some() && self.has_headers(files);
+        let checked = is_checked_later.then(|| self.clone());
         Ok(Layout {
             units: byte_ranges(session, files, !self.newlines_in_values, self.override_num_blocks),
             rows: Precision::Absent,
@@ -105,7 +108,8 @@ impl ReadFormat for ReadCsvOptions {
             row_bytes: line_bytes(files).await?,
             ranges: ValueRanges::default(),
             format: Arc::new(self.format(session, files.compression)?),
-            finish: |scan| opened_by(scan, "csv", open),
+            opened: None,
+            finish: opened_by("csv", move |opening| open(opening, checked.clone())),
         })
     }
 }
@@ -135,37 +139,53 @@ impl ReadCsvOptions {
 
     /// Fails where a file has other columns than the table, or in another order.
     async fn check_headers(&self, files: &Files) -> Result<()> {
-        if !self.has_header.unwrap_or(true) || files.compression.is_compressed() || files.files.len() < 2 {
+        if !self.has_headers(files) {
             return Ok(());
         }
-        // An empty file has no header, and no rows.
-        let with_rows: Vec<_> = files.files.iter().filter(|file| file.object_meta.size > 0).cloned().collect();
-        let headers = stream::iter(with_rows).map(|file| async move {
-            let meta = &file.object_meta;
-            let head = files.store.get_range(&meta.location, 0..meta.size.min(HEADER_BYTES)).await?;
-            let delimiter = self.delimiter_byte()?.unwrap_or(b',');
-            let format = Format::default().with_header(true).with_delimiter(delimiter);
-            let (schema, _) = format.infer_schema(head.as_ref(), Some(0))?;
-            let names: Vec<String> = distinct_names(schema.fields()).iter().map(|f| f.name().clone()).collect();
-            let expected: Vec<&String> = files.columns.fields().iter().map(|f| f.name()).collect();
-            if !names.iter().eq(expected.iter().copied()) {
-                return plan_err!(
-                    "the columns of '{}' are {names:?}, but those of the first file are {expected:?}",
-                    full_path(&files.url, &meta.location)
-                );
-            }
-            Ok(())
+        let is_checked_now = |file: &&ObjectMeta| file.size > 0 && (files.pinned.is_none() || !is_small(file));
+        let now: Vec<_> = files.files.iter().map(|file| &file.object_meta).filter(is_checked_now).cloned().collect();
+        let headers = stream::iter(now).map(|meta| async move {
+            let path = full_path(&files.url, &meta.location);
+            self.check_header(files.store.as_ref(), &meta, &path, &files.columns).await
         });
         headers.buffered(CONCURRENT_HEADS).try_collect().await
+    }
+
+    /// Whether files say the names of their columns, and these can be compared.
+    fn has_headers(&self, files: &Files) -> bool {
+        self.has_header.unwrap_or(true) && !files.compression.is_compressed() && files.files.len() > 1
+    }
+
+    /// Fails where a file has other columns than the table, or in another order. An empty one has none, and no rows.
+    async fn check_header(
+        &self,
+        store: &dyn ObjectStore,
+        meta: &ObjectMeta,
+        path: &str,
+        columns: &Schema,
+    ) -> Result<()> {
+        if meta.size == 0 {
+            return Ok(());
+        }
+        let head = store.get_range(&meta.location, 0..meta.size.min(HEADER_BYTES)).await?;
+        let delimiter = self.delimiter_byte()?.unwrap_or(b',');
+        let format = Format::default().with_header(true).with_delimiter(delimiter);
+        let (schema, _) = format.infer_schema(head.as_ref(), Some(0))?;
+        let names: Vec<String> = distinct_names(schema.fields()).iter().map(|f| f.name().clone()).collect();
+        let expected: Vec<&String> = columns.fields().iter().map(|f| f.name()).collect();
+        if !names.iter().eq(expected.iter().copied()) {
+            return plan_err!("the columns of '{path}' are {names:?}, but those of the first file are {expected:?}");
+        }
+        Ok(())
     }
 }
 
 /// Opens files with errors that tell where a row is that does not fit the columns.
-fn open(opening: Opening<'_>) -> Result<Arc<dyn FileOpener>> {
+fn open(opening: Opening<'_>, checked: Option<ReadCsvOptions>) -> Result<Arc<dyn FileOpener>> {
     let Opening { source, store, config, partition, root, .. } = opening;
     let inner = source.create_file_opener(Arc::clone(&store), config, partition)?;
     let columns = Arc::clone(source.table_schema().file_schema());
-    Ok(Arc::new(CsvPlaces { inner, store, root, columns }))
+    Ok(Arc::new(CsvPlaces { inner, store, root, columns, checked }))
 }
 
 /// Opens CSV files. The errors of the decoder count lines from where it began to read.
@@ -174,13 +194,20 @@ struct CsvPlaces {
     store: Arc<dyn ObjectStore>,
     root: String,
     columns: SchemaRef,
+    /// How the headers of small files are read, which nobody has looked at.
+    checked: Option<ReadCsvOptions>,
 }
 
 impl FileOpener for CsvPlaces {
     fn open(&self, file: PartitionedFile) -> Result<FileOpenFuture> {
         let opened = self.inner.open(file.clone())?;
         let (store, root, columns) = (Arc::clone(&self.store), self.root.clone(), Arc::clone(&self.columns));
+        let checked = self.checked.clone().filter(|_| is_small(&file.object_meta));
         Ok(Box::pin(async move {
+            if let Some(options) = checked {
+                let path = format!("{root}{}", file.object_meta.location);
+                options.check_header(store.as_ref(), &file.object_meta, &path, &columns).await?;
+            }
             let rows = opened.await?;
             let placed = rows.or_else(move |e| {
                 let (store, root, file, columns) =

@@ -16,7 +16,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use object_store::{ObjectMeta, ObjectStore};
 
 use crate::physical::ValueRanges;
-use crate::sources::files::{Listing, Unit};
+use crate::sources::files::{Listing, PinnedStore, Unit};
 
 /// A format of files with what its users say of a read: how the columns are found, how files become tasks, and how a
 /// task reads them.
@@ -78,6 +78,8 @@ pub(crate) struct Files {
     pub(crate) compression: FileCompressionType,
     /// The columns that the table found in the files.
     pub(crate) columns: SchemaRef,
+    /// The same store, where it answers only for files that are as they were listed.
+    pub(crate) pinned: Option<Arc<PinnedStore>>,
 }
 
 /// What is asked of a read.
@@ -103,6 +105,12 @@ pub(crate) struct Layout {
     pub(crate) ranges: ValueRanges,
     /// DataFusion's format, which makes the scan.
     pub(crate) format: Arc<dyn FileFormat>,
+    /// How many files were opened, where these are not all.
+    pub(crate) opened: Option<usize>,
     /// What is done to the scan.
-    pub(crate) finish: fn(Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan>,
+    pub(crate) finish: Finish,
 }
+
+/// What is done to a scan, which is to read from a store of its own where there is one.
+pub(crate) type Finish =
+    Box<dyn FnOnce(Arc<dyn ExecutionPlan>, Option<Arc<PinnedStore>>) -> Arc<dyn ExecutionPlan> + Send>;

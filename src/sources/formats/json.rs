@@ -10,14 +10,12 @@ use datafusion::common::{DataFusionError, Result};
 use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::file_format::json::JsonFormat;
-use datafusion::datasource::physical_plan::FileOpener;
-use datafusion::datasource::projection::{ProjectionOpener, SplitProjection};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use self::lines::{JsonLines, columns_of_array};
 use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
-use super::text::{Opening, byte_ranges, columns_by_rows, line_bytes, opened_by, with_types};
+use super::text::{byte_ranges, columns_by_rows, line_bytes, opened_by, projected, with_types};
 use crate::physical::ValueRanges;
 use crate::sinks::JSON_EXTENSIONS;
 use crate::sources::files::{Listing, read_options};
@@ -84,11 +82,11 @@ impl ReadFormat for ReadJsonOptions {
             row_bytes: line_bytes(files).await?,
             ranges: ValueRanges::default(),
             format: format(session, files.compression, is_array, None),
-            finish: if is_array {
-                |scan| opened_by(scan, "json", open_array)
-            } else {
-                |scan| opened_by(scan, "json", open_lines)
-            },
+            opened: None,
+            finish: opened_by("json", move |opening| {
+                // Who reads all columns would miss a key that is none of them.
+                projected(opening, |contents| JsonLines { is_strict: contents.has_all_columns, contents, is_array })
+            }),
         })
     }
 }
@@ -123,32 +121,4 @@ async fn is_array(
         }
     };
     Ok(head.trim_ascii_start().starts_with(b"["))
-}
-
-fn open_lines(opening: Opening<'_>) -> Result<Arc<dyn FileOpener>> {
-    open(opening, false)
-}
-
-fn open_array(opening: Opening<'_>) -> Result<Arc<dyn FileOpener>> {
-    open(opening, true)
-}
-
-fn open(opening: Opening<'_>, is_array: bool) -> Result<Arc<dyn FileOpener>> {
-    let Opening { source, store, config, partition, batch_size, root } = opening;
-    let Some((projection, batch_size)) = source.projection().zip(batch_size) else {
-        return source.create_file_opener(store, config, partition);
-    };
-    let file_schema = source.table_schema().file_schema();
-    let split = SplitProjection::new(file_schema, projection);
-    let lines = JsonLines {
-        store,
-        root,
-        schema: Arc::new(file_schema.project(&split.file_indices)?),
-        // Who reads all columns would miss a key that is none of them.
-        is_strict: split.file_indices.len() == file_schema.fields().len(),
-        batch_size,
-        is_array,
-        compression: config.file_compression_type,
-    };
-    ProjectionOpener::try_new(split, Arc::new(lines), file_schema)
 }

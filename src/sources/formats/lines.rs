@@ -5,23 +5,21 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, StringBuilder};
-use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::catalog::Session;
 use datafusion::common::stats::Precision;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::datasource::file_format::FileFormat;
-use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::file_format::json::JsonFormat;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener};
-use datafusion::datasource::projection::{ProjectionOpener, SplitProjection};
 use datafusion_datasource::boundary_stream::AlignedBoundaryStream;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{ObjectMeta, ObjectStoreExt};
 
 use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
-use super::text::{Opening, byte_ranges, line_bytes, opened_by};
+use super::text::{Contents, byte_ranges, line_bytes, opened_by, projected};
 use crate::call::Argument;
 use crate::physical::ValueRanges;
 use crate::sources::files::{Listing, read_options};
@@ -94,6 +92,7 @@ impl ReadFormat for ReadTextOptions {
     }
 
     async fn lay_out(&self, session: &dyn Session, files: &Files, _scan: &Scan<'_>) -> Result<Layout> {
+        let (keeps_empty, encoding) = (self.keep_empty_lines, self.encoding);
         let format = JsonFormat::default().with_file_compression_type(files.compression);
         Ok(Layout {
             units: byte_ranges(session, files, true, self.override_num_blocks),
@@ -102,47 +101,20 @@ impl ReadFormat for ReadTextOptions {
             row_bytes: line_bytes(files).await?,
             ranges: ValueRanges::default(),
             format: Arc::new(format) as Arc<dyn FileFormat>,
-            finish: match (self.keep_empty_lines, self.encoding) {
-                (false, TextEncoding::Utf8) => |scan| opened_by(scan, "text", open::<false, false>),
-                (true, TextEncoding::Utf8) => |scan| opened_by(scan, "text", open::<true, false>),
-                (false, TextEncoding::Latin1) => |scan| opened_by(scan, "text", open::<false, true>),
-                (true, TextEncoding::Latin1) => |scan| opened_by(scan, "text", open::<true, true>),
-            },
+            opened: None,
+            finish: opened_by("text", move |opening| {
+                projected(opening, |contents| Lines { contents, keeps_empty, encoding })
+            }),
         })
     }
-}
-
-fn open<const KEEPS_EMPTY: bool, const IS_LATIN: bool>(opening: Opening<'_>) -> Result<Arc<dyn FileOpener>> {
-    let Opening { source, store, config, partition, batch_size, root } = opening;
-    let Some((projection, batch_size)) = source.projection().zip(batch_size) else {
-        return source.create_file_opener(store, config, partition);
-    };
-    let file_schema = source.table_schema().file_schema();
-    let split = SplitProjection::new(file_schema, projection);
-    let lines = Lines {
-        store,
-        root,
-        schema: Arc::new(file_schema.project(&split.file_indices)?),
-        batch_size,
-        keeps_empty: KEEPS_EMPTY,
-        encoding: if IS_LATIN { TextEncoding::Latin1 } else { TextEncoding::Utf8 },
-        compression: config.file_compression_type,
-    };
-    ProjectionOpener::try_new(split, Arc::new(lines), file_schema)
 }
 
 /// Opens files, each as a stream of its lines.
 #[derive(Clone)]
 struct Lines {
-    store: Arc<dyn ObjectStore>,
-    /// What comes before a location when it is shown.
-    root: String,
-    /// With the column, or without where only the number of lines is wanted.
-    schema: SchemaRef,
-    batch_size: usize,
+    contents: Contents,
     keeps_empty: bool,
     encoding: TextEncoding,
-    compression: FileCompressionType,
 }
 
 impl FileOpener for Lines {
@@ -160,12 +132,12 @@ impl Lines {
     /// The bytes of a file, or of the lines that begin in its range.
     async fn bytes(&self, file: &PartitionedFile) -> Result<BoxStream<'static, Result<Bytes>>> {
         let (path, size) = (&file.object_meta.location, file.object_meta.size);
-        if self.compression.is_compressed() {
-            let bytes = self.store.get(path).await?.into_stream().map_err(DataFusionError::from);
-            return self.compression.convert_stream(bytes.boxed());
+        if self.contents.compression.is_compressed() {
+            let bytes = self.contents.store.get(path).await?.into_stream().map_err(DataFusionError::from);
+            return self.contents.compression.convert_stream(bytes.boxed());
         }
         let (start, end) = file.range.as_ref().map_or((0, size), |r| (r.start.max(0) as u64, r.end.max(0) as u64));
-        let store = Arc::clone(&self.store);
+        let store = Arc::clone(&self.contents.store);
         let bytes = AlignedBoundaryStream::new(store, path.clone(), start, end, size, b'\n').await?;
         Ok(bytes.map_err(DataFusionError::from).boxed())
     }
@@ -176,7 +148,7 @@ impl Lines {
         if start == 0 {
             return Ok(0);
         }
-        let mut bytes = self.store.get_range(&file.object_meta.location, 0..start).await?.to_vec();
+        let mut bytes = self.contents.store.get_range(&file.object_meta.location, 0..start).await?.to_vec();
         // A line that begins before is read by those who read its beginning.
         if bytes.last() != Some(&b'\n') {
             bytes.push(b'\n');
@@ -201,8 +173,8 @@ struct Rows {
 impl Rows {
     async fn next(mut self) -> Result<Option<(RecordBatch, Self)>> {
         let (mut texts, mut rows) = (StringBuilder::new(), 0);
-        let is_wanted = !self.lines.schema.fields().is_empty();
-        while rows < self.lines.batch_size && texts.values_slice().len() < BATCH_BYTES {
+        let is_wanted = !self.lines.contents.schema.fields().is_empty();
+        while rows < self.lines.contents.batch_size && texts.values_slice().len() < BATCH_BYTES {
             let Some(line) = self.line().await? else { break };
             self.line += 1;
             let line = line.strip_suffix(b"\r").unwrap_or(&line);
@@ -225,7 +197,7 @@ impl Rows {
         }
         let columns = if is_wanted { vec![Arc::new(texts.finish()) as ArrayRef] } else { Vec::new() };
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        let batch = RecordBatch::try_new_with_options(Arc::clone(&self.lines.schema), columns, &options)?;
+        let batch = RecordBatch::try_new_with_options(Arc::clone(&self.lines.contents.schema), columns, &options)?;
         Ok(Some((batch, self)))
     }
 
@@ -260,7 +232,7 @@ impl Rows {
             "byte {} of line {} of '{}{}' is not UTF-8; with encoding => 'latin-1' every byte is a character",
             byte + 1,
             before + self.line,
-            self.lines.root,
+            self.lines.contents.root,
             self.file.object_meta.location
         )
     }

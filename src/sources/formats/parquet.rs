@@ -17,18 +17,31 @@ use datafusion::parquet::file::metadata::ParquetMetaData;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{ObjectMeta, ObjectStore};
 
-use self::row_groups::RowGroups;
+use self::readers::Reading;
+use self::row_groups::{Known, RowGroups};
 use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
 use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
 use crate::physical::ValueRanges;
 use crate::sinks::PARQUET_EXTENSIONS;
-use crate::sources::files::{CONCURRENT_HEADS, Listing, full_path, read_options, twice, without_views_unless_asked};
+use crate::sources::files::{
+    CONCURRENT_HEADS, Listing, full_path, is_small, read_options, twice, without_views_unless_asked,
+};
 use crate::tensors::{check_same_tensors, with_tensors_of};
 
 mod found_pages;
 mod pieces;
+mod readers;
 mod row_groups;
+
+/// To plan, no more footers than this are read.
+const MAX_FOOTERS: usize = 1000;
+/// Of small files of a store, so many.
+const SAMPLED_SMALL_FILES: usize = 16;
+/// Footers of files of a store that are read at once.
+const CONCURRENT_FAR_HEADS: usize = 128;
+/// So many bytes from the end of a file of a store are asked for first.
+const FOOTER_BYTES: usize = 64 << 10;
 
 /// A task holds at most about this part of a thread's share of the memory in encoded pages.
 const HELD_PART: usize = 8;
@@ -67,7 +80,7 @@ impl ReadFormat for ReadParquetOptions {
         let schema = inferred.while_doing(|| format!("reading the columns of '{}'", path()))?;
         let schema = without_views_unless_asked(session, schema.as_ref().clone());
         let cache = session.runtime_env().cache_manager.get_file_metadata_cache();
-        let footer = footer(cache, listing.store.as_ref(), telling).await;
+        let footer = footer(cache, listing.store.as_ref(), telling, listing.pinned.is_some()).await;
         let footer = footer.while_doing(|| format!("reading the footer of '{}'", path()))?;
         // DataFusion leaves out what the file says of its fields.
         let schema = with_tensors_of(schema, &arrow_schema(&footer)?);
@@ -96,7 +109,11 @@ impl ReadFormat for ReadParquetOptions {
     }
 
     async fn lay_out(&self, session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<Layout> {
-        let found = row_groups(session, files, scan).await?;
+        let (found, opened) = row_groups(session, files, scan).await?;
+        let reading = Reading {
+            cache: session.runtime_env().cache_manager.get_file_metadata_cache(),
+            unseen: found.is_partial.then(|| Arc::clone(&files.columns)),
+        };
         let rows = match scan.limit {
             Some(limit) => Precision::Inexact(found.rows.min(limit)),
             None if found.is_partial => Precision::Inexact(found.rows),
@@ -110,7 +127,8 @@ impl ReadFormat for ReadParquetOptions {
             ranges: if found.is_partial { ValueRanges::default() } else { found.ranges },
             units: found.units,
             format: format(session),
-            finish: pieces::with_page_offsets,
+            opened: (opened < files.files.len() && scan.limit.is_none()).then_some(opened),
+            finish: Box::new(move |scan, pinned| reading.of(scan, pinned)),
         })
     }
 }
@@ -136,8 +154,8 @@ fn format(session: &dyn Session) -> Arc<dyn FileFormat> {
     Arc::new(ParquetFormat::default().with_options(session.default_table_options().parquet))
 }
 
-/// Row groups of all files, or of as many as have the rows that are needed.
-async fn row_groups(session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<RowGroups> {
+/// Row groups of all files, or of as many as have the rows that are needed; and how many files were opened for that.
+async fn row_groups(session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<(RowGroups, usize)> {
     let cache = session.runtime_env().cache_manager.get_file_metadata_cache();
     let options = BlockyardOptions::from_config(session.config_options());
     let may_fail = options.max_errored_blocks.allows_any();
@@ -147,7 +165,7 @@ async fn row_groups(session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Re
         async move {
             let meta = &part.object_meta;
             let path = || full_path(&files.url, &meta.location);
-            let footer = footer(cache, files.store.as_ref(), meta).await;
+            let footer = footer(cache, files.store.as_ref(), meta, files.pinned.is_some()).await;
             let footer = match footer.while_doing(|| format!("reading the footer of '{}'", path())) {
                 Ok(footer) => footer,
                 // Its task finds out, and is one of those that may fail.
@@ -163,23 +181,52 @@ async fn row_groups(session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Re
             }
         }
     };
+    let Some(limit) = scan.limit else {
+        let opened = sample(files);
+        let parts: Vec<_> = opened.iter().map(|file| (*file, files.files[*file].clone())).collect();
+        let at_once = if files.pinned.is_some() { CONCURRENT_FAR_HEADS } else { CONCURRENT_HEADS };
+        let footers: Vec<RowGroups> = stream::iter(parts).map(row_groups_of).buffered(at_once).try_collect().await?;
+        let known = Known::of(opened.iter().map(|file| files.files[*file].object_meta.size).zip(&footers));
+        let mut footers = opened.iter().zip(footers).peekable();
+        let of_file =
+            |(number, file): (usize, &PartitionedFile)| match footers.next_if(|(opened, _)| **opened == number) {
+                Some((_, found)) => found,
+                None => known.estimated(number, file.object_meta.size),
+            };
+        let found = files.files.iter().enumerate().map(of_file).fold(RowGroups::default(), RowGroups::and);
+        return Ok((found, opened.len()));
+    };
     let mut parts = files.files.iter().cloned().enumerate();
-    let mut found = RowGroups::default();
+    let (mut found, mut opened) = (RowGroups::default(), 0);
     // A few rows are in the first file, or soon after it.
-    let mut at_once = if scan.limit.is_some() { 1 } else { CONCURRENT_HEADS };
-    while found.units.is_empty() || scan.limit.is_none_or(|rows| found.rows < rows) {
-        let next = match scan.limit {
-            Some(_) => parts.by_ref().take(at_once).collect::<Vec<_>>(),
-            None => parts.by_ref().collect(),
-        };
+    let mut at_once = 1;
+    while found.units.is_empty() || found.rows < limit {
+        let next: Vec<_> = parts.by_ref().take(at_once).collect();
         if next.is_empty() {
             break;
         }
+        opened += next.len();
         let footers = stream::iter(next).map(row_groups_of).buffered(at_once);
         found = footers.try_fold(found, |all, next| async { Ok(all.and(next)) }).await?;
         at_once = (2 * at_once).min(CONCURRENT_HEADS);
     }
-    Ok(found)
+    Ok((found, opened))
+}
+
+/// The numbers of the files whose footers are read to plan, in their order: all, or as many as tell enough, evenly. Of
+/// a small file of a store the footer comes with all else.
+fn sample(files: &Files) -> Vec<usize> {
+    let metas = || files.files.iter().map(|file| &file.object_meta).enumerate();
+    let comes_later = |file: &ObjectMeta| files.pinned.is_some() && is_small(file);
+    let evenly = |numbers: Vec<usize>, most: usize| -> Vec<usize> {
+        let most = most.min(numbers.len());
+        (0..most).map(|k| numbers[k * numbers.len() / most]).collect()
+    };
+    let now = evenly(metas().filter(|(_, file)| !comes_later(file)).map(|(number, _)| number).collect(), MAX_FOOTERS);
+    let later = metas().filter(|(_, file)| comes_later(file)).map(|(number, _)| number).collect();
+    let mut chosen = [now, evenly(later, SAMPLED_SMALL_FILES)].concat();
+    chosen.sort_unstable();
+    chosen
 }
 
 /// The footer of a file, from the cache where it is of this very file.
@@ -187,12 +234,16 @@ async fn footer(
     cache: Arc<FileMetadataCache>,
     store: &dyn ObjectStore,
     file: &ObjectMeta,
+    is_far: bool,
 ) -> Result<Arc<ParquetMetaData>> {
     // The cache looks at size and time, and another file may have both.
     if cache.get(&file.location).is_some_and(|known| known.meta.e_tag != file.e_tag) {
         cache.remove(&file.location);
     }
-    DFParquetMetadata::new(store, file).with_file_metadata_cache(Some(cache)).fetch_metadata().await
+    // Where a request takes long, most footers come with the first.
+    let hint = is_far.then_some(FOOTER_BYTES);
+    let footer = DFParquetMetadata::new(store, file).with_metadata_size_hint(hint);
+    footer.with_file_metadata_cache(Some(cache)).fetch_metadata().await
 }
 
 /// The names of the columns, some of which may be there twice.

@@ -6,29 +6,34 @@
 use std::fmt::{self, Formatter};
 use std::sync::Arc;
 
+use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::catalog::Session;
 use datafusion::common::Result;
 use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{
     FileOpenFuture, FileOpener, FileScanConfig, FileScanConfigBuilder, FileSource,
 };
+use datafusion::datasource::projection::{ProjectionOpener, SplitProjection};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::physical_plan::DisplayFormatType;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
-use datafusion::physical_plan::{DisplayFormatType, ExecutionPlan};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
-use super::format::Files;
+use super::format::{Files, Finish};
 use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
-use crate::physical::file_scan;
-use crate::sources::files::{Listing, Unit, detect_parallelism, distinct_names, full_path, without_views_unless_asked};
+use crate::physical::{file_scan, shown_root};
+use crate::sources::files::{
+    Listing, PinnedStore, Unit, detect_parallelism, distinct_names, full_path, without_views_unless_asked,
+};
 
 /// What to do about a row that does not fit.
 pub(super) const ADVICE: &str =
@@ -150,6 +155,43 @@ pub(super) fn byte_ranges(
     units
 }
 
+/// Opens files as streams of what is in them: `contents` makes the one of a format, which is told the columns that are
+/// wanted of it.
+pub(super) fn projected<O: FileOpener + 'static>(
+    opening: Opening<'_>,
+    contents: impl FnOnce(Contents) -> O,
+) -> Result<Arc<dyn FileOpener>> {
+    let Opening { source, store, config, partition, batch_size, root } = opening;
+    let Some((projection, batch_size)) = source.projection().zip(batch_size) else {
+        return source.create_file_opener(store, config, partition);
+    };
+    let file_schema = source.table_schema().file_schema();
+    let split = SplitProjection::new(file_schema, projection);
+    let contents = contents(Contents {
+        store,
+        root,
+        schema: Arc::new(file_schema.project(&split.file_indices)?),
+        has_all_columns: split.file_indices.len() == file_schema.fields().len(),
+        batch_size,
+        compression: config.file_compression_type,
+    });
+    ProjectionOpener::try_new(split, Arc::new(contents), file_schema)
+}
+
+/// What the contents of files are read with.
+#[derive(Debug, Clone)]
+pub(super) struct Contents {
+    pub(super) store: Arc<dyn ObjectStore>,
+    /// What comes before a location when it is shown.
+    pub(super) root: String,
+    /// The columns that are wanted, of those in the files.
+    pub(super) schema: SchemaRef,
+    /// Whether these are all.
+    pub(super) has_all_columns: bool,
+    pub(super) batch_size: usize,
+    pub(super) compression: FileCompressionType,
+}
+
 /// What a format opens files with.
 pub(super) struct Opening<'a> {
     /// DataFusion's source.
@@ -163,16 +205,22 @@ pub(super) struct Opening<'a> {
 }
 
 /// How a format opens files.
-pub(super) type Open = fn(Opening<'_>) -> Result<Arc<dyn FileOpener>>;
+type Open = Arc<dyn Fn(Opening<'_>) -> Result<Arc<dyn FileOpener>> + Send + Sync>;
 
-/// The scan with files that are opened in another way, and that plans call `kind`.
-pub(super) fn opened_by(scan: Arc<dyn ExecutionPlan>, kind: &'static str, open: Open) -> Arc<dyn ExecutionPlan> {
-    let Some(config) = file_scan(&scan) else {
-        return scan;
-    };
-    let source = TextSource { inner: Arc::clone(&config.file_source), kind, open, batch_size: None };
-    let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
-    DataSourceExec::from_data_source(config)
+/// A scan with files that are opened in another way, and that plans call `kind`.
+pub(super) fn opened_by<F>(kind: &'static str, open: F) -> Finish
+where
+    F: Fn(Opening<'_>) -> Result<Arc<dyn FileOpener>> + Send + Sync + 'static,
+{
+    Box::new(move |scan, pinned| {
+        let Some(config) = file_scan(&scan) else {
+            return scan;
+        };
+        let (inner, open) = (Arc::clone(&config.file_source), Arc::new(open));
+        let source = TextSource { inner, kind, open, pinned, batch_size: None };
+        let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
+        DataSourceExec::from_data_source(config)
+    })
 }
 
 #[derive(Clone)]
@@ -180,6 +228,8 @@ struct TextSource {
     inner: Arc<dyn FileSource>,
     kind: &'static str,
     open: Open,
+    /// Where files are read, if that is not the store of the session.
+    pinned: Option<Arc<PinnedStore>>,
     batch_size: Option<usize>,
 }
 
@@ -190,15 +240,20 @@ impl FileSource for TextSource {
         config: &FileScanConfig,
         partition: usize,
     ) -> Result<Arc<dyn FileOpener>> {
+        let store = match &self.pinned {
+            Some(pinned) => Arc::clone(pinned) as _,
+            None => store,
+        };
         let opening = Opening {
             source: self.inner.as_ref(),
-            root: config.object_store_url.as_str().replace("file://", ""),
+            root: shown_root(&config.object_store_url),
             batch_size: self.batch_size,
             store,
             config,
             partition,
         };
-        Ok(Arc::new(SameColumns { inner: (self.open)(opening)?, schema: config.projected_schema()? }))
+        let (schema, pinned) = (config.projected_schema()?, self.pinned.clone());
+        Ok(Arc::new(SameColumns { inner: (self.open)(opening)?, schema, pinned }))
     }
 
     fn table_schema(&self) -> &TableSchema {
@@ -252,14 +307,20 @@ impl FileSource for TextSource {
 struct SameColumns {
     inner: Arc<dyn FileOpener>,
     schema: SchemaRef,
+    pinned: Option<Arc<PinnedStore>>,
 }
 
 impl FileOpener for SameColumns {
     fn open(&self, file: PartitionedFile) -> Result<FileOpenFuture> {
+        let reading = self.pinned.as_ref().map(|pinned| pinned.reading(&file.object_meta.location));
         let (opened, schema) = (self.inner.open(file)?, Arc::clone(&self.schema));
         Ok(Box::pin(async move {
             let rows = opened.await?;
-            Ok(rows.map(move |batch| Ok(batch?.with_schema(Arc::clone(&schema))?)).boxed())
+            let same = move |batch: Result<RecordBatch>| {
+                let _until_all_is_read = &reading;
+                Ok(batch?.with_schema(Arc::clone(&schema))?)
+            };
+            Ok(rows.map(same).boxed())
         }))
     }
 }

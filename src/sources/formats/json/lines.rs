@@ -12,7 +12,7 @@ use datafusion::arrow::array::{
     Array, ArrayRef, AsArray, ListArray, RecordBatch, RecordBatchOptions, StringArray, StructArray,
 };
 use datafusion::arrow::compute::{CastOptions, cast_with_options};
-use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema};
 use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::json::ReaderBuilder;
 use datafusion::arrow::json::reader::{Decoder, infer_json_schema_from_iterator};
@@ -27,7 +27,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt};
 use serde_json::Value;
 
-use super::super::text::ADVICE;
+use super::super::text::{ADVICE, Contents};
 use crate::error::one_message;
 
 /// Bytes that are read from a compressed file at once.
@@ -37,19 +37,14 @@ const EXACT: f64 = 9_007_199_254_740_992.0;
 
 type Text = BoxStream<'static, Result<Bytes>>;
 
-/// Opens files, each as a stream of rows with the columns `schema`.
+/// Opens files, each as a stream of rows.
 #[derive(Clone)]
 pub(super) struct JsonLines {
-    pub(super) store: Arc<dyn ObjectStore>,
-    /// What comes before a location when it is shown.
-    pub(super) root: String,
-    pub(super) schema: SchemaRef,
+    pub(super) contents: Contents,
     /// Whether a key that is no column is an error.
     pub(super) is_strict: bool,
-    pub(super) batch_size: usize,
     /// Whether the file is one array of objects. It is then read as the lines that it would be.
     pub(super) is_array: bool,
-    pub(super) compression: FileCompressionType,
 }
 
 impl FileOpener for JsonLines {
@@ -57,7 +52,7 @@ impl FileOpener for JsonLines {
         let lines = self.clone();
         Ok(Box::pin(async move {
             let text = lines.text(&file).await?;
-            let decoder = lines.decoder(lines.batch_size)?;
+            let decoder = lines.decoder(lines.contents.batch_size)?;
             let rows = Rows { lines, file, text, chunk: Bytes::new(), decoder };
             Ok(stream::try_unfold(rows, Rows::next).boxed())
         }))
@@ -68,19 +63,20 @@ impl JsonLines {
     /// The text of a file, or of the lines that begin in its range.
     async fn text(&self, file: &PartitionedFile) -> Result<Text> {
         let (path, size) = (&file.object_meta.location, file.object_meta.size);
-        if !self.compression.is_compressed() && !self.is_array {
+        if !self.contents.compression.is_compressed() && !self.is_array {
             let (start, end) = file.range.as_ref().map_or((0, size), |r| (r.start.max(0) as u64, r.end.max(0) as u64));
             let text =
-                AlignedBoundaryStream::new(Arc::clone(&self.store), path.clone(), start, end, size, b'\n').await?;
+                AlignedBoundaryStream::new(Arc::clone(&self.contents.store), path.clone(), start, end, size, b'\n')
+                    .await?;
             return Ok(text.map_err(DataFusionError::from).boxed());
         }
-        match self.store.get(path).await?.payload {
+        match self.contents.store.get(path).await?.payload {
             GetResultPayload::File(file, _) => {
-                let reader = self.compression.convert_read(file)?;
+                let reader = self.contents.compression.convert_read(file)?;
                 Ok(if self.is_array { chunks_of_array(reader) } else { chunks(reader, |_| Ok(())) })
             }
             GetResultPayload::Stream(text) => {
-                let text = self.compression.convert_stream(text.map_err(DataFusionError::from).boxed())?;
+                let text = self.contents.compression.convert_stream(text.map_err(DataFusionError::from).boxed())?;
                 Ok(if self.is_array { chunks_of_array(Cursor::new(whole(text).await?)) } else { text })
             }
         }
@@ -88,7 +84,7 @@ impl JsonLines {
 
     /// A decoder that gives integers as text.
     fn decoder(&self, batch_size: usize) -> Result<Decoder> {
-        let fields: Fields = self.schema.fields().iter().map(integers_as_text).collect();
+        let fields: Fields = self.contents.schema.fields().iter().map(integers_as_text).collect();
         let builder = ReaderBuilder::new(Arc::new(Schema::new(fields))).with_batch_size(batch_size);
         Ok(builder.with_coerce_primitive(true).with_strict_mode(self.is_strict).build_decoder()?)
     }
@@ -96,9 +92,10 @@ impl JsonLines {
     /// The decoded rows with their types.
     fn typed(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let typed = |(column, field): (&ArrayRef, &FieldRef)| typed(column, field.data_type(), field.name());
-        let columns = batch.columns().iter().zip(self.schema.fields()).map(typed).collect::<Result<Vec<_>>>()?;
+        let columns =
+            batch.columns().iter().zip(self.contents.schema.fields()).map(typed).collect::<Result<Vec<_>>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        Ok(RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?)
+        Ok(RecordBatch::try_new_with_options(Arc::clone(&self.contents.schema), columns, &options)?)
     }
 
     /// The error of a file with the line where it is, by decoding line by line what was decoded in batches.
@@ -110,7 +107,7 @@ impl JsonLines {
             Ok(None) | Err(_) => (error, String::new()),
         };
         let path = &file.object_meta.location;
-        exec_datafusion_err!("{}\n  while reading {line}'{}{path}'; {ADVICE}", one_message(&error), self.root)
+        exec_datafusion_err!("{}\n  while reading {line}'{}{path}'; {ADVICE}", one_message(&error), self.contents.root)
     }
 
     async fn first_error(&self, file: &PartitionedFile) -> Result<Option<(usize, DataFusionError)>> {

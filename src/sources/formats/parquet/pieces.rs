@@ -7,25 +7,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use datafusion::common::Result;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::{ParquetAccessPlan, RowGroupAccess};
-use datafusion::datasource::physical_plan::{
-    FileScanConfig, FileScanConfigBuilder, ParquetFileReaderFactory, ParquetSource,
-};
-use datafusion::datasource::source::DataSourceExec;
-use datafusion::parquet::arrow::arrow_reader::{ArrowReaderOptions, RowSelection, RowSelector};
-use datafusion::parquet::arrow::async_reader::AsyncFileReader;
-use datafusion::parquet::errors::Result as ParquetResult;
-use datafusion::parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData};
-use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
-use futures::FutureExt;
-use futures::future::BoxFuture;
+use datafusion::parquet::arrow::arrow_reader::{RowSelection, RowSelector};
+use datafusion::parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 
 use super::found_pages::FoundPages;
-use crate::physical::{FirstRow, file_scan};
+use crate::physical::FirstRow;
 use crate::sources::files::Pieces;
 
 /// Bytes of a page, as most writers limit them.
@@ -111,73 +99,9 @@ fn compressed(column: &ColumnChunkMetaData) -> usize {
 
 /// The pages of a piece, as an extension of its file.
 #[derive(Debug, Clone)]
-struct PagesOfFile(Arc<FoundPages>);
+pub(super) struct PagesOfFile(pub(super) Arc<FoundPages>);
 
 /// Whether a file is one of several pieces of a row group.
-fn is_piece(file: &PartitionedFile) -> bool {
+pub(super) fn is_piece(file: &PartitionedFile) -> bool {
     file.extension::<ParquetAccessPlan>().is_some()
-}
-
-/// A scan which asks where the pages are, in files that it reads in pieces.
-pub(super) fn with_page_offsets(scan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
-    let config = file_scan(&scan).filter(|config| config.file_groups.iter().any(|group| group.iter().any(is_piece)));
-    config.and_then(asking_for_offsets).unwrap_or(scan)
-}
-
-fn asking_for_offsets(config: &FileScanConfig) -> Option<Arc<dyn ExecutionPlan>> {
-    let source = config.file_source().downcast_ref::<ParquetSource>()?;
-    let readers = Arc::clone(source.parquet_file_reader_factory()?);
-    let source = source.clone().with_parquet_file_reader_factory(Arc::new(PageReaders(readers)));
-    let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
-    Some(DataSourceExec::from_data_source(config))
-}
-
-/// Readers that know where the pages are in files that are read in pieces.
-#[derive(Debug)]
-struct PageReaders(Arc<dyn ParquetFileReaderFactory>);
-
-impl ParquetFileReaderFactory for PageReaders {
-    fn create_reader(
-        &self,
-        partition_index: usize,
-        file: PartitionedFile,
-        metadata_size_hint: Option<usize>,
-        metrics: &ExecutionPlanMetricsSet,
-    ) -> Result<Box<dyn AsyncFileReader + Send>> {
-        let (is_piece, found) = (is_piece(&file), file.extension::<PagesOfFile>().cloned());
-        let reader = self.0.create_reader(partition_index, file, metadata_size_hint, metrics)?;
-        Ok(if is_piece { Box::new(PageReader { reader, found }) } else { reader })
-    }
-}
-
-/// A reader that knows where the pages are, whether or not it is asked for that.
-struct PageReader {
-    reader: Box<dyn AsyncFileReader + Send>,
-    /// What the file does not say.
-    found: Option<PagesOfFile>,
-}
-
-impl AsyncFileReader for PageReader {
-    fn get_bytes(&mut self, range: Range<u64>) -> BoxFuture<'_, ParquetResult<Bytes>> {
-        self.reader.get_bytes(range)
-    }
-
-    fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, ParquetResult<Vec<Bytes>>> {
-        self.reader.get_byte_ranges(ranges)
-    }
-
-    fn get_metadata<'a>(
-        &'a mut self,
-        options: Option<&'a ArrowReaderOptions>,
-    ) -> BoxFuture<'a, ParquetResult<Arc<ParquetMetaData>>> {
-        let options = options.cloned().unwrap_or_default().with_page_index_policy(PageIndexPolicy::Optional);
-        async move {
-            let metadata = self.reader.get_metadata(Some(&options)).await?;
-            Ok(match &self.found {
-                Some(PagesOfFile(found)) => Arc::new(found.added_to(&metadata)),
-                None => metadata,
-            })
-        }
-        .boxed()
-    }
 }

@@ -26,7 +26,7 @@ pub(super) struct RowGroups {
     pub(super) row_bytes: usize,
     /// What the footers say of the values of whole numbers and days.
     pub(super) ranges: ValueRanges,
-    /// Whether there are files whose footers could not be read.
+    /// Whether there are files whose footers could not be read, or were not.
     pub(super) is_partial: bool,
 }
 
@@ -112,6 +112,51 @@ impl RowGroups {
             });
         }
         Ok(found)
+    }
+}
+
+/// What opened files tell of others.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    file_bytes: u64,
+    rows: usize,
+    bytes: usize,
+    row_bytes: usize,
+    /// The most bytes that a reader holds for a byte of a file.
+    held: f64,
+}
+
+impl Known {
+    /// What these files tell, each with its size.
+    pub(super) fn of<'a>(files: impl Iterator<Item = (u64, &'a RowGroups)>) -> Self {
+        files.filter(|(size, found)| *size > 0 && !found.is_partial).fold(Self::default(), |all, (size, found)| {
+            let held = found.units.iter().map(|unit| unit.held_bytes).max().unwrap_or(0);
+            Self {
+                file_bytes: all.file_bytes + size,
+                rows: all.rows + found.rows,
+                bytes: all.bytes + found.units.iter().map(|unit| unit.bytes).sum::<usize>(),
+                row_bytes: all.row_bytes.max(found.row_bytes),
+                held: all.held.max(held as f64 / size as f64),
+            }
+        })
+    }
+
+    /// A file that was not opened.
+    pub(super) fn estimated(&self, file: usize, size: u64) -> RowGroups {
+        let unknown = RowGroups::unknown(file, size);
+        if self.file_bytes == 0 {
+            return unknown;
+        }
+        let part = |all: usize| (all as u128 * u128::from(size) / u128::from(self.file_bytes)) as usize;
+        let held_bytes = (size as f64 * self.held.max(1.0)) as usize;
+        let units = unknown.units.into_iter().map(|unit| Unit { bytes: part(self.bytes), held_bytes, ..unit });
+        RowGroups {
+            units: units.collect(),
+            rows: part(self.rows),
+            row_bytes: self.row_bytes,
+            is_partial: true,
+            ..RowGroups::default()
+        }
     }
 }
 

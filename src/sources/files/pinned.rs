@@ -1,0 +1,382 @@
+//! Files of an object store as they were when they were listed. A request costs a round trip there: small files come
+//! whole, with one request for all that is asked of them, and those that are read next are asked for while the present
+//! ones are decoded.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use datafusion::execution::object_store::ObjectStoreUrl;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt, stream};
+use object_store::path::Path;
+use object_store::{
+    Attributes, CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
+};
+use parking_lot::Mutex;
+use tokio::sync::OnceCell;
+
+use crate::physical::{is_as_listed, shown_root};
+use crate::runtime::Drivers;
+use crate::store::WorkingSet;
+
+/// Files of at most so many bytes come whole.
+const SMALL_BYTES: u64 = 1 << 20;
+/// Small files that were read and are kept for a moment.
+const KEPT_FILES: usize = 4;
+/// Files that one reader has asked for beside the one that it reads.
+const AHEAD: usize = 32;
+
+/// Whether files of a store cost a round trip, and come whole if they are small.
+pub(crate) fn is_far(url: &ObjectStoreUrl) -> bool {
+    !url.as_str().starts_with("file:")
+}
+
+/// Whether all of a file comes with the first request for any of it.
+pub(crate) fn is_small(file: &ObjectMeta) -> bool {
+    file.size <= SMALL_BYTES
+}
+
+/// Bytes of small files between the request for them and the end of their reading. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct Bodies(Arc<Mutex<Kept>>);
+
+#[derive(Default)]
+struct Kept {
+    bodies: HashMap<Path, Body>,
+    /// Those that were read, the oldest first. A decoder may open a file twice.
+    read: VecDeque<Path>,
+}
+
+#[derive(Clone)]
+struct Body {
+    file: ObjectMeta,
+    bytes: Arc<OnceCell<Bytes>>,
+}
+
+impl fmt::Debug for Bodies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bodies({})", self.0.lock().bodies.len())
+    }
+}
+
+impl Bodies {
+    /// Where the bytes of a file come, or are.
+    fn of(&self, file: &ObjectMeta) -> Arc<OnceCell<Bytes>> {
+        let bodies = &mut self.0.lock().bodies;
+        let body = bodies.entry(file.location.clone()).or_insert_with(|| Body::of(file));
+        if body.file != *file {
+            *body = Body::of(file);
+        }
+        Arc::clone(&body.bytes)
+    }
+
+    /// Soon lets go of a file that was read.
+    fn is_read(&self, file: &Path) {
+        let kept = &mut *self.0.lock();
+        kept.read.retain(|read| read != file);
+        kept.read.push_back(file.clone());
+        if kept.read.len() > KEPT_FILES
+            && let Some(oldest) = kept.read.pop_front()
+        {
+            kept.bodies.remove(&oldest);
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.lock().bodies.values().map(|body| body.file.size as usize).sum()
+    }
+}
+
+/// Somebody reads a file. Its bytes are let go soon after this drops.
+#[derive(Debug)]
+pub(crate) struct ReadingFile {
+    bodies: Bodies,
+    file: Path,
+}
+
+impl Drop for ReadingFile {
+    fn drop(&mut self) {
+        self.bodies.is_read(&self.file);
+    }
+}
+
+impl Body {
+    fn of(file: &ObjectMeta) -> Self {
+        Self { file: file.clone(), bytes: Arc::default() }
+    }
+}
+
+/// A store in which listed files are what they were when they were listed, or an error. Others are as ever.
+pub(crate) struct PinnedStore {
+    inner: Arc<dyn ObjectStore>,
+    /// What stands before a location when it is shown.
+    root: String,
+    files: Arc<Pinned>,
+    bodies: Bodies,
+    ahead: Option<Ahead>,
+}
+
+/// Files in the order in which they are read.
+#[derive(Default)]
+struct Pinned {
+    files: Vec<ObjectMeta>,
+    places: HashMap<Path, usize>,
+}
+
+impl Pinned {
+    fn new(files: impl Iterator<Item = ObjectMeta>) -> Self {
+        let files: Vec<ObjectMeta> = files.collect();
+        let places = files.iter().enumerate().map(|(place, file)| (file.location.clone(), place)).collect();
+        Self { files, places }
+    }
+}
+
+/// Reading ahead of those who ask.
+struct Ahead {
+    /// Whether a file was asked for, ahead or not.
+    asked: Vec<AtomicBool>,
+    under_way: Mutex<Drivers<()>>,
+    reserved: Mutex<WorkingSet>,
+    max_bytes: usize,
+}
+
+impl fmt::Debug for PinnedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PinnedStore({})", self.inner)
+    }
+}
+
+impl fmt::Display for PinnedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.inner, f)
+    }
+}
+
+impl PinnedStore {
+    /// `store` with these files, of which `bodies` may have some already.
+    pub(crate) fn new(
+        store: Arc<dyn ObjectStore>,
+        url: &ObjectStoreUrl,
+        files: impl Iterator<Item = ObjectMeta>,
+        bodies: Bodies,
+    ) -> Self {
+        Self { inner: store, root: shown_root(url), files: Arc::new(Pinned::new(files)), bodies, ahead: None }
+    }
+
+    /// The same for who reads these of its files in about this order: at most `max_bytes` are asked for ahead, as far
+    /// as memory has room for them.
+    pub(crate) fn reading_ahead(
+        &self,
+        files: impl Iterator<Item = ObjectMeta>,
+        reserved: WorkingSet,
+        max_bytes: usize,
+    ) -> Self {
+        let files = Arc::new(Pinned::new(files));
+        let ahead = Ahead {
+            asked: files.files.iter().map(|_| AtomicBool::new(false)).collect(),
+            under_way: Mutex::new(Drivers::start(std::iter::empty::<std::future::Ready<_>>())),
+            reserved: Mutex::new(reserved),
+            max_bytes,
+        };
+        Self { files, ahead: Some(ahead), ..self.clone_without_ahead() }
+    }
+
+    fn clone_without_ahead(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            root: self.root.clone(),
+            files: Arc::clone(&self.files),
+            bodies: self.bodies.clone(),
+            ahead: None,
+        }
+    }
+
+    /// The reading of a file.
+    pub(crate) fn reading(&self, file: &Path) -> ReadingFile {
+        ReadingFile { bodies: self.bodies.clone(), file: file.clone() }
+    }
+
+    /// All bytes of a small file. Who asks at the same time waits for the same request.
+    async fn body(&self, file: &ObjectMeta) -> Result<Bytes> {
+        let cell = self.bodies.of(file);
+        let bytes = cell.get_or_try_init(|| async {
+            let result = self.pinned(file, GetOptions::default()).await?;
+            let bytes = result.bytes().await?;
+            match bytes.len() as u64 == file.size {
+                true => Ok(bytes),
+                false => Err(self.has_changed(file, &format!("came with {} bytes", bytes.len()))),
+            }
+        });
+        bytes.await.cloned()
+    }
+
+    /// An answer of the store about this very file.
+    async fn pinned(&self, file: &ObjectMeta, options: GetOptions) -> Result<GetResult> {
+        let options = GetOptions { if_match: options.if_match.or_else(|| file.e_tag.clone()), ..options };
+        match self.inner.get_opts(&file.location, options).await {
+            Ok(result) if is_as_listed(file, &result.meta) => Ok(result),
+            Ok(result) => {
+                let (size, time) = (result.meta.size, result.meta.last_modified);
+                Err(self.has_changed(file, &format!("has {size} of {time}")))
+            }
+            Err(Error::Precondition { .. }) => Err(self.has_changed(file, "is another one now")),
+            Err(Error::NotFound { .. }) => {
+                let (root, path) = (&self.root, &file.location);
+                let source =
+                    format!("file '{root}{path}' is gone since the query was planned; run the query again").into();
+                Err(Error::Generic { store: "object store", source })
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn has_changed(&self, file: &ObjectMeta, now: &str) -> Error {
+        let ObjectMeta { location, size, last_modified, .. } = file;
+        let source = format!(
+            "file '{}{location}' has changed since the query was planned: it had {size} bytes of {last_modified}, and \
+             {now}; run the query again",
+            self.root
+        );
+        Error::Generic { store: "object store", source: source.into() }
+    }
+
+    /// Asks for the files behind `place`, so that they are there when somebody wants them.
+    fn ask_ahead(&self, place: usize) {
+        let Some(ahead) = &self.ahead else { return };
+        ahead.asked[place].store(true, Relaxed);
+        let mut under_way = ahead.under_way.lock();
+        // What has ended is forgotten; a failure comes again to who asks for the file.
+        while let Some(Some(_ended)) = under_way.next().now_or_never() {}
+        let mut reserved = ahead.reserved.lock();
+        let mut held = self.bodies.bytes();
+        for next in (place + 1..self.files.files.len()).take(AHEAD) {
+            let file = &self.files.files[next];
+            if !is_small(file) || ahead.asked[next].load(Relaxed) {
+                continue;
+            }
+            held += file.size as usize;
+            // Nothing has to leave memory for bytes that nobody waits for.
+            if held > ahead.max_bytes || !reserved.try_resize(held).is_ok_and(|has_room| has_room) {
+                break;
+            }
+            ahead.asked[next].store(true, Relaxed);
+            let (store, file) = (self.clone_without_ahead(), file.clone());
+            under_way.spawn(async move {
+                let _asked_again_by_who_wants_it = store.body(&file).await;
+                Ok(())
+            });
+        }
+    }
+
+    /// A part of a small file, as if the store had been asked for it.
+    async fn part(&self, file: &ObjectMeta, options: &GetOptions) -> Result<GetResult> {
+        let bytes = self.body(file).await?;
+        let range = match &options.range {
+            Some(range) => range
+                .as_range(file.size)
+                .map_err(|source| Error::Generic { store: "object store", source: Box::new(source) })?,
+            None => 0..file.size,
+        };
+        let part = bytes.slice(range.start as usize..range.end as usize);
+        let payload = GetResultPayload::Stream(stream::once(std::future::ready(Ok(part))).boxed());
+        Ok(GetResult { payload, meta: file.clone(), range, attributes: Attributes::default() })
+    }
+}
+
+#[async_trait]
+impl ObjectStore for PinnedStore {
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        let Some(place) = self.files.places.get(location).copied() else {
+            return self.inner.get_opts(location, options).await;
+        };
+        let file = &self.files.files[place];
+        if !is_small(file) || options.head || options.version.is_some() {
+            return self.pinned(file, options).await;
+        }
+        self.ask_ahead(place);
+        self.part(file, &options).await
+    }
+
+    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.inner.put_opts(location, payload, options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(location, options).await
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+
+    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
+        self.inner.rename_opts(from, to, options).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::ObjectStoreExt;
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    async fn pinned(bytes: &'static [u8]) -> (Arc<InMemory>, PinnedStore, Path) {
+        let (inner, path) = (Arc::new(InMemory::new()), Path::from("a/b"));
+        inner.put(&path, bytes.into()).await.unwrap();
+        let file = inner.head(&path).await.unwrap();
+        let url = ObjectStoreUrl::parse("memory://").unwrap();
+        let store = PinnedStore::new(Arc::clone(&inner) as _, &url, std::iter::once(file), Bodies::default());
+        (inner, store, path)
+    }
+
+    #[tokio::test]
+    async fn parts_of_a_small_file_are_those_of_the_store() {
+        let (inner, store, path) = pinned(b"0123456789").await;
+        for range in [0..10, 0..0, 3..7, 9..10] {
+            let expected = inner.get_range(&path, range.clone()).await;
+            assert_eq!(store.get_range(&path, range.clone()).await.ok(), expected.ok(), "{range:?}");
+        }
+        let suffix = GetOptions { range: Some(object_store::GetRange::Suffix(4)), ..GetOptions::default() };
+        assert_eq!(store.get_opts(&path, suffix).await.unwrap().bytes().await.unwrap(), "6789");
+        assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), "0123456789");
+        drop(store.reading(&path));
+        for number in 0..KEPT_FILES {
+            drop(store.reading(&Path::from(format!("other-{number}"))));
+        }
+        assert_eq!(store.bodies.bytes(), 0, "what was read is let go");
+        assert!(matches!(store.get(&Path::from("other")).await, Err(Error::NotFound { .. })));
+    }
+
+    #[tokio::test]
+    async fn another_file_in_the_place_is_an_error() {
+        let (inner, store, path) = pinned(b"0123456789").await;
+        inner.put(&path, "9876543210".into()).await.unwrap();
+        let error = store.get_range(&path, 1..3).await.unwrap_err().to_string();
+        assert!(error.contains("a/b' has changed since the query was planned"), "{error}");
+        inner.delete(&path).await.unwrap();
+        let error = store.get_range(&path, 1..3).await.unwrap_err().to_string();
+        assert!(error.contains("a/b' is gone since the query was planned"), "{error}");
+    }
+}
