@@ -97,10 +97,10 @@ pub use physical::Resumes;
 pub use remote::{SplitClient, SplitClientOptions, SplitServer};
 pub use seed::RandomSeed;
 pub use session::{Blockyard, SessionStateBuilderExt};
-pub use sinks::{Datasink, SaveMode, WriteJob};
+pub use sinks::{Datasink, SaveMode, WriteJob, WrittenFile};
 pub use sources::{
-    Datasource, ReadBinaryFilesOptions, ReadCsvOptions, ReadJsonOptions, ReadParquetOptions, ReadPlan, ReadRequest,
-    ReadTask, ReadTextOptions, TaskOrigin, TextEncoding,
+    Datasource, FileSchema, FileShuffle, PathPartitioning, ReadBinaryFilesOptions, ReadCsvOptions, ReadJsonOptions,
+    ReadParquetOptions, ReadPlan, ReadRequest, ReadTask, ReadTextOptions, TaskOrigin, TextEncoding,
 };
 pub use token::ResumeToken;
 

@@ -12,8 +12,9 @@ use datafusion::logical_expr::dml::InsertOp;
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 
 use super::Dataset;
+use crate::observability::Execution;
 use crate::planner::SinkTable;
-use crate::sinks::{Datasink, SaveMode};
+use crate::sinks::{Datasink, SaveMode, WrittenFile};
 
 /// How a dataset is written. Start from the default and set what differs.
 #[derive(Debug, Clone, Default)]
@@ -141,6 +142,12 @@ impl Dataset {
         let table = provider_as_source(Arc::new(SinkTable::new(Arc::new(sink), self.schema())));
         self.write_plan(LogicalPlanBuilder::insert_into(self.plan.clone(), name, table, InsertOp::Append)?.build()?)
             .await
+    }
+
+    /// The files of the last write of this dataset, in the order of their rows: none where the write had happened
+    /// already, or what was there was to stay.
+    pub fn written_files(&self) -> Vec<WrittenFile> {
+        self.last.lock().as_ref().map_or(Vec::new(), Execution::written_files)
     }
 
     /// Runs the plan of a write. Returns the number of rows.

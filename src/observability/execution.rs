@@ -1,6 +1,6 @@
 //! One execution of a plan, for looking at it while it runs and after.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -11,8 +11,13 @@ use parking_lot::Mutex;
 
 use super::callback::{ConsumerWaits, ExecutionCallback};
 use super::iterators::{ObservedIterator, ObservedIterators};
+use crate::physical::{PlanExt, WriteExec, ran_below};
 use crate::runtime::Scheduler;
+use crate::sinks::WrittenFile;
 use crate::store::{BlockStore, Owner};
+
+/// Written files that are remembered.
+const KEPT_WRITES: usize = 10_000;
 
 /// Those who hear of the executions of a session, and those executions that run now.
 #[derive(Debug, Default)]
@@ -20,6 +25,7 @@ pub(crate) struct Observers {
     pub(super) callbacks: Vec<Arc<dyn ExecutionCallback>>,
     pub(super) running: Mutex<BTreeMap<u64, Execution>>,
     pub(super) iterators: ObservedIterators,
+    writes: Mutex<VecDeque<(u64, WrittenFile)>>,
 }
 
 impl Observers {
@@ -41,6 +47,19 @@ impl Observers {
     /// Says that a consumer has waited for long.
     pub(crate) fn consumer_waits(&self, event: &ConsumerWaits) {
         self.callbacks.iter().for_each(|callback| callback.on_consumer_waits(event));
+    }
+
+    /// Keeps which files a query has written, the last ones of all queries.
+    pub(super) fn note_writes(&self, query: u64, files: Vec<WrittenFile>) {
+        let mut writes = self.writes.lock();
+        writes.extend(files.into_iter().map(|file| (query, file)));
+        let over = writes.len().saturating_sub(KEPT_WRITES);
+        writes.drain(..over);
+    }
+
+    /// The files that queries have written, and the number of the query.
+    pub(super) fn writes(&self) -> Vec<(u64, WrittenFile)> {
+        self.writes.lock().iter().cloned().collect()
     }
 
     /// The executions that run now.
@@ -94,6 +113,19 @@ impl Execution {
             untaken: Arc::default(),
             before,
         }
+    }
+
+    /// The files that it has written, in the order of their rows.
+    pub(crate) fn written_files(&self) -> Vec<WrittenFile> {
+        fn add(plan: &Arc<dyn ExecutionPlan>, files: &mut Vec<WrittenFile>) {
+            if let Some(write) = plan.operator::<WriteExec>() {
+                files.extend(write.files());
+            }
+            ran_below(plan.as_ref()).iter().for_each(|(_, input)| add(input, files));
+        }
+        let mut files = Vec::new();
+        add(&self.plan, &mut files);
+        files
     }
 
     /// How long another plan for the same ran, which failed since a join did not fit.

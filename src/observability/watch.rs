@@ -115,6 +115,7 @@ impl Drop for Watch {
         let _first = execution.ended.set(elapsed);
         let observers = &execution.observers;
         observers.running.lock().remove(&query);
+        observers.note_writes(query, execution.written_files());
         if observers.callbacks.is_empty() {
             return;
         }

@@ -18,5 +18,6 @@ pub(crate) use formats::{CSV_EXTENSIONS, JSON_EXTENSIONS, KnownFormat, PARQUET_E
 pub use formats::{EncodeRows, WriteFormat};
 pub(crate) use partitions::{HIVE_NULL, PartitionColumns};
 pub use save_mode::SaveMode;
+pub use staging::WrittenFile;
 pub(crate) use staging::{Begun, Staged, Staging, Target, is_visible};
 pub(crate) use write_id::WriteId;

@@ -82,6 +82,17 @@ pub(crate) struct Staged {
     pub(crate) directory: Path,
 }
 
+/// A file of a write that was committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrittenFile {
+    /// Its path on a disk of this machine, or its address.
+    pub path: String,
+    /// Its rows.
+    pub rows: usize,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
 /// One write that has not been committed. Dropping it removes what was staged on local disks.
 #[derive(Debug)]
 pub(crate) struct Staging {
@@ -209,8 +220,9 @@ impl Staging {
         self.local.as_ref().map(LockedDirectory::path)
     }
 
-    /// Makes the staged files visible, numbered in the order of their ids in each directory.
-    pub(crate) async fn commit(&self, files: Vec<Staged>) -> Result<()> {
+    /// Makes the staged files visible, numbered in the order of their ids in each directory. Returns them in the order
+    /// of their rows; none where the write had happened already.
+    pub(crate) async fn commit(&self, files: Vec<Staged>) -> Result<Vec<WrittenFile>> {
         // Of those who overwrite a place at once, the last one stays.
         let _alone = self.alone().await?;
         let Some(write) = &self.target.write_id else { return self.publish(files).await };
@@ -218,14 +230,15 @@ impl Staging {
         if write.rows(store, &self.directory).await?.is_some() {
             // Another run of it was faster.
             self.uploads.abort().await;
-            return Ok(());
+            return Ok(Vec::new());
         }
         let (rows, number) = (files.iter().map(|file| file.rows).sum(), files.len());
-        self.publish(files).await?;
-        write.is_complete(store, &self.directory, rows, number).await
+        let written = self.publish(files).await?;
+        write.is_complete(store, &self.directory, rows, number).await?;
+        Ok(written)
     }
 
-    async fn publish(&self, mut files: Vec<Staged>) -> Result<()> {
+    async fn publish(&self, mut files: Vec<Staged>) -> Result<Vec<WrittenFile>> {
         files.sort_by(|a, b| a.id.cmp(&b.id));
         let replaces = [SaveMode::Overwrite, SaveMode::OverwriteAll].contains(&self.target.mode);
         let is_left = |path: &Path| self.target.write_id.as_ref().is_some_and(|write| write.has_written(path));
@@ -244,23 +257,35 @@ impl Staging {
         }
         let mut moved = Vec::new();
         let mut published = Vec::new();
-        if let Err(e) = self.replace(&old, files, &mut moved, &mut published).await {
-            for path in &published {
-                self.store.delete(path).await?;
+        let written = match self.replace(&old, files, &mut moved, &mut published).await {
+            Ok(written) => written,
+            Err(e) => {
+                for path in &published {
+                    self.store.delete(path).await?;
+                }
+                for (from, to) in &moved {
+                    self.store.rename(to, from).await?;
+                }
+                return Err(e);
             }
-            for (from, to) in &moved {
-                self.store.rename(to, from).await?;
-            }
-            return Err(e);
-        }
+        };
         for (_, path) in &moved {
             self.store.delete(path).await?;
         }
-        Ok(())
+        Ok(written)
+    }
+
+    /// What is told of a file that can be read now.
+    fn written(&self, place: &Path, rows: usize, bytes: u64) -> WrittenFile {
+        let path = match self.is_local() {
+            true => format!("/{place}"),
+            false => format!("{}{place}", self.target.url.object_store()),
+        };
+        WrittenFile { path, rows, bytes }
     }
 
     /// Completes the uploads of these files. Old ones go last.
-    async fn complete(&self, old: &[&Path], files: &[Staged]) -> Result<()> {
+    async fn complete(&self, old: &[&Path], files: &[Staged]) -> Result<Vec<WrittenFile>> {
         let places: Vec<_> = files.iter().map(|file| self.place_of(&file.id, &file.directory)).collect();
         let mut completed = Vec::new();
         if let Err(e) = self.uploads.complete(&places, &mut completed).await {
@@ -275,7 +300,8 @@ impl Staging {
         for path in old.iter().filter(|old| !places.contains(old)) {
             self.store.delete(path).await?;
         }
-        Ok(())
+        let written = places.iter().zip(files);
+        Ok(written.map(|(place, file)| self.written(place, file.rows, self.uploads.size(place))).collect())
     }
 
     /// The numbers of the next files in each directory, behind those that are there if the write appends.
@@ -315,17 +341,20 @@ impl Staging {
         files: Vec<Staged>,
         moved: &mut Vec<(Path, Path)>,
         published: &mut Vec<Path>,
-    ) -> Result<()> {
+    ) -> Result<Vec<WrittenFile>> {
         for (number, path) in old.iter().enumerate() {
             let aside = self.set_aside.clone().join(format!("old-{number}"));
             self.store.rename(path, &aside).await?;
             moved.push(((*path).clone(), aside));
         }
         let mut numbers = self.next_numbers();
+        let mut written = Vec::new();
         for file in files {
             let from = self.staged_path(&file.id);
+            let bytes = std::fs::metadata(format!("/{from}"))?.len();
             if self.target.single_file {
                 self.store.rename(&from, self.target.url.prefix()).await?;
+                written.push(self.written(self.target.url.prefix(), file.rows, bytes));
                 continue;
             }
             let directory: Path = self.directory.parts().chain(file.directory.parts()).collect();
@@ -336,6 +365,7 @@ impl Staging {
                 *next += 1;
                 match self.store.rename_if_not_exists(&from, &to).await {
                     Ok(()) => {
+                        written.push(self.written(&to, file.rows, bytes));
                         published.push(to);
                         break;
                     }
@@ -345,7 +375,7 @@ impl Staging {
                 }
             }
         }
-        Ok(())
+        Ok(written)
     }
 
     /// Removes what was staged.

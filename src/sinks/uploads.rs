@@ -1,6 +1,7 @@
 //! Files of object stores: parts are uploaded as rows are encoded, and the file is there once its upload is completed,
 //! which the commit does. Nothing is copied, and nothing can be read before.
 
+use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,7 +31,11 @@ const COMPLETED_AT_ONCE: usize = 16;
 
 /// Uploads that may be completed: the files of a write.
 #[derive(Debug, Default)]
-pub(crate) struct Uploads(Mutex<Vec<(Path, Box<dyn MultipartUpload>)>>);
+pub(crate) struct Uploads {
+    open: Mutex<Vec<(Path, Box<dyn MultipartUpload>)>>,
+    /// How many bytes each file has.
+    sizes: Mutex<HashMap<Path, u64>>,
+}
 
 impl Uploads {
     /// Completes the uploads of these files, and gives up all others. Names in `completed` what can be read now, also
@@ -59,6 +64,11 @@ impl Uploads {
         failed.map_or(Ok(()), Err)
     }
 
+    /// How many bytes a file has that was uploaded.
+    pub(super) fn size(&self, file: &Path) -> u64 {
+        self.sizes.lock().get(file).copied().unwrap_or_default()
+    }
+
     /// Gives up what was not completed.
     pub(super) async fn abort(&self) {
         abort(self.take()).await;
@@ -66,7 +76,7 @@ impl Uploads {
 
     /// The last uploads first.
     fn take(&self) -> Vec<(Path, Box<dyn MultipartUpload>)> {
-        let mut uploads = std::mem::take(&mut *self.0.lock());
+        let mut uploads = std::mem::take(&mut *self.open.lock());
         uploads.reverse();
         uploads
     }
@@ -112,6 +122,7 @@ pub(super) struct Upload {
     path: Path,
     uploads: Arc<Uploads>,
     upload: Option<Box<dyn MultipartUpload>>,
+    size: u64,
     part: Vec<u8>,
     part_bytes: usize,
     under_way: FuturesUnordered<UploadPart>,
@@ -131,6 +142,7 @@ impl Upload {
             path,
             uploads,
             upload: Some(upload),
+            size: 0,
             part: Vec::new(),
             part_bytes,
             under_way: FuturesUnordered::new(),
@@ -169,6 +181,7 @@ impl AsyncWrite for Upload {
         }
         let taken = bytes.len().min(self.part_bytes - self.part.len());
         self.part.extend_from_slice(&bytes[..taken]);
+        self.size += taken as u64;
         Poll::Ready(Ok(taken))
     }
 
@@ -182,7 +195,8 @@ impl AsyncWrite for Upload {
         }
         ready!(self.poll_parts(context, 0))?;
         if let Some(upload) = self.upload.take() {
-            self.uploads.0.lock().push((self.path.clone(), upload));
+            self.uploads.open.lock().push((self.path.clone(), upload));
+            self.uploads.sizes.lock().insert(self.path.clone(), self.size);
         }
         Poll::Ready(Ok(()))
     }
@@ -192,7 +206,7 @@ impl AsyncWrite for Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         if let Some(upload) = self.upload.take() {
-            self.uploads.0.lock().insert(0, (self.path.clone(), upload));
+            self.uploads.open.lock().insert(0, (self.path.clone(), upload));
         }
     }
 }

@@ -15,12 +15,13 @@ mod spills;
 mod stores;
 mod table;
 mod tasks;
+mod writes;
 
 pub(crate) use schema::{SYSTEM_SCHEMA, system_schema};
 pub use schema::{SystemColumn, SystemTable};
 
 /// The system tables of every session, in the order of the reference.
-pub fn system_tables() -> [SystemTable; 10] {
+pub fn system_tables() -> [SystemTable; 11] {
     [
         SystemTable::of::<queries::Queries>(),
         SystemTable::of::<operators::Operators>(),
@@ -29,6 +30,7 @@ pub fn system_tables() -> [SystemTable; 10] {
         SystemTable::of::<memory::Memory>(),
         SystemTable::of::<blocks::Blocks>(),
         SystemTable::of::<spills::Spills>(),
+        SystemTable::of::<writes::Writes>(),
         SystemTable::of::<stores::Stores>(),
         SystemTable::of::<secrets::Secrets>(),
         SystemTable::of::<settings::Settings>(),

@@ -13,7 +13,7 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::stats::Precision;
 use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::filter_pushdown::{FilterDescription, FilterPushdownPhase};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
@@ -23,6 +23,7 @@ use futures::{StreamExt, stream};
 use super::files::{FilesOfTask, ReadFiles, filters_change, one_file_each};
 use super::late::LateMaterialization;
 use super::ranges::ValueRanges;
+use super::row_columns::RowColumns;
 use super::task::Reading;
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
@@ -62,6 +63,8 @@ pub(crate) struct ReadExec {
     may_filter: bool,
     /// The files that it reads.
     files: FileCounts,
+    /// The columns that it gives, where it adds some to those of its scan.
+    row_columns: Option<Arc<RowColumns>>,
     /// Where the rows of each task are from, where its scan is not of files and its source says it.
     origins: Arc<[Option<FilesOfTask>]>,
     late: OnceLock<Option<Arc<LateMaterialization>>>,
@@ -120,6 +123,7 @@ impl ReadExec {
             first_task: 0,
             may_filter: false,
             files: FileCounts::default(),
+            row_columns: None,
             origins: Arc::default(),
             late: OnceLock::new(),
         }
@@ -127,7 +131,11 @@ impl ReadExec {
 
     /// The same read, to be changed, as if it had never run.
     fn anew(&self, input: Arc<dyn ExecutionPlan>) -> Self {
+        let anew = Self::new(self.name.clone(), input, self.partitions());
+        let properties = if self.row_columns.is_some() { &self.properties } else { &anew.properties };
         Self {
+            properties: Arc::clone(properties),
+            row_columns: self.row_columns.clone(),
             statistics: self.statistics.clone(),
             ranges: Arc::clone(&self.ranges),
             memory: Arc::clone(&self.memory),
@@ -138,7 +146,7 @@ impl ReadExec {
             may_filter: self.may_filter,
             files: self.files,
             origins: Arc::clone(&self.origins),
-            ..Self::new(self.name.clone(), input, self.partitions())
+            ..anew
         }
     }
 
@@ -185,6 +193,14 @@ impl ReadExec {
     /// The same read, which plans show to be of so many files.
     pub(crate) fn with_files(self, files: FileCounts) -> Self {
         Self { files, ..self }
+    }
+
+    /// The same read in tasks of one file each, with columns that say which row of it a row is.
+    pub(crate) fn with_row_columns(self, columns: RowColumns) -> Self {
+        let read = self.by_file().unwrap_or(self);
+        let rows = EquivalenceProperties::new(Arc::clone(&columns.schema));
+        let properties = properties(rows, read.partitions(), EmissionType::Incremental);
+        Self { properties, row_columns: Some(Arc::new(columns)), ..read }
     }
 
     /// The same read, whose tasks have rows from here.
@@ -287,6 +303,13 @@ impl ReadExec {
     }
 }
 
+/// What is known of rows to which columns are added: their number.
+fn statistics_of_rows(known: &Statistics, schema: &Schema) -> Statistics {
+    let mut statistics = Statistics::new_unknown(schema);
+    statistics.num_rows = known.num_rows;
+    statistics
+}
+
 impl Operator for ReadExec {
     fn name(&self) -> &'static str {
         "ReadExec"
@@ -338,7 +361,10 @@ impl Operator for ReadExec {
             // Which tasks a partition will pull is not known.
             Some(_) => Ok(Arc::new(Statistics::new_unknown(&self.schema()))),
             None => {
-                let all = self.statistics.as_ref().unwrap_or(&inputs[0]);
+                let all = match &self.row_columns {
+                    Some(_) => &Arc::new(statistics_of_rows(&inputs[0], &self.schema())),
+                    None => self.statistics.as_ref().unwrap_or(&inputs[0]),
+                };
                 Ok(match self.window {
                     Some(_) => Arc::new(self.statistics_of_window(all, &self.schema())),
                     None => Arc::clone(all),
@@ -357,7 +383,11 @@ impl Operator for ReadExec {
         _phase: FilterPushdownPhase,
         _config: &ConfigOptions,
     ) -> Result<Option<FilterDescription>> {
-        FilterDescription::from_children(filters.to_vec(), &self.inputs()).map(Some)
+        // Who counts rows has to see them all.
+        match self.row_columns {
+            Some(_) => Ok(None),
+            None => FilterDescription::from_children(filters.to_vec(), &self.inputs()).map(Some),
+        }
     }
 
     fn is_read(&self) -> bool {
@@ -389,7 +419,7 @@ impl TaskPlan for ReadExec {
         let (files, order) = (self.files_of_tasks(), self.order.as_ref().map(|(_, order)| Arc::clone(order)));
         let store = BlockStore::of_task(&context)?;
         let owner = owner_of(self, &context);
-        let late = self.late_materialization();
+        let (late, row_columns) = (self.late_materialization(), self.row_columns.clone());
         let (retries, log) = (Retries::of_io(&BlockyardOptions::from_task(&context)), self.stage.failures());
         let tasks = stream::iter(std::iter::from_fn(move || {
             let index = first_task + next_task.fetch_add(1, Relaxed);
@@ -405,6 +435,7 @@ impl TaskPlan for ReadExec {
                     batches: input.execute(partition, Arc::clone(&context))?,
                     input: Arc::clone(input),
                     late,
+                    row_columns: row_columns.clone(),
                     files: files.clone(),
                     index,
                     partition,

@@ -4,8 +4,10 @@ mod exec;
 mod files;
 mod late;
 mod ranges;
+mod row_columns;
 mod task;
 
 pub(crate) use exec::{FileCounts, ReadExec, ReadMemory};
 pub(crate) use files::{FilesOfTask, FirstRow, ReadFiles, file_scan, is_as_listed, shown_root};
 pub(crate) use ranges::ValueRanges;
+pub(crate) use row_columns::{RowColumn, RowColumns};

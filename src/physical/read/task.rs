@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::files::{ReadFiles, filters_change};
 use super::late::{LateMaterialization, Trial};
+use super::row_columns::RowColumns;
 use crate::error::ErrorContext;
 use crate::physical::tasks::{FailureLog, Retries, pause, stream_of};
 use crate::runtime::UnderWay;
@@ -20,6 +21,7 @@ pub(super) struct Reading {
     pub(super) name: String,
     pub(super) input: Arc<dyn ExecutionPlan>,
     pub(super) late: Option<(Arc<LateMaterialization>, Trial)>,
+    pub(super) row_columns: Option<Arc<RowColumns>>,
     pub(super) files: ReadFiles,
     pub(super) index: usize,
     /// The partition of the input that the task reads.
@@ -39,7 +41,8 @@ pub(super) struct Reading {
 impl Reading {
     /// Its rows.
     pub(super) fn into_stream(self) -> SendableRecordBatchStream {
-        stream_of(self.batches.schema(), stream::try_unfold(self, Self::next).boxed())
+        let schema = self.row_columns.as_ref().map_or_else(|| self.batches.schema(), |rows| Arc::clone(&rows.schema));
+        stream_of(schema, stream::try_unfold(self, Self::next).boxed())
     }
 
     /// The next batch of files that are what they were: they are looked at before the first batch and after the last.
@@ -58,6 +61,15 @@ impl Reading {
         Ok(batch)
     }
 
+    /// A batch that comes behind those that were given, with the columns that the read adds.
+    fn with_row_columns(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        match (&self.row_columns, self.files.of_task(self.index)) {
+            (Some(columns), Some(files)) => columns.add(&files, self.rows, &batch),
+            (Some(_), None) => internal_err!("rows of no file are numbered"),
+            (None, _) => Ok(batch),
+        }
+    }
+
     /// The next batch. Where the error is worth it, it reads again, up to the row at which it was.
     async fn next(mut self) -> Result<Option<(RecordBatch, Self)>> {
         let mut passed = self.rows;
@@ -71,8 +83,10 @@ impl Reading {
                     if skipped == rows && (rows > 0 || passed < self.rows) {
                         continue;
                     }
+                    let batch = if skipped == 0 { batch } else { batch.slice(skipped, rows - skipped) };
+                    let batch = self.with_row_columns(batch)?;
                     self.rows += rows - skipped;
-                    return Ok(Some((if skipped == 0 { batch } else { batch.slice(skipped, rows - skipped) }, self)));
+                    return Ok(Some((batch, self)));
                 }
                 Err(e) => e,
             };

@@ -13,6 +13,7 @@ use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder,
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
+use parking_lot::Mutex;
 
 use super::block_files::{BlockFiles, encoding_bytes};
 use super::clock::{InputTime, WriteClock};
@@ -26,7 +27,7 @@ use crate::physical::tasks::RowBalance;
 use crate::physical::tasks::ungathered;
 use crate::physical::tasks::{Task, measured_task_stream, properties, stream_of};
 use crate::runtime::Drivers;
-use crate::sinks::{Begun, FileWriter, PartitionColumns, Staged, Staging, Target};
+use crate::sinks::{Begun, FileWriter, PartitionColumns, Staged, Staging, Target, WrittenFile};
 use crate::store::{BlockStore, Owner, QueryPool};
 
 /// A row group is not larger than this. It is written when all of it is encoded: several in a file keep the disk busy
@@ -44,6 +45,8 @@ pub(crate) struct WriteExec {
     by: Option<PartitionColumns>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
+    /// The files that were committed.
+    files: Arc<Mutex<Vec<WrittenFile>>>,
 }
 
 impl WriteExec {
@@ -52,7 +55,13 @@ impl WriteExec {
         let schema = Arc::new(Schema::new(vec![Field::new("count", DataType::UInt64, false)]));
         let properties = properties(EquivalenceProperties::new(schema), 1, EmissionType::Final);
         let input_order = InputOrder::of(input.as_ref());
-        Self { input, input_order, writer, target, by: None, properties, metrics: ExecutionPlanMetricsSet::new() }
+        let (metrics, files) = (ExecutionPlanMetricsSet::new(), Arc::default());
+        Self { input, input_order, writer, target, by: None, properties, metrics, files }
+    }
+
+    /// The files that were committed.
+    pub(crate) fn files(&self) -> Vec<WrittenFile> {
+        self.files.lock().clone()
     }
 
     /// The same write into the directories that the values of these columns are. Its input is sorted by them in each
@@ -112,6 +121,7 @@ impl Operator for WriteExec {
             by: self.by.clone(),
             context,
             metrics: self.metrics.clone(),
+            files: Arc::clone(&self.files),
             balance,
         };
         let schema = self.schema();
@@ -147,6 +157,7 @@ struct Job {
     by: Option<PartitionColumns>,
     context: Arc<TaskContext>,
     metrics: ExecutionPlanMetricsSet,
+    files: Arc<Mutex<Vec<WrittenFile>>>,
     /// Rows that come, and rows that are in files.
     balance: Arc<RowBalance>,
 }
@@ -183,7 +194,8 @@ impl Job {
         }
         MetricBuilder::new(&self.metrics).output_rows(0).add(rows);
         MetricBuilder::new(&self.metrics).global_counter("files").add(written.len());
-        staging.commit(written).await?;
+        let files = staging.commit(written).await?;
+        self.files.lock().extend(files);
         Ok(rows)
     }
 

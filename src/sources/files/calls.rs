@@ -32,6 +32,32 @@ macro_rules! read_options {
                 /// Adds a column `path` with the path of each row's file.
                 pub include_paths: bool = default,
                 $( $(#[doc = $doc])* pub $field: $type $(= $default)?, )*
+                /// `first`: the columns of the first file; others are left out, and missing ones are null. `union`:
+                /// those of all files, by name, with types that have room for all values; each file is looked at.
+                pub schema: $crate::FileSchema = default,
+                /// `hive`: `key=value` directories are columns. `none`: they are not. A list of names: the directories
+                /// below the path are values of these columns.
+                pub partitioning: $crate::PathPartitioning = default,
+                /// Only files of which this condition is true, on columns that paths give: `year > 2020 AND month = 5`.
+                pub partition_filter: Option<String>,
+                /// Adds a column `row_number`: which row of its file each is, from 0 on.
+                pub include_row_numbers: bool = default,
+                /// Adds a column `row_hash`, a number that follows from the path and the number of the row.
+                pub include_row_hash: bool = default,
+                /// How names of files end that directories are searched for, in place of those of the format. An empty
+                /// list takes all files.
+                pub file_extensions: Option<Vec<String>>,
+                /// Paths that are not there are left out, as long as one is.
+                pub ignore_missing_paths: bool = default,
+                /// `files`: these come in a random order, each with its rows in their order.
+                pub shuffle: Option<$crate::FileShuffle>,
+                /// About this part of the files, drawn at random; at least one.
+                pub sample_files: Option<f64>,
+                /// What `shuffle` and `sample_files` follow from: the same seed and files give the same. Drawn if not
+                /// said.
+                pub seed: Option<u64>,
+                /// Another order of `shuffle` for each number, with the same seed.
+                pub epoch: Option<u64>,
             }
         }
 
@@ -43,8 +69,20 @@ macro_rules! read_options {
         impl $name {
             /// What is said of a read of any format.
             fn read_options(&self) -> $crate::sources::ReadOptions {
-                let (columns, override_num_blocks) = (self.columns.clone(), self.override_num_blocks);
-                $crate::sources::ReadOptions { columns, override_num_blocks, include_paths: self.include_paths }
+                let (shuffle, sample) = (self.shuffle, self.sample_files);
+                $crate::sources::ReadOptions {
+                    columns: self.columns.clone(),
+                    override_num_blocks: self.override_num_blocks,
+                    include_paths: self.include_paths,
+                    include_row_numbers: self.include_row_numbers,
+                    include_row_hash: self.include_row_hash,
+                    schema: self.schema,
+                    partitioning: self.partitioning.clone(),
+                    partition_filter: self.partition_filter.clone(),
+                    file_extensions: self.file_extensions.clone(),
+                    ignore_missing_paths: self.ignore_missing_paths,
+                    choice: $crate::sources::FileChoice { shuffle, seed: self.seed, epoch: self.epoch, sample },
+                }
             }
         }
     };

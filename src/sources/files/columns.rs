@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::{Field, FieldRef, Fields, Schema};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema};
 use datafusion::catalog::Session;
+use datafusion::common::{Result, plan_err};
 
 use crate::block::without_views;
 
@@ -47,4 +48,47 @@ pub(crate) fn distinct_names(fields: &Fields) -> Fields {
 pub(crate) fn nullable(schema: &Schema) -> Schema {
     let fields: Vec<Field> = schema.fields().iter().map(|f| f.as_ref().clone().with_nullable(true)).collect();
     Schema::new_with_metadata(fields, schema.metadata().clone())
+}
+
+/// Whether every value of one type is a value of the other.
+pub(crate) fn fits(from: &DataType, to: &DataType) -> bool {
+    use DataType::{
+        Binary, BinaryView, Date32, Date64, Dictionary, Float32, LargeBinary, LargeUtf8, Null, Utf8, Utf8View,
+    };
+    let text =
+        |t: &DataType| matches!(t, Utf8 | LargeUtf8 | Utf8View | Binary | LargeBinary | BinaryView | Dictionary(..));
+    match (from, to) {
+        (from, to) if from == to || from.is_nested() && to.is_nested() || text(from) && text(to) => true,
+        (Null, _) | (Float32, DataType::Float64) | (Date32, Date64) => true,
+        (DataType::Timestamp(..), DataType::Timestamp(..)) => true,
+        (DataType::Decimal128(p, s), DataType::Decimal128(q, t)) => s == t && p <= q,
+        (from, to) if from.is_signed_integer() && to.is_signed_integer() => {
+            from.primitive_width() <= to.primitive_width()
+        }
+        (from, to) if from.is_unsigned_integer() && to.is_integer() => from.primitive_width() < to.primitive_width(),
+        (from, DataType::Float64) if from.is_integer() => from.primitive_width() < Some(8),
+        _ => false,
+    }
+}
+
+/// The columns of several files together, by name: those of the first, and then what the next ones have beside them.
+pub(crate) fn union_of(all: &Schema, next: &Schema) -> Result<Schema> {
+    let mut fields: Vec<FieldRef> = all.fields().iter().cloned().collect();
+    for field in next.fields() {
+        let Some(known) = fields.iter_mut().find(|known| known.name() == field.name()) else {
+            fields.push(Arc::clone(field));
+            continue;
+        };
+        match (known.data_type(), field.data_type()) {
+            (known, new) if fits(new, known) => {}
+            (known_type, new) if fits(known_type, new) => *known = Arc::clone(field),
+            (known_type, new) => {
+                return plan_err!(
+                    "column '{}' is {new} here and {known_type} in files before it, and no type has room for both",
+                    field.name()
+                );
+            }
+        }
+    }
+    Ok(Schema::new_with_metadata(fields, all.metadata().clone()))
 }

@@ -11,16 +11,29 @@ use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
+use super::choice::PathPartitioning;
 use super::glob::{Glob, split_glob};
 use super::pinned::{Bodies, PinnedStore, is_far};
 use crate::error::{ErrorContext, nearest};
 use crate::sinks::is_visible;
 
-/// A file and its `key=value` directories below the path that was asked for.
+/// A file and the columns that its directories below the path that was asked for give, with their values.
 #[derive(Debug, Clone)]
 pub(crate) struct ListedFile {
     pub(crate) meta: ObjectMeta,
     pub(crate) hive: Vec<(String, String)>,
+}
+
+/// What files are looked for, and what is wanted of them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lookup<'a> {
+    /// How names of files end that a directory is searched for; none means all files.
+    pub(super) extensions: &'a [&'a str],
+    pub(super) partitioning: &'a PathPartitioning,
+    /// Whether a path may mean no file, as long as another does.
+    pub(super) may_be_missing: bool,
+    /// What was read of small files already.
+    pub(super) bodies: &'a Bodies,
 }
 
 /// The files that some paths mean at one moment: at least one.
@@ -50,19 +63,17 @@ impl Listing {
     }
 }
 
-/// The files that some paths mean, sorted by path within each. All must be in the same store. `bodies` has those that
-/// were read already.
-pub(super) async fn list_files(
-    runtime: &RuntimeEnv,
-    paths: &[String],
-    extensions: &[&str],
-    bodies: &Bodies,
-) -> Result<Listing> {
+/// The files that some paths mean, sorted by path within each. All must be in the same store.
+pub(super) async fn list_files(runtime: &RuntimeEnv, paths: &[String], lookup: Lookup<'_>) -> Result<Listing> {
+    let extensions = lookup.extensions;
     let mut files = Vec::new();
     let mut may_grow = paths.len() > 1;
     let mut first: Option<(ListingTableUrl, Arc<dyn ObjectStore>)> = None;
     for path in paths {
-        let (url, glob) = place_of(path)?;
+        let (url, glob) = match place_of(path) {
+            Err(_) if lookup.may_be_missing && !path.contains("://") => continue,
+            place => place?,
+        };
         let store = runtime.object_store(url.object_store())?;
         if let Some((known, _)) = &first
             && known.object_store() != url.object_store()
@@ -70,8 +81,14 @@ pub(super) async fn list_files(
             return plan_err!("all paths of a read must be in one store, got {known} and {url}");
         }
         may_grow |= url.is_collection() || glob.is_some();
-        let found = list_one(store.as_ref(), &url, glob.as_ref(), extensions).await;
-        let found = found.while_doing(|| format!("listing '{path}'"))?;
+        let found = list_one(store.as_ref(), &url, glob.as_ref(), lookup).await;
+        let found = match found.while_doing(|| format!("listing '{path}'")) {
+            Err(e) if lookup.may_be_missing && is_not_found(&e) => Vec::new(),
+            found => found?,
+        };
+        if found.is_empty() && lookup.may_be_missing {
+            continue;
+        }
         if found.is_empty() {
             return match glob {
                 Some(_) => plan_err!("no files match '{path}'"),
@@ -85,11 +102,19 @@ pub(super) async fn list_files(
     match first {
         Some((url, store)) if is_far(&url.object_store()) => {
             let metas = files.iter().map(|file: &ListedFile| file.meta.clone());
-            let pinned = Arc::new(PinnedStore::new(store, &url.object_store(), metas, bodies.clone()));
+            let pinned = Arc::new(PinnedStore::new(store, &url.object_store(), metas, lookup.bodies.clone()));
             Ok(Listing { url, store: Arc::clone(&pinned) as _, files, pinned: Some(pinned), may_grow })
         }
         Some((url, store)) => Ok(Listing { url, store, files, pinned: None, may_grow }),
+        None if !paths.is_empty() => plan_err!("none of the paths is there: {}", paths.join(", ")),
         None => plan_err!("a read needs at least one path"),
+    }
+}
+
+fn is_not_found(error: &DataFusionError) -> bool {
+    match error.find_root() {
+        DataFusionError::ObjectStore(e) => matches!(e.as_ref(), object_store::Error::NotFound { .. }),
+        _ => false,
     }
 }
 
@@ -119,8 +144,9 @@ async fn list_one(
     store: &dyn ObjectStore,
     url: &ListingTableUrl,
     glob: Option<&Glob>,
-    extensions: &[&str],
+    lookup: Lookup<'_>,
 ) -> Result<Vec<ListedFile>> {
+    let Lookup { extensions, partitioning, .. } = lookup;
     let prefix = url.prefix();
     // Stores have no directories, and nobody has to say that a name stands for what is below it.
     let is_name = !url.is_collection() && glob.is_none();
@@ -128,7 +154,12 @@ async fn list_one(
     let is_directory = may_be_directory && store.list(Some(prefix)).try_next().await?.is_some();
     if is_name && !is_directory {
         let meta = store.head(prefix).await.map_err(DataFusionError::from)?;
-        return Ok(vec![ListedFile { meta, hive: Vec::new() }]);
+        let hive = match partitioning {
+            // There is no directory below it.
+            PathPartitioning::Directories(_) => path_values(prefix, &meta.location, partitioning)?,
+            _ => Vec::new(),
+        };
+        return Ok(vec![ListedFile { meta, hive }]);
     }
     let has_extension = |meta: &ObjectMeta| {
         let name = meta.location.filename().unwrap_or_default();
@@ -159,7 +190,8 @@ async fn list_one(
         };
     }
     listed.sort_by(|a, b| a.location.cmp(&b.location));
-    Ok(listed.into_iter().map(|meta| ListedFile { hive: hive_values(prefix, &meta.location), meta }).collect())
+    let file = |meta: ObjectMeta| Ok(ListedFile { hive: path_values(prefix, &meta.location, partitioning)?, meta });
+    listed.into_iter().map(file).collect()
 }
 
 /// Whether a store without directories can say what begins with a name. Web servers say nothing of that.
@@ -189,10 +221,26 @@ fn below(prefix: &Path, path: &Path) -> String {
     parts.join("/")
 }
 
-fn hive_values(prefix: &Path, path: &Path) -> Vec<(String, String)> {
+/// The columns that the directories of a file below `prefix` give, with their values.
+fn path_values(prefix: &Path, path: &Path, partitioning: &PathPartitioning) -> Result<Vec<(String, String)>> {
     let parts: Vec<String> = path.prefix_match(prefix).into_iter().flatten().map(|p| p.as_ref().to_owned()).collect();
     let directories = &parts[..parts.len().saturating_sub(1)];
-    directories.iter().filter_map(|d| d.split_once('=')).map(|(k, v)| (decode(k), decode(v))).collect()
+    match partitioning {
+        PathPartitioning::None => Ok(Vec::new()),
+        PathPartitioning::Hive => {
+            let keys = directories.iter().filter_map(|directory| directory.split_once('='));
+            Ok(keys.map(|(key, value)| (decode(key), decode(value))).collect())
+        }
+        PathPartitioning::Directories(names) if names.len() == directories.len() => {
+            Ok(names.iter().cloned().zip(directories.iter().map(|value| decode(value))).collect())
+        }
+        PathPartitioning::Directories(names) => plan_err!(
+            "'{path}' is {} directories below '{prefix}', and partitioning names {}: {}",
+            directories.len(),
+            names.len(),
+            names.join(", ")
+        ),
+    }
 }
 
 /// Undoes the percent-encoding of hive values.
@@ -233,9 +281,19 @@ mod tests {
 
     #[test]
     fn hive_directories_become_values() {
-        let values = hive_values(&Path::from("data/t"), &Path::from("data/t/year=2024/city=S%C3%A3o/f.parquet"));
+        let values = |prefix: &str, path: &str, partitioning: PathPartitioning| {
+            path_values(&Path::from(prefix), &Path::from(path), &partitioning)
+        };
+        let path = "data/t/year=2024/city=S%C3%A3o/f.parquet";
+        assert!(values("data/t", path, PathPartitioning::None).unwrap().is_empty());
+        let names = PathPartitioning::Directories(vec!["year".to_owned()]);
+        assert_eq!(values("t", "t/2024/f.csv", names.clone()).unwrap(), [("year".to_owned(), "2024".to_owned())]);
+        let error = values("t", "t/2024/5/f.csv", names).unwrap_err().to_string();
+        assert!(error.contains("2 directories below 't', and partitioning names 1: year"), "{error}");
+        let values = values("data/t", path, PathPartitioning::Hive).unwrap();
         assert_eq!(values[0], ("year".to_owned(), "2024".to_owned()));
         assert_eq!(values[1].0, "city");
-        assert!(hive_values(&Path::from("a=1"), &Path::from("a=1/f.parquet")).is_empty());
+        let none = path_values(&Path::from("a=1"), &Path::from("a=1/f.parquet"), &PathPartitioning::Hive);
+        assert!(none.unwrap().is_empty());
     }
 }

@@ -3,6 +3,7 @@
 
 mod by_name;
 mod calls;
+mod choice;
 mod column_types;
 mod columns;
 mod glob;
@@ -15,7 +16,9 @@ mod tasks;
 
 pub(crate) use by_name::{format_of_path, read_functions};
 pub(crate) use calls::{Format, FormatOptions, read_options};
-pub(crate) use columns::{distinct_names, twice, without_views_unless_asked};
+pub(crate) use choice::FileChoice;
+pub use choice::{FileSchema, FileShuffle, PathPartitioning};
+pub(crate) use columns::{distinct_names, fits, twice, without_views_unless_asked};
 pub(crate) use listing::{Listing, first_file, full_path};
 pub(crate) use pinned::{PinnedStore, ReadingFile, is_small};
 pub(crate) use table::FileTable;

@@ -8,29 +8,33 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use datafusion::arrow::datatypes::{Schema, SchemaRef};
+use datafusion::arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
-use datafusion::common::{Result, Statistics, plan_err};
+use datafusion::common::{DFSchema, DataFusionError, Result, Statistics, not_impl_err, plan_err};
 use datafusion::datasource::TableType;
 use datafusion::datasource::physical_plan::FileScanConfigBuilder;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_expr::Partitioning;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
+use futures::{StreamExt, TryStreamExt, stream};
 use object_store::ObjectMeta;
 
-use super::columns::nullable;
+use super::CONCURRENT_HEADS;
+use super::choice::FileSchema;
+use super::columns::{nullable, union_of};
 use super::hive::{partition_columns, with_values};
-use super::listing::{ListedFile, Listing, full_path, list_files};
+use super::listing::{ListedFile, Listing, Lookup, full_path, list_files};
 use super::path_filters::{is_of_paths, with_true_paths};
 use super::pinned::{Bodies, PinnedStore};
 use super::tasks::{Packed, detect_parallelism, pack};
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::error::{ErrorContext, unknown_name};
-use crate::physical::{FileCounts, IntoPlan, ReadExec, ReadMemory};
+use crate::physical::{FileCounts, IntoPlan, ReadExec, ReadMemory, RowColumn, RowColumns};
 use crate::sources::formats::{Files, ReadFormat, ReadOptions, Scan};
 use crate::store::{BlockStore, Owner};
 
@@ -43,6 +47,9 @@ pub(crate) struct FileTable {
     paths: Vec<String>,
     options: ReadOptions,
     table_schema: TableSchema,
+    /// All columns: those of the files, of their paths, and of the numbers of rows.
+    full: SchemaRef,
+    /// Which of them the table has, where these are not all.
     columns: Option<Vec<usize>>,
     schema: SchemaRef,
     /// The file that told the columns, as it was.
@@ -58,40 +65,68 @@ impl fmt::Debug for FileTable {
 }
 
 impl FileTable {
-    /// Lists the files and opens the first one.
+    /// Lists the files and opens the first one, or all where the columns are those of all.
     pub(crate) async fn open(session: &dyn Session, format: Arc<dyn ReadFormat>, paths: Vec<String>) -> Result<Self> {
-        let options = format.options();
+        let mut options = format.options();
         options.override_num_blocks.map_or(Ok(()), |n| check_num_blocks("override_num_blocks", n))?;
+        options.choice = options.choice.with_seed()?;
         format.check()?;
         let bodies = Bodies::default();
-        let listing = list_files(session.runtime_env(), &paths, format.extensions(), &bodies).await?;
+        let listing = listed(session.runtime_env(), format.as_ref(), &paths, &options, &bodies).await?;
         let telling = telling(format.as_ref(), &listing).meta.clone();
-        let file_schema = format.columns(session, &listing, &telling).await?;
+        let file_schema = match options.schema {
+            FileSchema::First => format.columns(session, &listing, &telling).await?,
+            FileSchema::Union => columns_of_all(session, format.as_ref(), &listing).await?,
+        };
         // Another file may lack a column, or have nulls where the first has none.
-        let file_schema = if listing.may_grow { nullable(&file_schema) } else { file_schema };
+        let may_lack = listing.may_grow || options.schema == FileSchema::Union;
+        let file_schema = if may_lack { nullable(&file_schema) } else { file_schema };
         let hive = partition_columns(&listing, options.include_paths)?;
-        for field in &hive {
+        let rows = options.row_columns();
+        for field in hive.iter().chain(rows.iter().map(|(field, _)| field)) {
             if file_schema.field_with_name(field.name()).is_ok() {
-                return plan_err!("column '{}' is both in the files and in their paths", field.name());
+                return plan_err!("column '{}' is both in the files and in what is added to them", field.name());
             }
         }
         let table_schema = TableSchema::builder(Arc::new(file_schema)).with_table_partition_cols(hive).build();
-        let full = Arc::clone(table_schema.table_schema());
-        let resolve = |names: &Vec<String>| resolve_columns(&full, names, format.read_name());
-        let columns = options.columns.as_ref().map(resolve).transpose()?;
-        // The path was asked for, too.
-        let columns = columns.map(|mut columns| {
-            let path = full.fields().len().saturating_sub(1);
-            if options.include_paths && !columns.contains(&path) {
-                columns.push(path);
-            }
+        let full = table_schema.table_schema().fields().iter().cloned();
+        let full = full.chain(rows.into_iter().map(|(field, _)| field)).collect::<Vec<FieldRef>>();
+        let full = Arc::new(Schema::new_with_metadata(full, table_schema.table_schema().metadata().clone()));
+        let columns = options.columns.as_ref().map(|names| resolve_columns(&full, names, format.read_name()));
+        // The path was asked for, too, and so were the numbers of rows.
+        let columns = columns.transpose()?.map(|mut columns| {
+            let added = options.added_columns();
+            let added = (0..full.fields().len()).filter(|place| added.contains(&full.field(*place).name().as_str()));
+            added.for_each(|place| {
+                if !columns.contains(&place) {
+                    columns.push(place)
+                }
+            });
             columns
         });
         let schema = match &columns {
             Some(columns) => Arc::new(full.project(columns)?),
-            None => full,
+            None => Arc::clone(&full),
         };
-        Ok(Self { format, paths, options, table_schema, columns, schema, telling, bodies })
+        let table = Self { format, paths, options, table_schema, full, columns, schema, telling, bodies };
+        table.partition_filter(session)?;
+        Ok(table)
+    }
+
+    /// The condition that files have to fulfil by their paths.
+    fn partition_filter(&self, session: &dyn Session) -> Result<Option<Expr>> {
+        let Some(text) = &self.options.partition_filter else { return Ok(None) };
+        let columns = self.table_schema.table_partition_cols();
+        let schema = DFSchema::try_from(Schema::new(columns.clone()))?;
+        let Some(state) = session.as_any().downcast_ref::<SessionState>() else {
+            return not_impl_err!("partition_filter in a session that is not DataFusion's own");
+        };
+        let filter = state.create_logical_expr(text, &schema);
+        let filter = filter.while_doing(|| format!("reading partition_filter '{text}'"))?;
+        match is_of_paths(&filter, columns) {
+            true => Ok(Some(filter)),
+            false => plan_err!("partition_filter '{text}' must be a condition on columns that paths give"),
+        }
     }
 
     /// The paths, and how they are read, where that is in the format `F`.
@@ -105,11 +140,29 @@ impl FileTable {
         &self,
         runtime: Arc<RuntimeEnv>,
     ) -> impl Future<Output = Result<Vec<String>>> + Send + 'static {
-        let (paths, format) = (self.paths.clone(), Arc::clone(&self.format));
+        let (paths, format, options) = (self.paths.clone(), Arc::clone(&self.format), self.options.clone());
         async move {
-            let listing = list_files(&runtime, &paths, format.extensions(), &Bodies::default()).await?;
+            let listing = listed(&runtime, format.as_ref(), &paths, &options, &Bodies::default()).await?;
             Ok(listing.files.iter().map(|f| full_path(&listing.url, &f.meta.location)).collect())
         }
+    }
+
+    /// How columns of the table come about: those that the read adds, if there are any, and those of its scan.
+    fn split(&self, columns: &[usize]) -> Result<(Option<RowColumns>, Vec<usize>)> {
+        let of_files = self.table_schema.table_schema().fields().len();
+        let added = self.options.row_columns();
+        let mut of_scan = Vec::new();
+        let mut kind = |place: &usize| match place.checked_sub(of_files) {
+            Some(number) => added[number].1,
+            None => {
+                of_scan.push(*place);
+                RowColumn::OfScan(of_scan.len() - 1)
+            }
+        };
+        let kinds: Vec<RowColumn> = columns.iter().map(&mut kind).collect();
+        let schema = Arc::new(self.full.project(columns)?);
+        let adds = columns.iter().any(|place| *place >= of_files);
+        Ok((adds.then_some(RowColumns { columns: kinds, schema }), of_scan))
     }
 
     /// Rows by the footers, where the format has footers.
@@ -117,32 +170,89 @@ impl FileTable {
         if !self.format.knows_rows() {
             return Ok(None);
         }
-        let files = self.files_now(session).await?;
-        let layout = self.format.lay_out(session, &files, &Scan { columns: Vec::new(), limit: None }).await?;
+        let (files, _) = self.files_now(session, &[]).await?;
+        if files.files.is_empty() {
+            return Ok(Some(0));
+        }
+        let scan = Scan { columns: Vec::new(), limit: None, numbers_rows: false };
+        let layout = self.format.lay_out(session, &files, &scan).await?;
         Ok(match layout.rows {
             Precision::Exact(rows) => Some(rows),
             Precision::Inexact(_) | Precision::Absent => None,
         })
     }
 
-    /// The files as they are now. Fails where they no longer have the columns of the table.
-    async fn files_now(&self, session: &dyn Session) -> Result<Files> {
-        let listing = list_files(session.runtime_env(), &self.paths, self.format.extensions(), &self.bodies).await?;
+    /// The files as they are now, for which these conditions are true, and how many there are. Fails where they no
+    /// longer have the columns of the table.
+    async fn files_now(&self, session: &dyn Session, filters: &[Expr]) -> Result<(Files, usize)> {
+        let (runtime, options) = (session.runtime_env(), &self.options);
+        let listing = listed(runtime, self.format.as_ref(), &self.paths, options, &self.bodies).await?;
         let first = &telling(self.format.as_ref(), &listing).meta;
-        if *first != self.telling {
+        if *first != self.telling && options.schema == FileSchema::First {
             let found = self.format.columns(session, &listing, first).await?;
             let checked = self.format.check_same_columns(self.table_schema.file_schema(), &found);
             checked.while_doing(|| format!("reading '{}' again", full_path(&listing.url, &first.location)))?;
         }
-        Ok(Files {
-            files: with_values(&listing, self.table_schema.table_partition_cols(), self.options.include_paths)?,
+        let columns = self.table_schema.table_partition_cols();
+        let files = with_values(&listing, columns, options.include_paths)?;
+        let all = files.len();
+        let required: Vec<Expr> = self.partition_filter(session)?.into_iter().collect();
+        let files = with_true_paths(session, files, columns, &required)?;
+        let files = options.choice.of(files, |file| file.object_meta.location.to_string());
+        let files = with_true_paths(session, files, columns, filters)?;
+        let files = Files {
+            files,
             compression: listing.compression(),
             columns: Arc::clone(self.table_schema.file_schema()),
             url: listing.url,
             store: listing.store,
             pinned: listing.pinned,
-        })
+        };
+        Ok((files, all))
     }
+}
+
+/// The files that the paths mean now.
+async fn listed(
+    runtime: &RuntimeEnv,
+    format: &dyn ReadFormat,
+    paths: &[String],
+    options: &ReadOptions,
+    bodies: &Bodies,
+) -> Result<Listing> {
+    let said: Option<Vec<&str>> =
+        options.file_extensions.as_ref().map(|said| said.iter().map(String::as_str).collect());
+    let lookup = Lookup {
+        extensions: said.as_deref().unwrap_or(format.extensions()),
+        partitioning: &options.partitioning,
+        may_be_missing: options.ignore_missing_paths,
+        bodies,
+    };
+    list_files(runtime, paths, lookup).await
+}
+
+/// The columns of all files, by name.
+async fn columns_of_all(session: &dyn Session, format: &dyn ReadFormat, listing: &Listing) -> Result<Schema> {
+    if !format.has_names() {
+        return plan_err!(
+            "{} tells columns apart by their place, so files cannot have different ones; schema must be 'first'",
+            format.read_name()
+        );
+    }
+    let with_columns = listing.files.iter().filter(|file| file.meta.size > 0 || !format.may_be_empty());
+    let columns = |file: ObjectMeta| async move {
+        let _read = listing.pinned.as_ref().map(|pinned| pinned.reading(&file.location));
+        let columns = format.columns(session, listing, &file).await?;
+        Ok::<_, DataFusionError>((file, columns))
+    };
+    let files = with_columns.map(|file| file.meta.clone()).collect::<Vec<_>>();
+    let mut found = stream::iter(files).map(columns).buffered(CONCURRENT_HEADS);
+    let mut all = Schema::empty();
+    while let Some((file, columns)) = found.try_next().await? {
+        let union = union_of(&all, &columns);
+        all = union.while_doing(|| format!("reading the columns of '{}'", full_path(&listing.url, &file.location)))?;
+    }
+    Ok(all)
 }
 
 /// The store of the files for who reads them all, where a request to it takes long.
@@ -190,21 +300,22 @@ impl TableProvider for FileTable {
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let options = BlockyardOptions::from_config(session.config_options());
-        let mut files = self.files_now(session).await?;
-        let all = files.files.len();
-        files.files = with_true_paths(session, files.files, self.table_schema.table_partition_cols(), filters)?;
+        let (files, all) = self.files_now(session, filters).await?;
         let columns: Option<Vec<usize>> = match (&self.columns, projection) {
             (Some(columns), Some(projection)) => Some(projection.iter().map(|i| columns[*i]).collect()),
             (columns, projection) => columns.as_ref().or(projection).cloned(),
         };
-        let full = self.table_schema.table_schema();
-        let read = columns.clone().unwrap_or_else(|| (0..full.fields().len()).collect());
-        let names = read.iter().map(|i| full.field(*i).name().as_str()).collect();
+        let full = &self.full;
+        let read = columns.unwrap_or_else(|| (0..full.fields().len()).collect());
         if files.files.is_empty() {
             return Ok(Arc::new(EmptyExec::new(Arc::new(full.project(&read)?))));
         }
-        let layout = self.format.lay_out(session, &files, &Scan { columns: names, limit }).await?;
-        let mut statistics = Statistics::new_unknown(full);
+        let (rows, of_scan) = self.split(&read)?;
+        let names = of_scan.iter().map(|i| full.field(*i).name().as_str()).collect();
+        let scan = Scan { columns: names, limit, numbers_rows: rows.is_some() };
+        let layout = self.format.lay_out(session, &files, &scan).await?;
+        let of_files = self.table_schema.table_schema().fields().len();
+        let mut statistics = Statistics::new_unknown(self.table_schema.table_schema());
         statistics.num_rows = layout.rows;
         statistics.total_byte_size = layout.bytes;
         let bytes = layout.units.iter().map(|u| u.bytes).sum();
@@ -217,7 +328,7 @@ impl TableProvider for FileTable {
         let config = FileScanConfigBuilder::new(files.url.object_store(), source)
             .with_file_groups(groups)
             .with_statistics(statistics)
-            .with_projection_indices(columns)?
+            .with_projection_indices(Some(of_scan).filter(|columns| !columns.iter().copied().eq(0..of_files)))?
             .with_limit(limit)
             .with_output_partitioning(Some(pinned))
             .build();
@@ -230,7 +341,11 @@ impl TableProvider for FileTable {
         let counts = FileCounts { kept: files.files.len(), all, opened: layout.opened };
         let scan = (layout.finish)(scan, pinned);
         let read = ReadExec::new(self.format.read_name(), scan, session.config().target_partitions());
-        Ok(read.with_memory(memory).with_ranges(layout.ranges).with_files(counts).into_plan())
+        let read = read.with_memory(memory).with_ranges(layout.ranges).with_files(counts);
+        Ok(match rows {
+            Some(rows) => read.with_row_columns(rows).into_plan(),
+            None => read.into_plan(),
+        })
     }
 
     /// Paths say whether what is asked of them is true: nothing has to be asked again.

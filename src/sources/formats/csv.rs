@@ -56,6 +56,11 @@ impl ReadFormat for ReadCsvOptions {
         self.read_options()
     }
 
+    /// They are told apart by their place in a line.
+    fn has_names(&self) -> bool {
+        false
+    }
+
     fn check(&self) -> Result<()> {
         self.delimiter_byte().map(|_| ())
     }
@@ -96,13 +101,13 @@ impl ReadFormat for ReadCsvOptions {
         Ok(())
     }
 
-    async fn lay_out(&self, session: &dyn Session, files: &Files, _scan: &Scan<'_>) -> Result<Layout> {
+    async fn lay_out(&self, session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<Layout> {
         self.check_headers(files).await?;
         // Those of small files come with all else.
         let is_checked_later = files.pinned.is_some() && self.has_headers(files);
         let checked = is_checked_later.then(|| self.clone());
         Ok(Layout {
-            units: byte_ranges(session, files, !self.newlines_in_values, self.override_num_blocks),
+            units: byte_ranges(session, files, scan, !self.newlines_in_values, self.override_num_blocks),
             rows: Precision::Absent,
             bytes: Precision::Absent,
             row_bytes: line_bytes(files).await?,

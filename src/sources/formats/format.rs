@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use datafusion::arrow::datatypes::{Schema, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::catalog::Session;
 use datafusion::common::Result;
 use datafusion::common::stats::Precision;
@@ -15,8 +15,8 @@ use datafusion::datasource::listing::{ListingTableUrl, PartitionedFile};
 use datafusion::physical_plan::ExecutionPlan;
 use object_store::{ObjectMeta, ObjectStore};
 
-use crate::physical::ValueRanges;
-use crate::sources::files::{Listing, PinnedStore, Unit};
+use crate::physical::{RowColumn, ValueRanges};
+use crate::sources::files::{FileChoice, FileSchema, Listing, PathPartitioning, PinnedStore, Unit};
 
 /// A format of files with what its users say of a read: how the columns are found, how files become tasks, and how a
 /// task reads them.
@@ -38,6 +38,11 @@ pub(crate) trait ReadFormat: Any + Debug + Send + Sync {
 
     /// Whether a file without a byte is a file without rows, which tells no columns.
     fn may_be_empty(&self) -> bool {
+        true
+    }
+
+    /// Whether values are told apart by names, so that files may have different columns.
+    fn has_names(&self) -> bool {
         true
     }
 
@@ -66,6 +71,35 @@ pub(crate) struct ReadOptions {
     pub(crate) override_num_blocks: Option<usize>,
     /// Whether a column `path` has the path of each row's file.
     pub(crate) include_paths: bool,
+    /// Whether columns `row_number` and `row_hash` say which row of its file each is.
+    pub(crate) include_row_numbers: bool,
+    pub(crate) include_row_hash: bool,
+    /// Whose columns the read has.
+    pub(crate) schema: FileSchema,
+    pub(crate) partitioning: PathPartitioning,
+    /// A condition on columns that paths give, which read files fulfil.
+    pub(crate) partition_filter: Option<String>,
+    /// How names of files end that a directory is searched for, if not as those of the format.
+    pub(crate) file_extensions: Option<Vec<String>>,
+    pub(crate) ignore_missing_paths: bool,
+    pub(crate) choice: FileChoice,
+}
+
+impl ReadOptions {
+    /// The columns that say which row of its file a row is.
+    pub(crate) fn row_columns(&self) -> Vec<(FieldRef, RowColumn)> {
+        let number = (self.include_row_numbers, "row_number", RowColumn::Number);
+        let hash = (self.include_row_hash, "row_hash", RowColumn::Hash);
+        let wanted = [number, hash].into_iter().filter(|(is_wanted, ..)| *is_wanted);
+        wanted.map(|(_, name, column)| (Arc::new(Field::new(name, DataType::UInt64, false)), column)).collect()
+    }
+
+    /// Names of the columns that are asked for by options of their own.
+    pub(crate) fn added_columns(&self) -> Vec<&'static str> {
+        let path = self.include_paths.then_some("path");
+        let number = self.include_row_numbers.then_some("row_number");
+        path.into_iter().chain(number).chain(self.include_row_hash.then_some("row_hash")).collect()
+    }
 }
 
 /// The files of a table as they are at one moment.
@@ -89,6 +123,8 @@ pub(crate) struct Scan<'a> {
     pub(crate) columns: Vec<&'a str>,
     /// No more rows are needed.
     pub(crate) limit: Option<usize>,
+    /// Whether the number of the first row of each part has to be known.
+    pub(crate) numbers_rows: bool,
 }
 
 /// How files are read.

@@ -72,11 +72,11 @@ impl ReadFormat for ReadJsonOptions {
         Ok(())
     }
 
-    async fn lay_out(&self, session: &dyn Session, files: &Files, _scan: &Scan<'_>) -> Result<Layout> {
+    async fn lay_out(&self, session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<Layout> {
         let metas = files.files.iter().map(|file| &file.object_meta);
         let is_array = is_array(files.store.as_ref(), metas, files.compression).await?;
         Ok(Layout {
-            units: byte_ranges(session, files, !is_array, self.override_num_blocks),
+            units: byte_ranges(session, files, scan, !is_array, self.override_num_blocks),
             rows: Precision::Absent,
             bytes: Precision::Absent,
             row_bytes: line_bytes(files).await?,

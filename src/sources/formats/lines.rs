@@ -91,11 +91,11 @@ impl ReadFormat for ReadTextOptions {
         Ok(())
     }
 
-    async fn lay_out(&self, session: &dyn Session, files: &Files, _scan: &Scan<'_>) -> Result<Layout> {
+    async fn lay_out(&self, session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<Layout> {
         let (keeps_empty, encoding) = (self.keep_empty_lines, self.encoding);
         let format = JsonFormat::default().with_file_compression_type(files.compression);
         Ok(Layout {
-            units: byte_ranges(session, files, true, self.override_num_blocks),
+            units: byte_ranges(session, files, scan, true, self.override_num_blocks),
             rows: Precision::Absent,
             bytes: Precision::Absent,
             row_bytes: line_bytes(files).await?,

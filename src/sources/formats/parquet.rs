@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use datafusion::arrow::datatypes::{DataType, Fields, Schema};
+use datafusion::arrow::datatypes::{Fields, Schema};
 use datafusion::catalog::Session;
 use datafusion::common::stats::Precision;
 use datafusion::common::{Result, plan_err};
@@ -25,7 +25,7 @@ use crate::error::ErrorContext;
 use crate::physical::ValueRanges;
 use crate::sinks::PARQUET_EXTENSIONS;
 use crate::sources::files::{
-    CONCURRENT_HEADS, Listing, full_path, is_small, read_options, twice, without_views_unless_asked,
+    CONCURRENT_HEADS, Listing, fits, full_path, is_small, read_options, twice, without_views_unless_asked,
 };
 use crate::tensors::{check_same_tensors, with_tensors_of};
 
@@ -278,25 +278,4 @@ pub(super) fn check_types(expected: &Schema, footer: &ParquetMetaData) -> Result
         }
     }
     Ok(())
-}
-
-/// Whether every value of one type is a value of the other.
-fn fits(from: &DataType, to: &DataType) -> bool {
-    use DataType::{
-        Binary, BinaryView, Date32, Date64, Dictionary, Float32, LargeBinary, LargeUtf8, Null, Utf8, Utf8View,
-    };
-    let text =
-        |t: &DataType| matches!(t, Utf8 | LargeUtf8 | Utf8View | Binary | LargeBinary | BinaryView | Dictionary(..));
-    match (from, to) {
-        (from, to) if from == to || from.is_nested() && to.is_nested() || text(from) && text(to) => true,
-        (Null, _) | (Float32, DataType::Float64) | (Date32, Date64) => true,
-        (DataType::Timestamp(..), DataType::Timestamp(..)) => true,
-        (DataType::Decimal128(p, s), DataType::Decimal128(q, t)) => s == t && p <= q,
-        (from, to) if from.is_signed_integer() && to.is_signed_integer() => {
-            from.primitive_width() <= to.primitive_width()
-        }
-        (from, to) if from.is_unsigned_integer() && to.is_integer() => from.primitive_width() < to.primitive_width(),
-        (from, DataType::Float64) if from.is_integer() => from.primitive_width() < Some(8),
-        _ => false,
-    }
 }

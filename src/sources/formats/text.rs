@@ -27,7 +27,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
-use super::format::{Files, Finish};
+use super::format::{Files, Finish, Scan};
 use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
 use crate::physical::{file_scan, shown_root};
@@ -128,6 +128,7 @@ pub(super) async fn line_bytes(files: &Files) -> Result<usize> {
 pub(super) fn byte_ranges(
     session: &dyn Session,
     files: &Files,
+    scan: &Scan<'_>,
     is_splittable: bool,
     override_num_blocks: Option<usize>,
 ) -> Vec<Unit> {
@@ -136,7 +137,8 @@ pub(super) fn byte_ranges(
     let tasks = override_num_blocks.unwrap_or_else(|| detect_parallelism(total as usize, &options));
     let smallest = if override_num_blocks.is_some() { 1 } else { options.target_min_block_size.0.max(1) as u64 };
     let piece = total.div_ceil(tasks as u64).max(smallest);
-    let is_splittable = is_splittable && !files.compression.is_compressed();
+    // Lines are not counted before they are read.
+    let is_splittable = is_splittable && !files.compression.is_compressed() && !scan.numbers_rows;
     let mut units = Vec::new();
     for (file, meta) in files.files.iter().map(|f| &f.object_meta).enumerate() {
         let pieces = if is_splittable { meta.size.div_ceil(piece).max(1) } else { 1 };
@@ -144,7 +146,6 @@ pub(super) fn byte_ranges(
         let unit = |k| Unit {
             file,
             range: (cut(k), cut(k + 1)),
-            // Lines are not counted before they are read.
             first_row: (k == 0).then_some(0),
             bytes: (cut(k + 1) - cut(k)) as usize,
             held_bytes: TEXT_BUFFER_BYTES,

@@ -313,3 +313,18 @@ async fn a_write_with_a_name_happens_once() {
     }
     assert!(cut > 10, "{cut} requests");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn written_files_are_told_with_their_addresses() {
+    let server = Server::start("data", false);
+    let context = session(&server).await;
+    let ds = context.range_in_blocks(1000, 3).unwrap();
+    assert_eq!(ds.write_parquet("s3://data/t").await.unwrap(), 1000);
+    let written = ds.written_files();
+    assert_eq!(written.iter().map(|file| file.rows).collect::<Vec<_>>(), [333, 333, 334]);
+    for (file, name) in written.iter().zip(objects(&server)) {
+        assert_eq!(file.path, format!("s3://data/{name}"));
+        assert_eq!(file.bytes, fs::metadata(server.path("data").join(name)).unwrap().len());
+    }
+    assert_eq!(rows(&context, "SELECT sum(rows) FROM blockyard.writes").await, ["1000"]);
+}
