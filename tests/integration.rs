@@ -7,6 +7,9 @@ mod actors;
 /// Wrong calls and wrong data: every message that a user can get.
 #[path = "integration/bad_input.rs"]
 mod bad_input;
+/// Lines that do not fit, and what becomes of them.
+#[path = "integration/bad_rows.rs"]
+mod bad_rows;
 /// Table functions of applications.
 #[path = "integration/calls.rs"]
 mod calls;

@@ -4,12 +4,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::execution::object_store::ObjectStoreUrl;
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, stream};
 use object_store::path::Path;
@@ -143,6 +145,39 @@ struct Ahead {
     under_way: Mutex<Drivers<()>>,
     reserved: Mutex<WorkingSet>,
     max_bytes: usize,
+    parts: Mutex<Parts>,
+}
+
+/// Some ranges of a large file.
+type PartKey = (Path, Vec<Range<u64>>);
+
+/// Parts of large files that were asked for ahead.
+#[derive(Default)]
+struct Parts {
+    parts: HashMap<PartKey, Arc<OnceCell<Vec<Bytes>>>>,
+    /// In the order in which they were asked for, with their bytes.
+    order: VecDeque<(PartKey, usize)>,
+    bytes: usize,
+}
+
+impl Parts {
+    fn take(&mut self, key: &PartKey) -> Option<Arc<OnceCell<Vec<Bytes>>>> {
+        let part = self.parts.remove(key)?;
+        if let Some(place) = self.order.iter().position(|(known, _)| known == key)
+            && let Some((_, bytes)) = self.order.remove(place)
+        {
+            self.bytes -= bytes;
+        }
+        Some(part)
+    }
+
+    /// Lets go of the oldest one.
+    fn forget_one(&mut self) {
+        if let Some((key, bytes)) = self.order.pop_front() {
+            self.parts.remove(&key);
+            self.bytes -= bytes;
+        }
+    }
 }
 
 impl fmt::Debug for PinnedStore {
@@ -154,6 +189,18 @@ impl fmt::Debug for PinnedStore {
 impl fmt::Display for PinnedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.inner, f)
+    }
+}
+
+impl Ahead {
+    fn spawn(&self, asking: impl Future<Output = ()> + Send + 'static) {
+        let mut under_way = self.under_way.lock();
+        // What has ended is forgotten; a failure comes again to who asks for the bytes.
+        while let Some(Some(_ended)) = under_way.next().now_or_never() {}
+        under_way.spawn(async move {
+            asking.await;
+            Ok(())
+        });
     }
 }
 
@@ -182,6 +229,7 @@ impl PinnedStore {
             under_way: Mutex::new(Drivers::start(std::iter::empty::<std::future::Ready<_>>())),
             reserved: Mutex::new(reserved),
             max_bytes,
+            parts: Mutex::default(),
         };
         Self { files, ahead: Some(ahead), ..self.clone_without_ahead() }
     }
@@ -249,11 +297,8 @@ impl PinnedStore {
     fn ask_ahead(&self, place: usize) {
         let Some(ahead) = &self.ahead else { return };
         ahead.asked[place].store(true, Relaxed);
-        let mut under_way = ahead.under_way.lock();
-        // What has ended is forgotten; a failure comes again to who asks for the file.
-        while let Some(Some(_ended)) = under_way.next().now_or_never() {}
         let mut reserved = ahead.reserved.lock();
-        let mut held = self.bodies.bytes();
+        let mut held = self.bodies.bytes() + ahead.parts.lock().bytes;
         for next in (place + 1..self.files.files.len()).take(AHEAD) {
             let file = &self.files.files[next];
             if !is_small(file) || ahead.asked[next].load(Relaxed) {
@@ -266,11 +311,49 @@ impl PinnedStore {
             }
             ahead.asked[next].store(true, Relaxed);
             let (store, file) = (self.clone_without_ahead(), file.clone());
-            under_way.spawn(async move {
+            ahead.spawn(async move {
                 let _asked_again_by_who_wants_it = store.body(&file).await;
-                Ok(())
             });
         }
+    }
+
+    /// Asks for ranges of a large file that somebody will want soon. The oldest of those that nobody has wanted yet
+    /// make room for them.
+    pub(crate) fn ask_for(&self, file: &Path, ranges: Vec<Range<u64>>) {
+        let Some(ahead) = &self.ahead else { return };
+        let bytes = ranges.iter().map(|range| range.end.saturating_sub(range.start) as usize).sum();
+        let key = (file.clone(), ranges);
+        let mut parts = ahead.parts.lock();
+        if bytes > ahead.max_bytes / 2 || parts.parts.contains_key(&key) {
+            return;
+        }
+        while parts.bytes + bytes > ahead.max_bytes {
+            parts.forget_one();
+        }
+        let held = self.bodies.bytes() + parts.bytes + bytes;
+        if !ahead.reserved.lock().try_resize(held).is_ok_and(|has_room| has_room) {
+            return;
+        }
+        let part = Arc::<OnceCell<Vec<Bytes>>>::default();
+        parts.bytes += bytes;
+        parts.order.push_back((key.clone(), bytes));
+        parts.parts.insert(key.clone(), Arc::clone(&part));
+        let store = self.clone_without_ahead();
+        ahead.spawn(async move {
+            let asked = part.get_or_try_init(|| store.get_ranges(&key.0, &key.1));
+            let _asked_again_by_who_wants_it = asked.await;
+        });
+    }
+
+    /// The bytes of ranges that were asked for ahead, if these were.
+    pub(crate) fn asked_for(
+        &self,
+        file: &Path,
+        ranges: &[Range<u64>],
+    ) -> Option<BoxFuture<'static, Result<Vec<Bytes>>>> {
+        let part = self.ahead.as_ref()?.parts.lock().take(&(file.clone(), ranges.to_vec()))?;
+        let (store, file, ranges) = (self.clone_without_ahead(), file.clone(), ranges.to_vec());
+        Some(async move { part.get_or_try_init(|| store.get_ranges(&file, &ranges)).await.cloned() }.boxed())
     }
 
     /// A part of a small file, as if the store had been asked for it.
@@ -367,6 +450,30 @@ mod tests {
         }
         assert_eq!(store.bodies.bytes(), 0, "what was read is let go");
         assert!(matches!(store.get(&Path::from("other")).await, Err(Error::NotFound { .. })));
+    }
+
+    #[tokio::test]
+    async fn parts_of_large_files_are_there_when_they_were_asked_for() {
+        let (inner, path) = (Arc::new(InMemory::new()), Path::from("large"));
+        let bytes: Vec<u8> = (0..3 << 20).map(|number: u32| number as u8).collect();
+        inner.put(&path, bytes.clone().into()).await.unwrap();
+        let file = inner.head(&path).await.unwrap();
+        let url = ObjectStoreUrl::parse("memory://").unwrap();
+        let store = PinnedStore::new(Arc::clone(&inner) as _, &url, std::iter::once(file.clone()), Bodies::default());
+        let blocks = crate::store::tests::store(1 << 20);
+        let reserved = blocks.working_set(&Arc::default(), 0).unwrap();
+        let store = store.reading_ahead(std::iter::once(file), reserved, 3000);
+        let ranges = |first: u64| vec![first..first + 400, first + 1000..first + 1600];
+        for first in [0, 10_000, 20_000, 30_000] {
+            store.ask_for(&path, ranges(first));
+        }
+        assert!(store.asked_for(&path, &ranges(0)).is_none(), "there is room for three of them");
+        let found = store.asked_for(&path, &ranges(20_000)).unwrap().await.unwrap();
+        assert_eq!(found, [&bytes[20_000..20_400], &bytes[21_000..21_600]]);
+        assert!(store.asked_for(&path, &ranges(20_000)).is_none(), "it was taken");
+        let large = vec![0..1000, 2000..3000];
+        store.ask_for(&path, large.clone());
+        assert!(store.asked_for(&path, &large).is_none(), "it is too much");
     }
 
     #[tokio::test]

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use datafusion::arrow::array::RecordBatch;
+use bytes::Bytes;
+use datafusion::arrow::array::{RecordBatch, new_null_array};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::csv::ReaderBuilder;
 use datafusion::arrow::csv::reader::Format;
-use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::catalog::Session;
 use datafusion::common::stats::Precision;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, plan_err};
@@ -14,12 +17,16 @@ use datafusion::datasource::file_format::file_compression_type::FileCompressionT
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
-use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
-use super::text::{ADVICE, Opening, byte_ranges, columns_by_rows, line_bytes, opened_by, with_types};
+use super::text::{
+    ADVICE, Opening, byte_ranges, columns_by_rows, line_bytes, lines_before, opened_by, projected, with_types,
+};
+use super::tolerant::{BadLines, DecodeLines, Tolerant};
 use crate::call::Argument;
 use crate::error::{one_message, unknown_name};
+use crate::functions::{Failures, MaxErrors, OnError};
 use crate::physical::ValueRanges;
 use crate::sinks::CSV_EXTENSIONS;
 use crate::sources::files::{CONCURRENT_HEADS, Listing, distinct_names, full_path, is_small, read_options};
@@ -39,6 +46,11 @@ read_options! {
         pub newlines_in_values: bool = default,
         /// Types of columns, in place of those that the first rows seem to have.
         pub types: Vec<(String, DataType)> = default,
+        /// What becomes of lines that do not fit the columns: `fail`, `skip`, `null` (values that do not fit are null)
+        /// or `divert`.
+        pub on_error: OnError,
+        /// How many lines may not fit, like `100` or `0.5%`; any number if not said.
+        pub max_errors: Option<MaxErrors>,
     }
 }
 
@@ -62,6 +74,10 @@ impl ReadFormat for ReadCsvOptions {
     }
 
     fn check(&self) -> Result<()> {
+        self.failures().check()?;
+        if self.newlines_in_values && self.on_error != OnError::Fail {
+            return plan_err!("on_error tells lines apart, and newlines_in_values says that they are not rows");
+        }
         self.delimiter_byte().map(|_| ())
     }
 
@@ -74,7 +90,11 @@ impl ReadFormat for ReadCsvOptions {
                 let rows = format.options().schema_infer_max_rec.unwrap_or(rows);
                 let text =
                     listing.store.get(&telling.location).await?.into_stream().map_err(DataFusionError::from).boxed();
-                let lines = format.read_to_delimited_chunks_from_stream(text);
+                let mut lines = format.read_to_delimited_chunks_from_stream(text);
+                if self.on_error != OnError::Fail {
+                    let (mut width, delimiter) = (None, self.delimiter_byte()?.unwrap_or(b','));
+                    lines = lines.map_ok(move |lines| of_one_width(&lines, delimiter, &mut width)).boxed();
+                }
                 Ok(format.infer_schema_from_stream(session, rows, lines).await?.0)
             }
             .boxed()
@@ -106,6 +126,17 @@ impl ReadFormat for ReadCsvOptions {
         // Those of small files come with all else.
         let is_checked_later = files.pinned.is_some() && self.has_headers(files);
         let checked = is_checked_later.then(|| self.clone());
+        let finish = match BadLines::of(self.failures(), session).map(Arc::new) {
+            None => opened_by("csv", move |opening| open(opening, checked.clone())),
+            Some(bad) => {
+                let decode = Arc::new(CsvLines { delimiter: self.delimiter_byte()?.unwrap_or(b',') });
+                let has_header = self.has_header.unwrap_or(true);
+                opened_by("csv", move |opening| {
+                    let (decode, bad) = (Arc::clone(&decode), Arc::clone(&bad));
+                    projected(opening, |contents| Tolerant { contents, decode, has_header, bad })
+                })
+            }
+        };
         Ok(Layout {
             units: byte_ranges(session, files, scan, !self.newlines_in_values, self.override_num_blocks),
             rows: Precision::Absent,
@@ -114,12 +145,16 @@ impl ReadFormat for ReadCsvOptions {
             ranges: ValueRanges::default(),
             format: Arc::new(self.format(session, files.compression)?),
             opened: None,
-            finish: opened_by("csv", move |opening| open(opening, checked.clone())),
+            finish,
         })
     }
 }
 
 impl ReadCsvOptions {
+    fn failures(&self) -> Failures {
+        Failures { on_error: self.on_error.clone(), max_errors: self.max_errors }
+    }
+
     /// DataFusion's format.
     fn format(&self, session: &dyn Session, compression: FileCompressionType) -> Result<CsvFormat> {
         let defaults = session.default_table_options().csv;
@@ -237,7 +272,7 @@ async fn place_in_csv(
     let path = &file.object_meta.location;
     let start = file.range.as_ref().map_or(0, |range| range.start.max(0) as u64);
     // An error on the way to the line number is no better than the one that is to be told.
-    let before = lines_before(store, file, start).await.unwrap_or(0);
+    let (before, _) = lines_before(store, file, start).await.unwrap_or_default();
     let message = one_message(&error);
     let (message, place) = match without_line(&message) {
         // The decoder counts lines from 0 on.
@@ -264,20 +299,64 @@ fn with_name(message: &str, columns: &Schema) -> Option<String> {
     Some(format!("{before} for column '{}'{}", field.name(), &rest[digits..]))
 }
 
-/// Lines that end in front of the first one that begins at `start` or behind it.
-async fn lines_before(store: &dyn ObjectStore, file: &PartitionedFile, start: u64) -> Result<usize> {
-    if start == 0 {
-        return Ok(0);
-    }
-    let range = Some(GetRange::Bounded(0..start));
-    let options = GetOptions { range, ..GetOptions::default() };
-    let text = store.get_opts(&file.object_meta.location, options).await?.into_stream();
-    // The line that `start` is in belongs to the part before.
-    let last = |last: Option<u8>, chunk: &[u8]| chunk.last().copied().or(last);
-    let count = |(lines, byte): (usize, Option<u8>), chunk: bytes::Bytes| {
-        let ends = chunk.iter().filter(|byte| **byte == b'\n').count();
-        std::future::ready(Ok((lines + ends, last(byte, &chunk))))
+/// The lines that have as many values as the first one: the others say nothing of the columns.
+fn of_one_width(lines: &[u8], delimiter: u8, width: &mut Option<usize>) -> Bytes {
+    let format = Format::default().with_header(false).with_delimiter(delimiter);
+    let values = |line: &[u8]| format.infer_schema(line, None).map_or(0, |(schema, _)| schema.fields().len());
+    let mut is_kept = |line: &&[u8]| {
+        let found = values(line);
+        found == *width.get_or_insert(found)
     };
-    let (ends, byte) = text.map_err(DataFusionError::from).try_fold((0, None), count).await?;
-    Ok(ends + usize::from(byte != Some(b'\n')))
+    lines.split_inclusive(|byte| *byte == b'\n').filter(&mut is_kept).flatten().copied().collect()
+}
+
+/// Decodes lines of CSV.
+struct CsvLines {
+    delimiter: u8,
+}
+
+impl CsvLines {
+    fn decode_as(&self, lines: &[u8], columns: SchemaRef) -> Result<RecordBatch> {
+        // One more than there can be, so that all are decoded before they are asked for.
+        let most = lines.iter().filter(|byte| **byte == b'\n').count() + 2;
+        let builder = ReaderBuilder::new(Arc::clone(&columns)).with_delimiter(self.delimiter).with_batch_size(most);
+        let mut decoder = builder.build_decoder();
+        let mut rest = lines;
+        while !rest.is_empty() {
+            match decoder.decode(rest)? {
+                0 => break,
+                read => rest = &rest[read..],
+            }
+        }
+        decoder.decode(&[])?;
+        Ok(decoder.flush()?.unwrap_or_else(|| RecordBatch::new_empty(columns)))
+    }
+}
+
+impl DecodeLines for CsvLines {
+    fn decode(&self, lines: &[u8], columns: &SchemaRef) -> Result<RecordBatch> {
+        self.decode_as(lines, Arc::clone(columns))
+    }
+
+    fn with_nulls(&self, line: &[u8], columns: &SchemaRef) -> Result<RecordBatch> {
+        let texts: Vec<Field> = columns.fields().iter().map(|f| Field::new(f.name(), DataType::Utf8, true)).collect();
+        let values = match self.decode_as(line, Arc::new(Schema::new(texts))) {
+            Ok(values) if values.num_rows() == 1 => values,
+            // It has more values than there are columns, or fewer.
+            _ => {
+                let nulls = columns.fields().iter().map(|field| new_null_array(field.data_type(), 1)).collect();
+                return Ok(RecordBatch::try_new(Arc::clone(columns), nulls)?);
+            }
+        };
+        let typed = values.columns().iter().zip(columns.fields()).map(|(value, field)| cast(value, field.data_type()));
+        Ok(RecordBatch::try_new(Arc::clone(columns), typed.collect::<Result<_, _>>()?)?)
+    }
+
+    fn explain(&self, error: &DataFusionError, columns: &Schema) -> String {
+        let message = one_message(error);
+        let message = without_line(&message).map_or(message, |(message, _)| message);
+        // The line itself is told beside it.
+        let message = message.split(". Row data").next().unwrap_or_default().replace(" for line 1,", ":");
+        with_name(&message, columns).unwrap_or(message)
+    }
 }

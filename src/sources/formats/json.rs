@@ -6,16 +6,18 @@ use async_trait::async_trait;
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::catalog::Session;
 use datafusion::common::stats::Precision;
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::{DataFusionError, Result, plan_err};
 use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::file_format::json::JsonFormat;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
-use self::lines::{JsonLines, columns_of_array};
+use self::lines::{JsonLines, ObjectLines, columns_of_array, columns_of_objects};
 use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
 use super::text::{byte_ranges, columns_by_rows, line_bytes, opened_by, projected, with_types};
+use super::tolerant::{BadLines, Tolerant};
+use crate::functions::{Failures, MaxErrors, OnError};
 use crate::physical::ValueRanges;
 use crate::sinks::JSON_EXTENSIONS;
 use crate::sources::files::{Listing, read_options};
@@ -31,6 +33,10 @@ read_options! {
     pub struct ReadJsonOptions: "read_json", "The rows of files of JSON objects, one per line or in an array." {
         /// Types of columns, in place of those that the first rows seem to have. A key need not be in any of them.
         pub types: Vec<(String, DataType)> = default,
+        /// What becomes of lines that do not fit the columns: `fail`, `skip`, `null` or `divert`.
+        pub on_error: OnError,
+        /// How many lines may not fit, like `100` or `0.5%`; any number if not said.
+        pub max_errors: Option<MaxErrors>,
     }
 }
 
@@ -48,6 +54,10 @@ impl ReadFormat for ReadJsonOptions {
         self.read_options()
     }
 
+    fn check(&self) -> Result<()> {
+        self.failures().check()
+    }
+
     async fn columns(&self, session: &dyn Session, listing: &Listing, telling: &ObjectMeta) -> Result<Schema> {
         let (store, compression) = (&listing.store, listing.compression());
         let metas = listing.files.iter().map(|file| &file.meta);
@@ -56,6 +66,9 @@ impl ReadFormat for ReadJsonOptions {
             async move {
                 if is_array {
                     return columns_of_array(store.as_ref(), telling, compression, rows).await;
+                }
+                if self.on_error != OnError::Fail {
+                    return columns_of_objects(store.as_ref(), telling, compression, rows).await;
                 }
                 let format = format(session, compression, is_array, Some(rows));
                 Ok(format.infer_schema(session, store, std::slice::from_ref(telling)).await?.as_ref().clone())
@@ -75,6 +88,17 @@ impl ReadFormat for ReadJsonOptions {
     async fn lay_out(&self, session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<Layout> {
         let metas = files.files.iter().map(|file| &file.object_meta);
         let is_array = is_array(files.store.as_ref(), metas, files.compression).await?;
+        let finish = match BadLines::of(self.failures(), session).map(Arc::new) {
+            None => opened_by("json", move |opening| {
+                // Who reads all columns would miss a key that is none of them.
+                projected(opening, |contents| JsonLines { is_strict: contents.has_all_columns(), contents, is_array })
+            }),
+            Some(_) if is_array => return plan_err!("on_error is for one object per line, and files are arrays"),
+            Some(bad) => opened_by("json", move |opening| {
+                let (decode, bad) = (Arc::new(ObjectLines), Arc::clone(&bad));
+                projected(opening, |contents| Tolerant { contents, decode, has_header: false, bad })
+            }),
+        };
         Ok(Layout {
             units: byte_ranges(session, files, scan, !is_array, self.override_num_blocks),
             rows: Precision::Absent,
@@ -83,11 +107,14 @@ impl ReadFormat for ReadJsonOptions {
             ranges: ValueRanges::default(),
             format: format(session, files.compression, is_array, None),
             opened: None,
-            finish: opened_by("json", move |opening| {
-                // Who reads all columns would miss a key that is none of them.
-                projected(opening, |contents| JsonLines { is_strict: contents.has_all_columns, contents, is_array })
-            }),
+            finish,
         })
+    }
+}
+
+impl ReadJsonOptions {
+    fn failures(&self) -> Failures {
+        Failures { on_error: self.on_error.clone(), max_errors: self.max_errors }
     }
 }
 

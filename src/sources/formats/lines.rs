@@ -13,13 +13,12 @@ use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::file_format::json::JsonFormat;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener};
-use datafusion_datasource::boundary_stream::AlignedBoundaryStream;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
-use object_store::{ObjectMeta, ObjectStoreExt};
+use object_store::ObjectMeta;
 
 use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
-use super::text::{Contents, byte_ranges, line_bytes, opened_by, projected};
+use super::text::{Contents, byte_ranges, bytes_of, line_bytes, lines_before, opened_by, projected};
 use crate::call::Argument;
 use crate::physical::ValueRanges;
 use crate::sources::files::{Listing, read_options};
@@ -121,39 +120,10 @@ impl FileOpener for Lines {
     fn open(&self, file: PartitionedFile) -> Result<FileOpenFuture> {
         let lines = self.clone();
         Ok(Box::pin(async move {
-            let bytes = lines.bytes(&file).await?;
+            let bytes = bytes_of(&lines.contents, &file).await?;
             let rows = Rows { lines, file, bytes, rest: Vec::new(), chunk: Bytes::new(), line: 0, ended: false };
             Ok(stream::try_unfold(rows, Rows::next).boxed())
         }))
-    }
-}
-
-impl Lines {
-    /// The bytes of a file, or of the lines that begin in its range.
-    async fn bytes(&self, file: &PartitionedFile) -> Result<BoxStream<'static, Result<Bytes>>> {
-        let (path, size) = (&file.object_meta.location, file.object_meta.size);
-        if self.contents.compression.is_compressed() {
-            let bytes = self.contents.store.get(path).await?.into_stream().map_err(DataFusionError::from);
-            return self.contents.compression.convert_stream(bytes.boxed());
-        }
-        let (start, end) = file.range.as_ref().map_or((0, size), |r| (r.start.max(0) as u64, r.end.max(0) as u64));
-        let store = Arc::clone(&self.contents.store);
-        let bytes = AlignedBoundaryStream::new(store, path.clone(), start, end, size, b'\n').await?;
-        Ok(bytes.map_err(DataFusionError::from).boxed())
-    }
-
-    /// How many lines are before those of a part of a file.
-    async fn lines_before(&self, file: &PartitionedFile) -> Result<usize> {
-        let start = file.range.as_ref().map_or(0, |range| range.start.max(0) as u64);
-        if start == 0 {
-            return Ok(0);
-        }
-        let mut bytes = self.contents.store.get_range(&file.object_meta.location, 0..start).await?.to_vec();
-        // A line that begins before is read by those who read its beginning.
-        if bytes.last() != Some(&b'\n') {
-            bytes.push(b'\n');
-        }
-        Ok(bytes.iter().filter(|byte| **byte == b'\n').count())
     }
 }
 
@@ -227,7 +197,9 @@ impl Rows {
 
     async fn not_utf8(&mut self, byte: usize) -> DataFusionError {
         // An error on the way to the line number is no better than the one that is to be told.
-        let before = self.lines.lines_before(&self.file).await.unwrap_or_default();
+        let start = self.file.range.as_ref().map_or(0, |range| range.start.max(0) as u64);
+        let before = lines_before(self.lines.contents.store.as_ref(), &self.file, start).await;
+        let (before, _) = before.unwrap_or_default();
         exec_datafusion_err!(
             "byte {} of line {} of '{}{}' is not UTF-8; with encoding => 'latin-1' every byte is a character",
             byte + 1,

@@ -8,6 +8,7 @@ mod json;
 mod lines;
 mod parquet;
 mod text;
+mod tolerant;
 
 pub use binary::ReadBinaryFilesOptions;
 pub use csv::ReadCsvOptions;

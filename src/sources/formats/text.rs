@@ -6,11 +6,12 @@
 use std::fmt::{self, Formatter};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::catalog::Session;
-use datafusion::common::Result;
 use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{DataFusionError, Result};
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{
@@ -23,8 +24,10 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_plan::DisplayFormatType;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
-use futures::StreamExt;
+use datafusion_datasource::boundary_stream::AlignedBoundaryStream;
 use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::format::{Files, Finish, Scan};
@@ -171,8 +174,11 @@ pub(super) fn projected<O: FileOpener + 'static>(
     let contents = contents(Contents {
         store,
         root,
+        file_schema: Arc::clone(file_schema),
         schema: Arc::new(file_schema.project(&split.file_indices)?),
-        has_all_columns: split.file_indices.len() == file_schema.fields().len(),
+        columns: split.file_indices.clone(),
+        partition,
+        metrics: source.metrics().clone(),
         batch_size,
         compression: config.file_compression_type,
     });
@@ -185,12 +191,56 @@ pub(super) struct Contents {
     pub(super) store: Arc<dyn ObjectStore>,
     /// What comes before a location when it is shown.
     pub(super) root: String,
-    /// The columns that are wanted, of those in the files.
+    /// All columns of the files, those of them that are wanted, and the numbers of these.
+    pub(super) file_schema: SchemaRef,
     pub(super) schema: SchemaRef,
-    /// Whether these are all.
-    pub(super) has_all_columns: bool,
+    pub(super) columns: Vec<usize>,
+    /// Number of the task, and where it counts.
+    pub(super) partition: usize,
+    pub(super) metrics: ExecutionPlanMetricsSet,
     pub(super) batch_size: usize,
     pub(super) compression: FileCompressionType,
+}
+
+impl Contents {
+    /// Whether all columns are wanted.
+    pub(super) fn has_all_columns(&self) -> bool {
+        self.columns.len() == self.file_schema.fields().len()
+    }
+}
+
+/// The bytes of a file, or of the lines that begin in its range.
+pub(super) async fn bytes_of(contents: &Contents, file: &PartitionedFile) -> Result<BoxStream<'static, Result<Bytes>>> {
+    let (path, size) = (&file.object_meta.location, file.object_meta.size);
+    if contents.compression.is_compressed() {
+        let bytes = contents.store.get(path).await?.into_stream().map_err(DataFusionError::from);
+        return contents.compression.convert_stream(bytes.boxed());
+    }
+    let (start, end) = file.range.as_ref().map_or((0, size), |r| (r.start.max(0) as u64, r.end.max(0) as u64));
+    let store = Arc::clone(&contents.store);
+    let bytes = AlignedBoundaryStream::new(store, path.clone(), start, end, size, b'\n').await?;
+    Ok(bytes.map_err(DataFusionError::from).boxed())
+}
+
+/// Lines and bytes in front of the first line that begins at `start` or behind it.
+pub(super) async fn lines_before(store: &dyn ObjectStore, file: &PartitionedFile, start: u64) -> Result<(usize, u64)> {
+    if start == 0 {
+        return Ok((0, 0));
+    }
+    // The line that `start` is in belongs to the part before.
+    let mut text = store.get(&file.object_meta.location).await?.into_stream();
+    let (mut lines, mut place) = (0, 0);
+    while let Some(chunk) = text.try_next().await? {
+        for (at, _) in chunk.iter().enumerate().filter(|(_, byte)| **byte == b'\n') {
+            lines += 1;
+            let next = place + at as u64 + 1;
+            if next >= start {
+                return Ok((lines, next));
+            }
+        }
+        place += chunk.len() as u64;
+    }
+    Ok((lines + 1, place))
 }
 
 /// What a format opens files with.

@@ -12,7 +12,7 @@ use datafusion::arrow::array::{
     Array, ArrayRef, AsArray, ListArray, RecordBatch, RecordBatchOptions, StringArray, StructArray,
 };
 use datafusion::arrow::compute::{CastOptions, cast_with_options};
-use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::json::ReaderBuilder;
 use datafusion::arrow::json::reader::{Decoder, infer_json_schema_from_iterator};
@@ -28,6 +28,7 @@ use object_store::{GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt};
 use serde_json::Value;
 
 use super::super::text::{ADVICE, Contents};
+use super::super::tolerant::DecodeLines;
 use crate::error::one_message;
 
 /// Bytes that are read from a compressed file at once.
@@ -59,6 +60,39 @@ impl FileOpener for JsonLines {
     }
 }
 
+/// A decoder that gives integers as text.
+fn decoder(columns: &SchemaRef, batch_size: usize, is_strict: bool) -> Result<Decoder> {
+    let fields: Fields = columns.fields().iter().map(integers_as_text).collect();
+    let builder = ReaderBuilder::new(Arc::new(Schema::new(fields))).with_batch_size(batch_size);
+    Ok(builder.with_coerce_primitive(true).with_strict_mode(is_strict).build_decoder()?)
+}
+
+/// The decoded rows with their types.
+fn typed_rows(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
+    let typed = |(column, field): (&ArrayRef, &FieldRef)| typed(column, field.data_type(), field.name());
+    let columns = batch.columns().iter().zip(schema.fields()).map(typed).collect::<Result<Vec<_>>>()?;
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    Ok(RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)?)
+}
+
+/// Decodes lines, each of which is an object.
+pub(super) struct ObjectLines;
+
+impl DecodeLines for ObjectLines {
+    fn decode(&self, lines: &[u8], columns: &SchemaRef) -> Result<RecordBatch> {
+        let most = lines.iter().filter(|byte| **byte == b'\n').count() + 2;
+        let mut decoder = decoder(columns, most, true)?;
+        let read = decoder.decode(lines)?;
+        if read < lines.len() || decoder.has_partial_record() {
+            return exec_err!("the line ends within an object");
+        }
+        match decoder.flush()? {
+            Some(batch) => typed_rows(&batch, columns),
+            None => Ok(RecordBatch::new_empty(Arc::clone(columns))),
+        }
+    }
+}
+
 impl JsonLines {
     /// The text of a file, or of the lines that begin in its range.
     async fn text(&self, file: &PartitionedFile) -> Result<Text> {
@@ -82,20 +116,8 @@ impl JsonLines {
         }
     }
 
-    /// A decoder that gives integers as text.
     fn decoder(&self, batch_size: usize) -> Result<Decoder> {
-        let fields: Fields = self.contents.schema.fields().iter().map(integers_as_text).collect();
-        let builder = ReaderBuilder::new(Arc::new(Schema::new(fields))).with_batch_size(batch_size);
-        Ok(builder.with_coerce_primitive(true).with_strict_mode(self.is_strict).build_decoder()?)
-    }
-
-    /// The decoded rows with their types.
-    fn typed(&self, batch: &RecordBatch) -> Result<RecordBatch> {
-        let typed = |(column, field): (&ArrayRef, &FieldRef)| typed(column, field.data_type(), field.name());
-        let columns =
-            batch.columns().iter().zip(self.contents.schema.fields()).map(typed).collect::<Result<Vec<_>>>()?;
-        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        Ok(RecordBatch::try_new_with_options(Arc::clone(&self.contents.schema), columns, &options)?)
+        decoder(&self.contents.schema, batch_size, self.is_strict)
     }
 
     /// The error of a file with the line where it is, by decoding line by line what was decoded in batches.
@@ -144,7 +166,7 @@ impl JsonLines {
             if !decoder.has_partial_record()
                 && let Some(batch) = decoder.flush()?
             {
-                rows += self.typed(&batch)?.num_rows();
+                rows += typed_rows(&batch, &self.contents.schema)?.num_rows();
             } else if text.is_empty() || read == 0 {
                 return Ok(rows);
             }
@@ -186,6 +208,31 @@ pub(super) async fn columns_of_array(
     let objects = serde_json::Deserializer::from_reader(JsonArrayToNdjsonReader::new(reader)).into_iter::<Value>();
     let objects = objects.take(rows).map(|object| object.map_err(|e| ArrowError::JsonError(e.to_string())));
     Ok(infer_json_schema_from_iterator(objects)?)
+}
+
+/// The columns of a file by the first `rows` of its lines that are objects.
+pub(super) async fn columns_of_objects(
+    store: &dyn ObjectStore,
+    file: &ObjectMeta,
+    compression: FileCompressionType,
+    rows: usize,
+) -> Result<Schema> {
+    let text = store.get(&file.location).await?.into_stream().map_err(DataFusionError::from).boxed();
+    let mut text = compression.convert_stream(text)?;
+    let (mut objects, mut rest, mut ended) = (Vec::new(), Vec::new(), false);
+    while !ended && objects.len() < rows {
+        match text.try_next().await? {
+            Some(chunk) => rest.extend_from_slice(&chunk),
+            None => ended = true,
+        }
+        let whole =
+            if ended { rest.len() } else { rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1) };
+        let lines: Vec<u8> = rest.drain(..whole).collect();
+        let found = lines.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+        objects.extend(found.filter(Value::is_object));
+    }
+    objects.truncate(rows);
+    Ok(infer_json_schema_from_iterator(objects.into_iter().map(Ok::<_, ArrowError>))?)
 }
 
 async fn whole(mut text: Text) -> Result<Vec<u8>> {
@@ -231,7 +278,7 @@ impl Rows {
                 break;
             }
         }
-        self.decoder.flush()?.map(|batch| self.lines.typed(&batch)).transpose()
+        self.decoder.flush()?.map(|batch| typed_rows(&batch, &self.lines.contents.schema)).transpose()
     }
 }
 

@@ -28,6 +28,9 @@ use crate::error::ErrorContext;
 use crate::physical::{file_scan, shown_root};
 use crate::sources::files::{PinnedStore, ReadingFile};
 
+/// Row groups that are asked for before they are read.
+const GROUPS_AHEAD: usize = 4;
+
 /// What a scan reads with beside what DataFusion does.
 #[derive(Debug)]
 pub(super) struct Reading {
@@ -86,8 +89,19 @@ impl ParquetFileReaderFactory for Readers {
         let location = file.object_meta.location.clone();
         let reader = self.inner.create_reader(partition_index, file, metadata_size_hint, metrics)?;
         let (unseen, root) = (self.unseen.clone(), self.root.clone());
-        let reading = self.pinned.as_ref().map(|pinned| pinned.reading(&location));
-        Ok(Box::new(Reader { reader, root, location, is_piece, found, unseen, _reading: reading }))
+        let pinned = self.pinned.clone();
+        let reading = pinned.as_ref().map(|pinned| pinned.reading(&location));
+        Ok(Box::new(Reader {
+            reader,
+            root,
+            location,
+            is_piece,
+            found,
+            unseen,
+            pinned,
+            metadata: None,
+            _reading: reading,
+        }))
     }
 }
 
@@ -100,6 +114,8 @@ struct Reader {
     /// What the file does not say of its pages.
     found: Option<PagesOfFile>,
     unseen: Option<SchemaRef>,
+    pinned: Option<Arc<PinnedStore>>,
+    metadata: Option<Arc<ParquetMetaData>>,
     _reading: Option<ReadingFile>,
 }
 
@@ -109,7 +125,20 @@ impl AsyncFileReader for Reader {
     }
 
     fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, ParquetResult<Vec<Bytes>>> {
-        self.reader.get_byte_ranges(ranges)
+        let Some((pinned, metadata)) = self.pinned.clone().zip(self.metadata.clone()) else {
+            return self.reader.get_byte_ranges(ranges);
+        };
+        async move {
+            let asked = pinned.asked_for(&self.location, &ranges);
+            for next in next_row_groups(&metadata, &ranges) {
+                pinned.ask_for(&self.location, next);
+            }
+            match asked {
+                Some(bytes) => bytes.await.map_err(|e| ParquetError::External(Box::new(e))),
+                None => self.reader.get_byte_ranges(ranges).await,
+            }
+        }
+        .boxed()
     }
 
     fn get_metadata<'a>(
@@ -126,6 +155,7 @@ impl AsyncFileReader for Reader {
                 let fits = fits.while_doing(|| format!("reading '{}{}'", self.root, self.location));
                 fits.map_err(|e| ParquetError::External(Box::new(e)))?;
             }
+            self.metadata = Some(Arc::clone(&metadata));
             Ok(match &self.found {
                 Some(PagesOfFile(found)) => Arc::new(found.added_to(&metadata)),
                 None => metadata,
@@ -133,4 +163,20 @@ impl AsyncFileReader for Reader {
         }
         .boxed()
     }
+}
+
+/// What is read of the next row groups, where whole column chunks of one are.
+fn next_row_groups(metadata: &ParquetMetaData, ranges: &[Range<u64>]) -> Vec<Vec<Range<u64>>> {
+    let chunk = |group: usize, column: usize| {
+        let (start, length) = metadata.row_group(group).column(column).byte_range();
+        start..start + length
+    };
+    let Some(first) = ranges.first() else { return Vec::new() };
+    let columns = |group: usize| 0..metadata.row_group(group).num_columns();
+    let group = (0..metadata.num_row_groups()).find(|group| columns(*group).any(|c| chunk(*group, c) == *first));
+    let Some(group) = group else { return Vec::new() };
+    let column_of = |range: &Range<u64>| columns(group).find(|column| chunk(group, *column) == *range);
+    let Some(wanted) = ranges.iter().map(column_of).collect::<Option<Vec<_>>>() else { return Vec::new() };
+    let next = group + 1..metadata.num_row_groups().min(group + 1 + GROUPS_AHEAD);
+    next.map(|group| wanted.iter().map(|column| chunk(group, *column)).collect()).collect()
 }

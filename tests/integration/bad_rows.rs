@@ -1,0 +1,132 @@
+//! Lines of text that do not fit the columns, and what becomes of them.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use blockyard::functions::{MaxErrors, OnError};
+use blockyard::{ReadCsvOptions, ReadJsonOptions};
+use datafusion::arrow::datatypes::DataType;
+
+use crate::fixtures::{context, ints, rows, sql_error};
+
+/// A file with so many lines, of which some are broken in one way or another.
+fn write_csv(path: &Path, lines: usize, is_bad: impl Fn(usize) -> bool) {
+    let mut text = "id,v,name\n".to_owned();
+    for line in 0..lines {
+        let how = if is_bad(line) { line % 4 + 1 } else { 0 };
+        let written = match how {
+            0 => writeln!(text, "{line},{}.5,n{line}", line * 2),
+            1 => writeln!(text, "{line},x{line},n{line}"),
+            2 => writeln!(text, "{line},1.5"),
+            3 => writeln!(text, "{line},1.5,n,more"),
+            _ => writeln!(text, "no,\"1.5,n{line}"),
+        };
+        written.unwrap();
+    }
+    std::fs::write(path, text).unwrap();
+}
+
+fn types() -> Vec<(String, DataType)> {
+    vec![("id".to_owned(), DataType::Int64), ("v".to_owned(), DataType::Float64)]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn good_rows_are_all_there_and_bad_ones_are_kept_with_their_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t.csv");
+    let is_bad = |line: usize| line.is_multiple_of(20) || (5000..5100).contains(&line);
+    write_csv(&path, 50_000, is_bad);
+    let good: Vec<i64> = (0..50_000).filter(|line| !is_bad(*line as usize)).collect();
+    let context = context();
+    for tasks in [1, 7] {
+        let options = ReadCsvOptions {
+            types: types(),
+            override_num_blocks: Some(tasks),
+            on_error: OnError::Divert("bad".to_owned()),
+            ..Default::default()
+        };
+        let ds = context.read_csv_with(path.to_str().unwrap(), options).await.unwrap();
+        assert_eq!(ints(&ds.take_all().await.unwrap(), "id"), good, "{tasks} tasks");
+        let bad = context.diverted("bad").unwrap().take_all().await.unwrap();
+        context.register_dataset(&format!("bad_{tasks}"), &context.diverted("bad").unwrap()).unwrap();
+        assert_eq!(bad.iter().map(|batch| batch.num_rows()).sum::<usize>(), 50_000 - good.len());
+        // The first line of the file is its header.
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let told = rows(&context, &format!("SELECT _line, _raw, _byte FROM bad_{tasks}")).await;
+        for told in &told {
+            let (line, rest) = told.split_once('|').unwrap();
+            let (raw, byte) = rest.rsplit_once('|').unwrap();
+            assert_eq!(raw, lines[line.parse::<usize>().unwrap() - 1]);
+            assert!(text[byte.parse::<usize>().unwrap()..].starts_with(raw), "{told}");
+        }
+        let first = rows(&context, &format!("SELECT _error, _file FROM bad_{tasks} WHERE _line = 5006")).await;
+        assert!(first[0].contains("'x5004' as type 'Float64' for column 'v'"), "{first:?}");
+        assert!(first[0].ends_with("t.csv"), "{first:?}");
+    }
+}
+
+#[tokio::test]
+async fn bad_lines_are_left_out_or_become_nulls_or_are_too_many() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t.csv");
+    write_csv(&path, 100, |line| [9, 10, 11, 12].contains(&line));
+    let path = path.to_str().unwrap();
+    let read = |more: &str| format!("read_csv('{path}', types => 'id bigint, v double', {more})");
+    let context = context();
+    let skipped = read("on_error => 'skip'");
+    assert_eq!(rows(&context, &format!("SELECT count(*), count(v) FROM {skipped}")).await, ["96|96"]);
+    assert_eq!(rows(&context, &format!("SELECT count(*) FROM {skipped} WHERE name = 'n7'")).await, ["1"]);
+    let nulls = read("on_error => 'null'");
+    let found = rows(&context, &format!("SELECT id, v, name FROM {nulls} WHERE v IS NULL")).await;
+    // A value that does not fit is null, or all of the line where nobody knows which is which.
+    assert_eq!(found, ["NULL|NULL|NULL", "NULL|NULL|NULL", "NULL|NULL|NULL", "12|NULL|n12"]);
+    let few = read("on_error => 'skip', max_errors => 3");
+    let error = sql_error(&context, &format!("SELECT * FROM {few}")).await;
+    assert!(error.contains("4 of 100 lines do not fit the columns, and max_errors is 3"), "{error}");
+    assert!(error.contains("in line 14 of ") && error.contains("t.csv"), "{error}");
+    assert_eq!(
+        rows(&context, &format!("SELECT count(*) FROM {}", read("on_error => 'skip', max_errors => 4"))).await,
+        ["96"]
+    );
+    let percent = read("on_error => 'skip', max_errors => '3%'");
+    let error = sql_error(&context, &format!("SELECT * FROM {percent}")).await;
+    assert!(error.contains("max_errors is 3%"), "{error}");
+    for (more, expected) in [
+        ("on_error => 'divert'", "divert_to => 'name'"),
+        ("max_errors => 3", "max_errors needs on_error"),
+        ("on_error => 'skip', newlines_in_values => true", "on_error tells lines apart"),
+        ("on_error => 'drop'", "'drop'"),
+    ] {
+        let error = sql_error(&context, &format!("SELECT * FROM {}", read(more))).await;
+        assert!(error.contains(expected), "{more}: {error}");
+    }
+    let failing = sql_error(&context, &format!("SELECT * FROM {}", read("override_num_blocks => 1"))).await;
+    assert!(failing.contains("t.csv"), "{failing}");
+}
+
+#[tokio::test]
+async fn lines_of_json_are_told_apart_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t.json");
+    let lines = ["{\"a\": 1}", "{\"a\": \"x\"}", "", "{\"a\": 2", "{\"a\": 3, \"b\": 1}", "nothing", "{\"a\": 4.0}"];
+    std::fs::write(&path, lines.join("\n")).unwrap();
+    let context = context();
+    let options = ReadJsonOptions {
+        types: vec![("a".to_owned(), DataType::Int64)],
+        on_error: OnError::Divert("bad".to_owned()),
+        ..Default::default()
+    };
+    let read = |options| context.read_json_with(path.to_str().unwrap(), options);
+    let ds = read(options.clone()).await;
+    let ds = match ds {
+        Ok(ds) => ds,
+        Err(e) => panic!("{}", e.strip_backtrace()),
+    };
+    assert_eq!(ints(&ds.select_columns(&["a"]).unwrap().take_all().await.unwrap(), "a"), [1, 3, 4]);
+    context.register_dataset("bad", &context.diverted("bad").unwrap()).unwrap();
+    assert_eq!(rows(&context, "SELECT _line, _raw FROM bad").await, ["2|{\"a\": \"x\"}", "4|{\"a\": 2", "6|nothing"]);
+    let few = ReadJsonOptions { max_errors: Some(MaxErrors::Rows(2)), ..options };
+    let error = read(few).await.unwrap().take_all().await.unwrap_err().strip_backtrace();
+    assert!(error.contains("max_errors is 2") && error.contains("in line 6 of"), "{error}");
+}
