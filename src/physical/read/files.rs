@@ -137,10 +137,15 @@ impl ReadFiles {
 /// Whether two looks at a place found the same file. Some stores list times more exactly than they tell them of one
 /// file.
 pub(crate) fn is_as_listed(planned: &ObjectMeta, now: &ObjectMeta) -> bool {
-    let tags = planned.e_tag.as_ref().zip(now.e_tag.as_ref()).map(|(planned, now)| planned == now);
+    let tags = planned.e_tag.as_ref().zip(now.e_tag.as_ref()).map(|(planned, now)| bare(planned) == bare(now));
     let versions = planned.version.as_ref().zip(now.version.as_ref()).is_none_or(|(planned, now)| planned == now);
     let times = || planned.last_modified.timestamp() == now.last_modified.timestamp();
     planned.size == now.size && versions && tags.unwrap_or_else(times)
+}
+
+/// A tag without what some stores write around it in one answer and not in another.
+fn bare(tag: &str) -> &str {
+    tag.trim_start_matches("W/").trim_matches('"')
 }
 
 /// What stands before a location when it is shown: a path of this machine, or an address.
@@ -188,4 +193,29 @@ pub(crate) fn one_file_each(scan: &Arc<dyn ExecutionPlan>) -> Option<(Arc<dyn Ex
         .with_output_partitioning(Some(pinned))
         .build();
     Some((DataSourceExec::from_data_source(config), task_of))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use object_store::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn tags_are_compared_without_their_quotes() {
+        let file = |tag: Option<&str>, seconds: u64| ObjectMeta {
+            location: Path::from("a"),
+            last_modified: (UNIX_EPOCH + Duration::from_secs(seconds)).into(),
+            size: 1,
+            e_tag: tag.map(str::to_owned),
+            version: None,
+        };
+        assert!(is_as_listed(&file(Some("0x1"), 0), &file(Some("\"0x1\""), 0)));
+        assert!(is_as_listed(&file(Some("W/\"1\""), 0), &file(Some("\"1\""), 5)), "tags come before times");
+        assert!(!is_as_listed(&file(Some("\"1\""), 0), &file(Some("\"2\""), 0)));
+        assert!(!is_as_listed(&file(None, 0), &file(Some("\"1\""), 5)));
+        assert!(is_as_listed(&file(None, 5), &file(None, 5)));
+    }
 }

@@ -265,7 +265,9 @@ impl PinnedStore {
 
     /// An answer of the store about this very file.
     async fn pinned(&self, file: &ObjectMeta, options: GetOptions) -> Result<GetResult> {
-        let options = GetOptions { if_match: options.if_match.or_else(|| file.e_tag.clone()), ..options };
+        // Weak tags match nothing, and lists of Azure write others than it takes.
+        let tag = file.e_tag.clone().filter(|tag| tag.starts_with('"'));
+        let options = GetOptions { if_match: options.if_match.or(tag), ..options };
         match self.inner.get_opts(&file.location, options).await {
             Ok(result) if is_as_listed(file, &result.meta) => Ok(result),
             Ok(result) => {

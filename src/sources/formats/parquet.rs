@@ -12,11 +12,11 @@ use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::execution::cache::cache_manager::FileMetadataCache;
-use datafusion::parquet::arrow::parquet_to_arrow_schema;
 use datafusion::parquet::file::metadata::ParquetMetaData;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{ObjectMeta, ObjectStore};
 
+use self::columns::{arrow_schema, check_types, column_names};
 use self::readers::Reading;
 use self::row_groups::{Known, RowGroups};
 use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
@@ -25,10 +25,11 @@ use crate::error::ErrorContext;
 use crate::physical::ValueRanges;
 use crate::sinks::PARQUET_EXTENSIONS;
 use crate::sources::files::{
-    CONCURRENT_HEADS, Listing, fits, full_path, is_small, read_options, twice, without_views_unless_asked,
+    CONCURRENT_HEADS, Listing, full_path, is_small, read_options, twice, without_views_unless_asked,
 };
-use crate::tensors::{check_same_tensors, with_tensors_of};
+use crate::tensors::with_tensors_of;
 
+mod columns;
 mod found_pages;
 mod pieces;
 mod readers;
@@ -244,38 +245,4 @@ async fn footer(
     let hint = is_far.then_some(FOOTER_BYTES);
     let footer = DFParquetMetadata::new(store, file).with_metadata_size_hint(hint);
     footer.with_file_metadata_cache(Some(cache)).fetch_metadata().await
-}
-
-/// The names of the columns, some of which may be there twice.
-fn column_names(footer: &ParquetMetaData) -> Vec<&str> {
-    let root = footer.file_metadata().schema_descr().root_schema();
-    root.get_fields().iter().map(|field| field.name()).collect()
-}
-
-/// The columns as the writer had them, where it has said so.
-fn arrow_schema(footer: &ParquetMetaData) -> Result<Schema> {
-    let metadata = footer.file_metadata();
-    Ok(parquet_to_arrow_schema(metadata.schema_descr(), metadata.key_value_metadata())?)
-}
-
-/// A file whose values would have to be changed to fit the columns of the first file is an error.
-pub(super) fn check_types(expected: &Schema, footer: &ParquetMetaData) -> Result<()> {
-    if let Some(name) = twice(&column_names(footer)).into_iter().find(|n| expected.field_with_name(n).is_ok()) {
-        return plan_err!("there are two columns '{name}' here, and one in the first file");
-    }
-    for field in arrow_schema(footer)?.fields() {
-        let Some((_, wanted)) = expected.fields().find(field.name()) else {
-            continue;
-        };
-        check_same_tensors([wanted, field])?;
-        if !fits(field.data_type(), wanted.data_type()) {
-            return plan_err!(
-                "column '{}' is {} here, but {} in the first file",
-                field.name(),
-                field.data_type(),
-                wanted.data_type()
-            );
-        }
-    }
-    Ok(())
 }

@@ -22,7 +22,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use object_store::path::Path;
 
-use super::check_types;
+use super::columns::check_types;
 use super::pieces::{PagesOfFile, is_piece};
 use crate::error::ErrorContext;
 use crate::physical::{file_scan, shown_root};

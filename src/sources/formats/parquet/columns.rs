@@ -1,0 +1,43 @@
+//! What footers say of columns, and whether these fit those of a table.
+
+use datafusion::arrow::datatypes::Schema;
+use datafusion::common::{Result, plan_err};
+use datafusion::parquet::arrow::parquet_to_arrow_schema;
+use datafusion::parquet::file::metadata::ParquetMetaData;
+
+use crate::sources::files::{fits, twice};
+use crate::tensors::check_same_tensors;
+
+/// The names of the columns, some of which may be there twice.
+pub(super) fn column_names(footer: &ParquetMetaData) -> Vec<&str> {
+    let root = footer.file_metadata().schema_descr().root_schema();
+    root.get_fields().iter().map(|field| field.name()).collect()
+}
+
+/// The columns as the writer had them, where it has said so.
+pub(super) fn arrow_schema(footer: &ParquetMetaData) -> Result<Schema> {
+    let metadata = footer.file_metadata();
+    Ok(parquet_to_arrow_schema(metadata.schema_descr(), metadata.key_value_metadata())?)
+}
+
+/// A file whose values would have to be changed to fit the columns of the first file is an error.
+pub(super) fn check_types(expected: &Schema, footer: &ParquetMetaData) -> Result<()> {
+    if let Some(name) = twice(&column_names(footer)).into_iter().find(|n| expected.field_with_name(n).is_ok()) {
+        return plan_err!("there are two columns '{name}' here, and one in the first file");
+    }
+    for field in arrow_schema(footer)?.fields() {
+        let Some((_, wanted)) = expected.fields().find(field.name()) else {
+            continue;
+        };
+        check_same_tensors([wanted, field])?;
+        if !fits(field.data_type(), wanted.data_type()) {
+            return plan_err!(
+                "column '{}' is {} here, but {} in the first file",
+                field.name(),
+                field.data_type(),
+                wanted.data_type()
+            );
+        }
+    }
+    Ok(())
+}
