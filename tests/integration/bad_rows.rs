@@ -106,6 +106,27 @@ async fn bad_lines_are_left_out_or_become_nulls_or_are_too_many() {
 }
 
 #[tokio::test]
+async fn text_in_another_encoding_is_told_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t.txt");
+    std::fs::write(&path, b"one\n\xff two\n\nth\xc3\xa4t\r\n\xc3").unwrap();
+    let path = path.to_str().unwrap();
+    let context = context();
+    let read = |more: &str| format!("SELECT text FROM read_text('{path}', {more})");
+    assert_eq!(rows(&context, &read("on_error => 'skip'")).await, ["one", "th\u{e4}t"]);
+    assert_eq!(rows(&context, &read("on_error => 'skip', keep_empty_lines => true")).await, ["one", "", "th\u{e4}t"]);
+    rows(&context, &read("on_error => 'divert', divert_to => 'bad'")).await;
+    let bad = rows(&context, "SELECT _line, _byte, _error FROM diverted('bad')").await;
+    assert_eq!(bad.len(), 2);
+    assert!(bad[0].starts_with("2|4|") && bad[0].contains("byte 1 of the line is not UTF-8"), "{bad:?}");
+    assert!(bad[1].starts_with("5|18|"), "{bad:?}");
+    let error = sql_error(&context, &read("on_error => 'null'")).await;
+    assert!(error.contains("a line of text is one value"), "{error}");
+    let error = sql_error(&context, &read("on_error => 'skip', max_errors => 1")).await;
+    assert!(error.contains("in line 5 of"), "{error}");
+}
+
+#[tokio::test]
 async fn lines_of_json_are_told_apart_too() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("t.json");

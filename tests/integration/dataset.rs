@@ -331,6 +331,11 @@ async fn counts_come_from_metadata() {
     assert_eq!(ds.count().await.unwrap(), 1000);
     assert_eq!(ds.stats(), "", "nothing ran");
     assert_eq!(context.range(77).unwrap().count().await.unwrap(), 77);
+    context.register_dataset("files", &ds).unwrap();
+    let counted = context.sql("SELECT count(*) FROM files").await.unwrap();
+    assert_eq!(lines(&counted.take_all().await.unwrap()), ["1000"]);
+    let plan = counted.execution_plan().await.unwrap();
+    assert!(plan.contains("PlaceholderRowExec") && !plan.contains("ReadExec"), "{plan}");
 }
 
 #[tokio::test]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, StringBuilder};
-use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::catalog::Session;
 use datafusion::common::stats::Precision;
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, plan_err};
 use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::file_format::json::JsonFormat;
 use datafusion::datasource::listing::PartitionedFile;
@@ -19,7 +19,9 @@ use object_store::ObjectMeta;
 
 use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
 use super::text::{Contents, byte_ranges, bytes_of, line_bytes, lines_before, opened_by, projected};
+use super::tolerant::{BadLines, DecodeLines, Tolerant};
 use crate::call::Argument;
+use crate::functions::{Failures, MaxErrors, OnError};
 use crate::physical::ValueRanges;
 use crate::sources::files::{Listing, read_options};
 
@@ -34,6 +36,10 @@ read_options! {
         pub keep_empty_lines: bool = default,
         /// `utf-8`, in which other bytes are an error, or `latin-1`, in which every byte is a character.
         pub encoding: TextEncoding = default,
+        /// What becomes of lines that are not of the encoding: `fail`, `skip` or `divert`.
+        pub on_error: OnError,
+        /// How many such lines there may be, like `100` or `0.5%`; any number if not said.
+        pub max_errors: Option<MaxErrors>,
     }
 }
 
@@ -81,6 +87,13 @@ impl ReadFormat for ReadTextOptions {
         self.read_options()
     }
 
+    fn check(&self) -> Result<()> {
+        if self.on_error == OnError::Null {
+            return plan_err!("a line of text is one value: on_error is 'fail', 'skip' or 'divert'");
+        }
+        self.failures().check()
+    }
+
     async fn columns(&self, _session: &dyn Session, _listing: &Listing, _telling: &ObjectMeta) -> Result<Schema> {
         Ok(Schema::new(vec![Field::new("text", DataType::Utf8, false)]))
     }
@@ -92,6 +105,15 @@ impl ReadFormat for ReadTextOptions {
 
     async fn lay_out(&self, session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<Layout> {
         let (keeps_empty, encoding) = (self.keep_empty_lines, self.encoding);
+        let finish = match BadLines::of(self.failures(), session).map(Arc::new) {
+            None => opened_by("text", move |opening| {
+                projected(opening, |contents| Lines { contents, keeps_empty, encoding })
+            }),
+            Some(bad) => opened_by("text", move |opening| {
+                let (decode, bad) = (Arc::new(TextLines { keeps_empty, encoding }), Arc::clone(&bad));
+                projected(opening, |contents| Tolerant { contents, decode, has_header: false, bad })
+            }),
+        };
         let format = JsonFormat::default().with_file_compression_type(files.compression);
         Ok(Layout {
             units: byte_ranges(session, files, scan, true, self.override_num_blocks),
@@ -101,11 +123,48 @@ impl ReadFormat for ReadTextOptions {
             ranges: ValueRanges::default(),
             format: Arc::new(format) as Arc<dyn FileFormat>,
             opened: None,
-            finish: opened_by("text", move |opening| {
-                projected(opening, |contents| Lines { contents, keeps_empty, encoding })
-            }),
+            finish,
         })
     }
+}
+
+impl ReadTextOptions {
+    fn failures(&self) -> Failures {
+        Failures { on_error: self.on_error.clone(), max_errors: self.max_errors }
+    }
+}
+
+/// Decodes lines of text.
+struct TextLines {
+    keeps_empty: bool,
+    encoding: TextEncoding,
+}
+
+impl DecodeLines for TextLines {
+    fn decode(&self, lines: &[u8], columns: &SchemaRef) -> Result<RecordBatch> {
+        let mut texts = StringBuilder::new();
+        let whole = lines.strip_suffix(b"\n").unwrap_or(lines);
+        for line in whole.split(|byte| *byte == b'\n') {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            match self.encoding {
+                _ if !self.is_row(line) => {}
+                TextEncoding::Latin1 => texts.append_value(latin_text(line)),
+                TextEncoding::Utf8 => match simdutf8::compat::from_utf8(line) {
+                    Ok(text) => texts.append_value(text),
+                    Err(e) => return exec_err!("byte {} of the line is not UTF-8", e.valid_up_to() + 1),
+                },
+            }
+        }
+        Ok(RecordBatch::try_new(Arc::clone(columns), vec![Arc::new(texts.finish())])?)
+    }
+
+    fn is_row(&self, line: &[u8]) -> bool {
+        self.keeps_empty || !line.is_empty()
+    }
+}
+
+fn latin_text(line: &[u8]) -> String {
+    line.iter().map(|byte| char::from(*byte)).collect()
 }
 
 /// Opens files, each as a stream of its lines.
@@ -154,7 +213,7 @@ impl Rows {
             rows += 1;
             if is_wanted {
                 match self.lines.encoding {
-                    TextEncoding::Latin1 => texts.append_value(line.iter().map(|b| char::from(*b)).collect::<String>()),
+                    TextEncoding::Latin1 => texts.append_value(latin_text(line)),
                     TextEncoding::Utf8 => match simdutf8::compat::from_utf8(line) {
                         Ok(text) => texts.append_value(text),
                         Err(e) => return Err(self.not_utf8(e.valid_up_to()).await),
