@@ -272,7 +272,7 @@ async fn place_in_csv(
     let path = &file.object_meta.location;
     let start = file.range.as_ref().map_or(0, |range| range.start.max(0) as u64);
     // An error on the way to the line number is no better than the one that is to be told.
-    let (before, _) = lines_before(store, file, start).await.unwrap_or_default();
+    let (before, _) = lines_before(store, file, (0, 0), start).await.unwrap_or_default();
     let message = one_message(&error);
     let (message, place) = match without_line(&message) {
         // The decoder counts lines from 0 on.
@@ -336,6 +336,17 @@ impl CsvLines {
 impl DecodeLines for CsvLines {
     fn decode(&self, lines: &[u8], columns: &SchemaRef) -> Result<RecordBatch> {
         self.decode_as(lines, Arc::clone(columns))
+    }
+
+    fn is_suspect(&self, line: &[u8], columns: &Schema) -> bool {
+        let values = line.split(|byte| *byte == self.delimiter);
+        let is_number = |value: &[u8]| str::from_utf8(value).is_ok_and(|text| text.parse::<f64>().is_ok());
+        // Of what is in quotes nothing is seen at a glance.
+        !line.contains(&b'"')
+            && (values.clone().count() != columns.fields().len()
+                || values
+                    .zip(columns.fields())
+                    .any(|(value, field)| field.data_type().is_numeric() && !value.is_empty() && !is_number(value)))
     }
 
     fn with_nulls(&self, line: &[u8], columns: &SchemaRef) -> Result<RecordBatch> {

@@ -257,7 +257,7 @@ impl Rows {
     async fn not_utf8(&mut self, byte: usize) -> DataFusionError {
         // An error on the way to the line number is no better than the one that is to be told.
         let start = self.file.range.as_ref().map_or(0, |range| range.start.max(0) as u64);
-        let before = lines_before(self.lines.contents.store.as_ref(), &self.file, start).await;
+        let before = lines_before(self.lines.contents.store.as_ref(), &self.file, (0, 0), start).await;
         let (before, _) = before.unwrap_or_default();
         exec_datafusion_err!(
             "byte {} of line {} of '{}{}' is not UTF-8; with encoding => 'latin-1' every byte is a character",

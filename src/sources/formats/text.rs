@@ -28,7 +28,7 @@ use datafusion_datasource::boundary_stream::AlignedBoundaryStream;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::format::{Files, Finish, Scan};
 use crate::config::BlockyardOptions;
@@ -222,16 +222,23 @@ pub(super) async fn bytes_of(contents: &Contents, file: &PartitionedFile) -> Res
     Ok(bytes.map_err(DataFusionError::from).boxed())
 }
 
-/// Lines and bytes in front of the first line that begins at `start` or behind it.
-pub(super) async fn lines_before(store: &dyn ObjectStore, file: &PartitionedFile, start: u64) -> Result<(usize, u64)> {
-    if start == 0 {
-        return Ok((0, 0));
+/// Lines and bytes in front of the first line that begins at `start` or behind it, by what is known of a line `from`
+/// before it.
+pub(super) async fn lines_before(
+    store: &dyn ObjectStore,
+    file: &PartitionedFile,
+    from: (usize, u64),
+    start: u64,
+) -> Result<(usize, u64)> {
+    let (mut lines, mut place) = from;
+    if place >= start || file.object_meta.size == 0 {
+        return Ok(from);
     }
     // The line that `start` is in belongs to the part before.
-    let mut text = store.get(&file.object_meta.location).await?.into_stream();
-    let (mut lines, mut place) = (0, 0);
+    let options = GetOptions { range: Some(GetRange::Offset(place)), ..GetOptions::default() };
+    let mut text = store.get_opts(&file.object_meta.location, options).await?.into_stream();
     while let Some(chunk) = text.try_next().await? {
-        for (at, _) in chunk.iter().enumerate().filter(|(_, byte)| **byte == b'\n') {
+        for at in memchr::memchr_iter(b'\n', &chunk) {
             lines += 1;
             let next = place + at as u64 + 1;
             if next >= start {

@@ -1,8 +1,10 @@
 //! Text of which some lines do not fit the columns: these are left out, become nulls, or are kept with what is wrong
 //! with them.
 //!
-//! Lines are decoded many at once. Where that fails, halves of them are, until the lines are found that do not fit.
+//! Lines are decoded many at once. Where that fails, those that look wrong are decoded by themselves, and the others in
+//! halves, until the lines are found that do not fit.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -17,6 +19,9 @@ use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener};
 use datafusion::physical_plan::metrics::{Count, MetricBuilder};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
+use memchr::{memchr, memchr_iter};
+use object_store::ObjectStore;
+use object_store::path::Path;
 use tokio::sync::OnceCell;
 
 use super::text::{Contents, bytes_of, lines_before};
@@ -40,6 +45,11 @@ pub(super) trait DecodeLines: Send + Sync + 'static {
         !line.trim_ascii().is_empty()
     }
 
+    /// Whether a line most likely does not fit, as far as that is seen at a glance.
+    fn is_suspect(&self, _line: &[u8], _columns: &Schema) -> bool {
+        false
+    }
+
     /// The row of a line that does not fit, with nulls in place of what does not.
     fn with_nulls(&self, _line: &[u8], columns: &SchemaRef) -> Result<RecordBatch> {
         let nulls = columns.fields().iter().map(|field| new_null_array(field.data_type(), 1)).collect();
@@ -61,6 +71,8 @@ pub(super) struct BadLines {
     query: OnceCell<u64>,
     bad: AtomicU64,
     seen: AtomicU64,
+    /// How many lines are before some bytes of files.
+    known: tokio::sync::Mutex<HashMap<Path, BTreeMap<u64, usize>>>,
 }
 
 impl BadLines {
@@ -68,7 +80,8 @@ impl BadLines {
     pub(super) fn of(failures: Failures, session: &dyn Session) -> Option<Self> {
         let store = session.config().get_extension::<BlockStore>();
         let (bad, seen) = (AtomicU64::new(0), AtomicU64::new(0));
-        (failures.on_error != OnError::Fail).then(|| Self { failures, store, query: OnceCell::new(), bad, seen })
+        let (query, known) = (OnceCell::new(), tokio::sync::Mutex::default());
+        (failures.on_error != OnError::Fail).then(|| Self { failures, store, query, bad, seen, known })
     }
 
     fn schema() -> SchemaRef {
@@ -94,6 +107,17 @@ impl BadLines {
             Ok::<_, DataFusionError>(query)
         };
         Ok(Some((store, name, *self.query.get_or_try_init(begin).await?)))
+    }
+
+    /// Lines and bytes in front of the first line that begins at `start` or behind it. Each byte of a file is looked at
+    /// once for all parts of it.
+    async fn lines_before(&self, store: &dyn ObjectStore, file: &PartitionedFile, start: u64) -> Result<(usize, u64)> {
+        let mut known = self.known.lock().await;
+        let known = known.entry(file.object_meta.location.clone()).or_default();
+        let from = known.range(..=start).next_back().map_or((0, 0), |(byte, lines)| (*lines, *byte));
+        let (lines, byte) = lines_before(store, file, from, start).await?;
+        known.insert(byte, lines);
+        Ok((lines, byte))
     }
 
     /// Whether there are too many of them.
@@ -189,7 +213,7 @@ impl<D: DecodeLines> Part<D> {
             self.line += starts.len();
             self.bad.seen.fetch_add((starts.len() - begin) as u64, Relaxed);
             let mut bad = Vec::new();
-            self.decode(&lines, &starts[begin..], &mut rows, &mut bad)?;
+            self.decode(&lines, &starts[begin..], false, &mut rows, &mut bad)?;
             for (start, error) in bad {
                 let place = starts.partition_point(|known| *known < start);
                 let raw = String::from_utf8_lossy(line_at(&lines, start)).into_owned();
@@ -229,6 +253,7 @@ impl<D: DecodeLines> Part<D> {
         &self,
         lines: &[u8],
         starts: &[usize],
+        was_looked_at: bool,
         rows: &mut Vec<RecordBatch>,
         bad: &mut Vec<(usize, String)>,
     ) -> Result<()> {
@@ -246,10 +271,16 @@ impl<D: DecodeLines> Part<D> {
             Ok(batch) => exec_datafusion_err!("{} rows in {expected} lines", batch.num_rows()),
             Err(e) => e,
         };
+        if starts.len() > 1 && !was_looked_at {
+            // Bad lines, and the runs of good ones between them.
+            let is_suspect = |start: &usize| self.decode.is_suspect(line_at(lines, *start), columns);
+            let mut runs = starts.chunk_by(|line, next| !is_suspect(line) && !is_suspect(next));
+            return runs.try_for_each(|run| self.decode(lines, run, true, rows, bad));
+        }
         if starts.len() > 1 {
             let (one, two) = starts.split_at(starts.len() / 2);
-            self.decode(lines, one, rows, bad)?;
-            return self.decode(lines, two, rows, bad);
+            self.decode(lines, one, true, rows, bad)?;
+            return self.decode(lines, two, true, rows, bad);
         }
         bad.push((first, self.decode.explain(&error, columns)));
         if self.bad.failures.on_error == OnError::Null {
@@ -292,10 +323,10 @@ impl<D: DecodeLines> Part<D> {
 
     /// How many lines and bytes of the file are before the part.
     async fn before(&mut self) -> Result<(usize, u64)> {
-        let (store, file) = (self.contents.store.as_ref(), &self.file);
+        let (store, file, bad) = (self.contents.store.as_ref(), &self.file, &self.bad);
         let count = || async {
             let start = file.range.as_ref().map_or(0, |range| range.start.max(0) as u64);
-            lines_before(store, file, start).await
+            bad.lines_before(store, file, start).await
         };
         self.before.get_or_try_init(count).await.copied()
     }
@@ -357,19 +388,18 @@ impl<D: DecodeLines> Part<D> {
 
 /// Where lines begin.
 fn line_starts(lines: &[u8]) -> Vec<usize> {
-    let ends = lines.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(place, _)| place + 1);
+    let ends = memchr_iter(b'\n', lines).map(|place| place + 1);
     std::iter::once(0).chain(ends).filter(|start| *start < lines.len()).collect()
 }
 
 /// The end of the line number `most`, or of the last whole one.
 fn nth_line_end(buffer: &[u8], most: usize) -> Option<usize> {
-    let ends = buffer.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(place, _)| place + 1);
-    ends.take(most.max(1)).last()
+    memchr_iter(b'\n', buffer).map(|place| place + 1).take(most.max(1)).last()
 }
 
 /// Bytes of the line at the beginning of a text, with its end.
 fn line_length(text: &[u8]) -> usize {
-    text.iter().position(|byte| *byte == b'\n').map_or(text.len(), |end| end + 1)
+    memchr(b'\n', text).map_or(text.len(), |end| end + 1)
 }
 
 /// The line that begins at `start`, without its end.

@@ -79,6 +79,10 @@ fn typed_rows(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
 pub(super) struct ObjectLines;
 
 impl DecodeLines for ObjectLines {
+    fn is_suspect(&self, line: &[u8], _columns: &Schema) -> bool {
+        serde_json::from_slice::<serde::de::IgnoredAny>(line).is_err()
+    }
+
     fn decode(&self, lines: &[u8], columns: &SchemaRef) -> Result<RecordBatch> {
         let most = lines.iter().filter(|byte| **byte == b'\n').count() + 2;
         let mut decoder = decoder(columns, most, true)?;
