@@ -299,15 +299,16 @@ impl PinnedStore {
     fn ask_ahead(&self, place: usize) {
         let Some(ahead) = &self.ahead else { return };
         ahead.asked[place].store(true, Relaxed);
-        let mut reserved = ahead.reserved.lock();
+        // Parts are looked at first, as everywhere: whoever holds them may wait for what is reserved.
         let mut held = self.bodies.bytes() + ahead.parts.lock().bytes;
+        let mut reserved = ahead.reserved.lock();
         for next in (place + 1..self.files.files.len()).take(AHEAD) {
             let file = &self.files.files[next];
             if !is_small(file) || ahead.asked[next].load(Relaxed) {
                 continue;
             }
             held += file.size as usize;
-            // Nothing has to leave memory for bytes that nobody waits for.
+            // Blocks may leave memory for it, and nothing goes over the limit.
             if held > ahead.max_bytes || !reserved.try_resize(held).is_ok_and(|has_room| has_room) {
                 break;
             }
