@@ -8,6 +8,9 @@ The store is `s3_server.py`, on the same machine, which answers each request aft
 of 1,000 rows, 5 ms for few large ones. Each engine runs in a process of its own. Of several rounds, in which engines
 alternate, the median counts. Times are of the whole process, less that of one that does nothing. Memory is the peak
 resident set, as the kernel counts it. All must give the same answer.
+
+With `--rate 100` the small files are grouped by Blockyard alone, on a server that refuses what is more than so many
+requests per second: it prints which part of that was reached, and how many requests were refused.
 """
 
 import argparse
@@ -125,6 +128,31 @@ def nothing(engine):
     return min(run([sys.executable, "-c", modules[engine]], dict(os.environ))[0] for _ in range(3))
 
 
+def serve(data, delay, rate=0):
+    """A server, and its port."""
+    program = os.path.join(ROOT, "benches", "peers", "s3_server.py")
+    server = subprocess.Popen([sys.executable, program, data, "--delay-ms", str(delay), "--rate", str(rate)],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return server, int(server.stdout.readline())
+
+
+def requests_of(server):
+    """How many requests it had since the last call, and how many of them it refused."""
+    print("", file=server.stdin, flush=True)
+    return tuple(int(number) for number in server.stdout.readline().split())
+
+
+def throttled(data, rate, memory):
+    """How near to the rate of a server that refuses more the tool comes."""
+    server, port = serve(data, 20, rate)
+    seconds, _, last = run(*command("blockyard", "small", False, "", port, memory))
+    requests, refused = requests_of(server)
+    reached = (requests - refused) / seconds / rate
+    print(f"{requests} requests in {seconds:.1f} s, answer {last}: {reached:.2f} of the rate, "
+          f"{100 * refused / requests:.1f} % refused")
+    server.kill()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
@@ -134,20 +162,20 @@ def main():
     parser.add_argument("--rows", type=int, default=2_500_000)
     parser.add_argument("--engines", nargs="+", default=ENGINES)
     parser.add_argument("--directory", default=None)
+    parser.add_argument("--rate", type=int, default=0, help="requests per second that the server allows")
     arguments = parser.parse_args()
     directory = arguments.directory or tempfile.mkdtemp(prefix="remote-")
     data = os.path.join(directory, "data")
     for name, files, rows in [("small", arguments.small, 1000), ("large", arguments.large, arguments.rows)]:
         if files and not os.path.exists(os.path.join(data, name)):
             make(os.path.join(data, name), files, rows)
+    if arguments.rate:
+        return throttled(data, arguments.rate, arguments.memory)
     base = {engine: nothing(engine) for engine in arguments.engines}
     for bucket, delay, files in [("small", 20, arguments.small), ("large", 5, arguments.large)]:
         if not files:
             continue
-        server = subprocess.Popen(
-            [sys.executable, os.path.join(ROOT, "benches", "peers", "s3_server.py"), data, "--delay-ms", str(delay)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        port = int(server.stdout.readline())
+        server, port = serve(data, delay)
         for copy in [False, True]:
             taken, answers = {engine: [] for engine in arguments.engines}, {}
             for _ in range(arguments.rounds):
@@ -155,8 +183,7 @@ def main():
                     out = os.path.join(directory, "out")
                     shutil.rmtree(out, ignore_errors=True)
                     seconds, memory, last = run(*command(engine, bucket, copy, out, port, arguments.memory))
-                    print("", file=server.stdin, flush=True)
-                    requests = int(server.stdout.readline())
+                    requests, _ = requests_of(server)
                     taken[engine].append((seconds - base[engine], memory, requests))
                     answers[engine] = last
             if not copy and len(set(answers.values())) > 1:

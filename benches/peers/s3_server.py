@@ -1,17 +1,20 @@
 """A server that speaks as much of S3 as readers need, over a directory, with a delay before each answer.
 
-    python benches/peers/s3_server.py <directory> [--delay-ms 20]
+    python benches/peers/s3_server.py <directory> [--delay-ms 20] [--rate 100]
 
 Directories of the directory are buckets. It prints its port, answers to everybody, and on a line of its standard input
-prints how many requests there were since the last one. Writes are multipart uploads or whole objects.
+prints how many requests there were since the last one, and how many of them it refused. Writes are multipart uploads or
+whole objects. With a rate it refuses (503) what is more than so many requests in the second before.
 """
 
 import argparse
 import asyncio
+import collections
 import email.utils
 import hashlib
 import os
 import sys
+import time
 import urllib.parse
 import xml.sax.saxutils as xml
 
@@ -60,8 +63,19 @@ def tag(stat):
 
 
 class Server:
-    def __init__(self, root, delay):
-        self.root, self.delay, self.requests, self.uploads = root, delay, 0, {}
+    def __init__(self, root, delay, rate):
+        self.root, self.delay, self.rate, self.uploads = root, delay, rate, {}
+        self.requests, self.refused, self.answered = 0, 0, collections.deque()
+
+    def refuses(self):
+        """Whether there were too many requests in the last second."""
+        now = time.monotonic()
+        while self.answered and self.answered[0] < now - 1:
+            self.answered.popleft()
+        if self.rate and len(self.answered) >= self.rate:
+            return True
+        self.answered.append(now)
+        return False
 
     async def serve(self, reader, writer):
         try:
@@ -73,6 +87,10 @@ class Server:
                 raw = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 self.requests += 1
+                if self.refuses():
+                    self.refused += 1
+                    await self.send(writer, 503, [], b"<Error><Code>SlowDown</Code></Error>")
+                    continue
                 if self.delay:
                     await asyncio.sleep(self.delay)
                 await self.answer(writer, method, target, headers, raw, body)
@@ -152,16 +170,17 @@ async def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory")
     parser.add_argument("--delay-ms", type=float, default=20)
+    parser.add_argument("--rate", type=int, default=0)
     arguments = parser.parse_args()
-    server = Server(arguments.directory, arguments.delay_ms / 1000)
+    server = Server(arguments.directory, arguments.delay_ms / 1000, arguments.rate)
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, backlog=1024)
     print(listening.sockets[0].getsockname()[1], flush=True)
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     while await lines.readline():
-        print(server.requests, flush=True)
-        server.requests = 0
+        print(server.requests, server.refused, flush=True)
+        server.requests = server.refused = 0
 
 
 if __name__ == "__main__":

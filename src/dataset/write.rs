@@ -26,6 +26,14 @@ pub struct WriteOptions {
     /// The least rows of a file, but for the last one: neighbouring blocks are joined, as far as
     /// `target_max_block_size` allows.
     pub min_rows_per_file: Option<usize>,
+    /// The most bytes of a file's rows, as they are in memory: files are smaller where their format is. A row of more
+    /// is a file of its own, and rows that are much larger than those around them may go over it.
+    pub max_bytes_per_file: Option<usize>,
+    /// The columns whose values are directories, `key=value/`, in their order.
+    pub partition_by: Vec<String>,
+    /// How files are called, like `{write_id}-{number:04}`, without the ending of their format. `part-{number:06}` if
+    /// not said.
+    pub file_name: Option<String>,
     /// A name of the write, under which it happens once: a second run does nothing where the first was completed, and
     /// takes the place of what it left where it was cut short.
     pub write_id: Option<String>,
@@ -121,14 +129,19 @@ impl Dataset {
         if let Some(mode) = options.mode {
             settings.insert("format.mode".to_owned(), mode.to_string());
         }
-        let rows = [("max_rows_per_file", options.max_rows_per_file), ("min_rows_per_file", options.min_rows_per_file)];
-        for (name, rows) in rows {
-            settings.extend(rows.map(|rows| (format!("format.{name}"), rows.to_string())));
-        }
-        settings.extend(options.write_id.map(|name| ("format.write_id".to_owned(), name)));
+        let number = |number: usize| number.to_string();
+        let said = [
+            ("max_rows_per_file", options.max_rows_per_file.map(number)),
+            ("min_rows_per_file", options.min_rows_per_file.map(number)),
+            ("max_bytes_per_file", options.max_bytes_per_file.map(number)),
+            ("write_id", options.write_id),
+            ("file_name", options.file_name),
+        ];
+        settings.extend(said.into_iter().filter_map(|(name, text)| Some((format!("format.{name}"), text?))));
         let file_type = format_as_file_type(Arc::clone(&factory));
         let url = format!("{}/", directory.trim_end_matches('/'));
-        self.write_plan(LogicalPlanBuilder::copy_to(self.plan.clone(), url, file_type, settings, Vec::new())?.build()?)
+        let plan = self.plan.clone();
+        self.write_plan(LogicalPlanBuilder::copy_to(plan, url, file_type, settings, options.partition_by)?.build()?)
             .await
     }
 

@@ -12,8 +12,9 @@ use datafusion::physical_expr::expressions::col;
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 
+use crate::config::ByteSize;
 use crate::physical::{BlockSize, ExchangeExec, IntoPlan, RangeScheme, SizeScheme, WriteExec, can_sort};
-use crate::sinks::{FileWriter, PartitionColumns, SaveMode, Target, WriteFormat, WriteId};
+use crate::sinks::{FileNames, FileWriter, PartitionColumns, SaveMode, Target, WriteFormat, WriteId};
 
 /// What is said of a write of any format.
 #[derive(Debug, Clone, Default)]
@@ -23,8 +24,12 @@ pub(super) struct WriteSettings {
     /// Rows of a file: at most, and at least but for the last one.
     max_rows_per_file: Option<usize>,
     min_rows_per_file: Option<usize>,
+    /// Bytes of the rows of a file, at most.
+    max_bytes_per_file: Option<usize>,
     /// The name of a write that happens once.
     write_id: Option<WriteId>,
+    /// A template of the names of files.
+    file_name: Option<String>,
 }
 
 impl WriteSettings {
@@ -32,6 +37,11 @@ impl WriteSettings {
     pub(super) fn taken_from(options: &mut HashMap<String, String>) -> Result<Self> {
         let mode = options.remove("format.mode").map(|mode| mode.parse()).transpose()?;
         let write_id = options.remove("format.write_id").map(|name| WriteId::new(&name)).transpose()?;
+        let file_name = options.remove("format.file_name");
+        let bytes = options.remove("format.max_bytes_per_file").map(|bytes| match bytes.parse() {
+            Ok(ByteSize(bytes)) if bytes > 0 => Ok(bytes),
+            _ => plan_err!("max_bytes_per_file takes a size like '64MiB', got '{bytes}'"),
+        });
         let mut rows = |name: &str| {
             let Some(text) = options.remove(&format!("format.{name}")) else { return Ok(None) };
             match text.parse::<usize>() {
@@ -43,7 +53,9 @@ impl WriteSettings {
             mode,
             max_rows_per_file: rows("max_rows_per_file")?,
             min_rows_per_file: rows("min_rows_per_file")?,
+            max_bytes_per_file: bytes.transpose()?,
             write_id,
+            file_name,
         };
         match settings {
             Self { max_rows_per_file: Some(max), min_rows_per_file: Some(min), .. } if min > max => {
@@ -90,8 +102,19 @@ pub(super) fn plan_write(
     if write_id.is_some() && single_file {
         return plan_err!("a write with a write_id goes into a directory, not to one file");
     }
+    if single_file && (settings.file_name.is_some() || settings.max_bytes_per_file.is_some()) {
+        return plan_err!("file_name and max_bytes_per_file say nothing of a write to one file");
+    }
+    let names = FileNames::of_write(
+        settings.file_name.as_deref(),
+        write_id.as_ref(),
+        &conf.file_extension,
+        mode == SaveMode::Append,
+        url.scheme() == "file",
+    )?;
     let target = Target {
         url,
+        names,
         extension: conf.file_extension,
         read_extensions: format.extensions(),
         single_file,
@@ -105,11 +128,12 @@ pub(super) fn plan_write(
         return plan_err!("max_rows_per_file and min_rows_per_file say nothing of a write {what}");
     }
     if keys.is_empty() {
-        return Ok(WriteExec::new(settings.blocks(input, partitions), writer, target).into_plan());
+        let write = WriteExec::new(settings.blocks(input, partitions), writer, target);
+        return Ok(write.with_max_bytes(settings.max_bytes_per_file).into_plan());
     }
     let by = PartitionColumns::try_new(&input.schema(), &keys, conf.keep_partition_by_columns)?;
-    let sorted = sorted_by(input, &keys, partitions)?;
-    Ok(WriteExec::new(sorted, writer, target).partitioned_by(by).into_plan())
+    let write = WriteExec::new(sorted_by(input, &keys, partitions)?, writer, target);
+    Ok(write.with_max_bytes(settings.max_bytes_per_file).partitioned_by(by).into_plan())
 }
 
 /// Columns of files are told apart by their names.

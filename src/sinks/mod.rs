@@ -2,6 +2,7 @@
 //! trait of other places that take rows.
 
 mod datasink;
+mod file_names;
 mod file_writer;
 mod formats;
 mod local_file;
@@ -13,6 +14,7 @@ mod write_id;
 
 pub(crate) use datasink::{AnyDatasink, AnyWriteJob};
 pub use datasink::{Datasink, WriteJob};
+pub(crate) use file_names::FileNames;
 pub(crate) use file_writer::{FileWriter, GrowingFile, Written};
 pub(crate) use formats::{CSV_EXTENSIONS, JSON_EXTENSIONS, KnownFormat, PARQUET_EXTENSIONS, known_formats};
 pub use formats::{EncodeRows, WriteFormat};

@@ -26,7 +26,8 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::time::sleep;
 
-use super::SaveMode;
+use super::file_names::FileNames;
+use super::save_mode::SaveMode;
 use super::uploads::{Upload, Uploads};
 use super::write_id::WriteId;
 use crate::block::TaskId;
@@ -38,8 +39,6 @@ const PREFIX: &str = ".blockyard-";
 const SET_ASIDE: &str = "-old";
 /// How often it is looked whether another write has been committed.
 const LOOK: Duration = Duration::from_millis(5);
-/// Digits of the number of a write in the names of its files in object stores.
-const WRITE_DIGITS: usize = 8;
 /// Files that an error names.
 const NAMED: usize = 3;
 
@@ -58,6 +57,33 @@ pub(crate) struct Target {
     pub(crate) mode: SaveMode,
     /// The name of a write that happens once.
     pub(crate) write_id: Option<WriteId>,
+    /// How its files are called.
+    pub(crate) names: FileNames,
+}
+
+impl Target {
+    /// Whether a file was left by an earlier run of the same write.
+    fn has_left(&self, path: &Path) -> bool {
+        let is_own = |write: &WriteId| path.filename().is_some_and(|name| self.names.is_of(name, write));
+        self.write_id.as_ref().is_some_and(is_own)
+    }
+
+    /// Whether a file is one that a write of this format to this place has made: by its name, and in `key=value`
+    /// directories.
+    fn has_made(&self, path: &Path) -> bool {
+        let below: Vec<_> = path.prefix_match(self.url.prefix()).into_iter().flatten().collect();
+        let Some((name, directories)) = below.split_last() else {
+            return false;
+        };
+        let names = [&self.names, &FileNames::of_parts(false), &FileNames::of_parts(true)];
+        names.iter().any(|names| names.has(name.as_ref(), self.format()))
+            && directories.iter().all(|directory| directory.as_ref().contains('='))
+    }
+
+    /// The ending of the names of its files, without that of a compression.
+    fn format(&self) -> &str {
+        self.extension.split('.').next().unwrap_or_default()
+    }
 }
 
 /// How a write begins.
@@ -104,14 +130,15 @@ pub(crate) struct Staging {
     /// Where old files wait until the new ones are in place. It is never removed with files in it: a commit that is cut
     /// short must not take them along.
     set_aside: Path,
-    existing: Vec<Path>,
+    /// The numbers of the next files in each directory, behind those that are there if the write appends.
+    next_numbers: HashMap<Path, usize>,
     /// Whether the directory was there before.
     was_there: bool,
     /// The staged directory on local disks.
     local: Option<LockedDirectory>,
     pace: Arc<WriteSpeeds>,
-    /// A number of the write, as it is in the names of files.
-    digits: String,
+    /// What tells the write apart in the names of files.
+    write: WriteId,
     /// What is uploaded to other places.
     uploads: Arc<Uploads>,
 }
@@ -134,31 +161,18 @@ impl Staging {
             false => visible_files(store.as_ref(), &path).await?,
         };
         // What the same write has left is no output of another.
-        let is_of_others = |path: &Path| target.write_id.as_ref().is_none_or(|write| !write.has_written(path));
-        let existing: Vec<Path> = existing.into_iter().filter(is_of_others).collect();
-        match target.mode {
-            _ if existing.is_empty() => {}
-            SaveMode::Ignore => return Ok(Begun::LeaveIt),
-            SaveMode::Error => {
-                return exec_err!(
-                    "output '{}' already exists ({} files) and the mode is error; use append, overwrite or ignore",
-                    target.url,
-                    existing.len()
-                );
-            }
-            SaveMode::Append if target.single_file => {
-                return exec_err!("cannot append to the single file '{}'; use overwrite, or a directory", target.url);
-            }
-            SaveMode::Overwrite if !target.single_file => check_no_strangers(&target, &existing)?,
-            SaveMode::Append | SaveMode::Overwrite | SaveMode::OverwriteAll => {}
+        let existing: Vec<Path> = existing.into_iter().filter(|path| !target.has_left(path)).collect();
+        if target.mode == SaveMode::Ignore && !existing.is_empty() {
+            return Ok(Begun::LeaveIt);
         }
+        check_mode(&target, &existing)?;
         let directory = match target.single_file {
             true => parent(&path),
             false => path,
         };
-        let write = uuid::Uuid::new_v4().simple().to_string();
-        let digits = target.write_id.as_ref().map_or(&write[..WRITE_DIGITS], WriteId::digits).to_owned();
-        let name = format!("{PREFIX}{write}");
+        let name = format!("{PREFIX}{}", uuid::Uuid::new_v4().simple());
+        let write = target.write_id.clone().unwrap_or_else(WriteId::drawn);
+        let next_numbers = next_numbers(&target, &existing);
         let (staged, set_aside) =
             (directory.clone().join(name.as_str()), directory.clone().join(format!("{name}{SET_ASIDE}")));
         let local = (target.url.scheme() == "file").then(|| PathBuf::from(format!("/{directory}")));
@@ -169,9 +183,19 @@ impl Staging {
             created.map_err(|e| exec_datafusion_err!("cannot write to '{}': {e}", local.display()))
         });
         let (local, pace, uploads) = (local.transpose()?, Arc::default(), Arc::default());
-        let staging =
-            Self { store, target, directory, staged, set_aside, existing, was_there, local, pace, digits, uploads };
-        Ok(Begun::Write(Box::new(staging)))
+        Ok(Begun::Write(Box::new(Self {
+            store,
+            target,
+            directory,
+            staged,
+            set_aside,
+            next_numbers,
+            was_there,
+            local,
+            pace,
+            write,
+            uploads,
+        })))
     }
 
     /// Whether files are written to a local disk, and moved to their places later.
@@ -195,13 +219,11 @@ impl Staging {
             return self.target.url.prefix().clone();
         }
         let directory: Path = self.directory.parts().chain(directory.parts()).collect();
-        let first = self.next_numbers().get(&directory).copied().unwrap_or_default();
-        let mut numbers = id.parts().iter().enumerate().map(|(place, part)| match place {
-            0 => format!("{:06}", first + *part as usize),
-            _ => format!("{part:06}"),
-        });
-        let numbers: Vec<_> = numbers.by_ref().collect();
-        directory.join(format!("part-{}.{}.{}", numbers.join("_"), self.digits, self.target.extension))
+        let mut number: Vec<usize> = id.parts().iter().map(|part| *part as usize).collect();
+        if let Some(first) = number.first_mut() {
+            *first += self.next_numbers.get(&directory).copied().unwrap_or_default();
+        }
+        directory.join(self.target.names.name(&number, &self.write, &self.target.extension))
     }
 
     /// An upload of the block `id` to its place in an object store.
@@ -241,7 +263,6 @@ impl Staging {
     async fn publish(&self, mut files: Vec<Staged>) -> Result<Vec<WrittenFile>> {
         files.sort_by(|a, b| a.id.cmp(&b.id));
         let replaces = [SaveMode::Overwrite, SaveMode::OverwriteAll].contains(&self.target.mode);
-        let is_left = |path: &Path| self.target.write_id.as_ref().is_some_and(|write| write.has_written(path));
         let existing = match (replaces || self.target.write_id.is_some()) && !self.target.single_file {
             true => visible_files(self.store.as_ref(), &self.directory).await?,
             false => Vec::new(),
@@ -249,8 +270,8 @@ impl Staging {
         if self.target.mode == SaveMode::Overwrite {
             check_no_strangers(&self.target, &existing)?;
         }
-        let is_replaced = |path: &Path| replaces && (self.target.mode == SaveMode::OverwriteAll || self.is_ours(path));
-        let is_old = |path: &&Path| is_replaced(path) || is_left(path);
+        let goes = |path: &Path| self.target.mode == SaveMode::OverwriteAll || self.target.has_made(path);
+        let is_old = |path: &&Path| replaces && goes(path) || self.target.has_left(path);
         let old: Vec<&Path> = existing.iter().filter(is_old).collect();
         if !self.is_local() {
             return self.complete(&old, &files).await;
@@ -304,18 +325,6 @@ impl Staging {
         Ok(written.map(|(place, file)| self.written(place, file.rows, self.uploads.size(place))).collect())
     }
 
-    /// The numbers of the next files in each directory, behind those that are there if the write appends.
-    fn next_numbers(&self) -> HashMap<Path, usize> {
-        let mut numbers: HashMap<Path, usize> = HashMap::new();
-        if self.target.mode == SaveMode::Append {
-            for (path, number) in self.existing.iter().filter_map(|path| Some((path, part_number(path)?))) {
-                let next = numbers.entry(parent(path)).or_default();
-                *next = (*next).max(number + 1);
-            }
-        }
-        numbers
-    }
-
     /// Waits until nobody else commits to the same directory, as far as it is a local one. Dropping it lets others go
     /// on.
     async fn alone(&self) -> Result<Option<File>> {
@@ -347,7 +356,7 @@ impl Staging {
             self.store.rename(path, &aside).await?;
             moved.push(((*path).clone(), aside));
         }
-        let mut numbers = self.next_numbers();
+        let mut numbers = self.next_numbers.clone();
         let mut written = Vec::new();
         for file in files {
             let from = self.staged_path(&file.id);
@@ -360,8 +369,7 @@ impl Staging {
             let directory: Path = self.directory.parts().chain(file.directory.parts()).collect();
             let next = numbers.entry(directory.clone()).or_default();
             loop {
-                let write = self.target.write_id.as_ref().map_or_else(String::new, |_| format!("{}.", self.digits));
-                let to = directory.clone().join(format!("part-{next:06}.{write}{}", self.target.extension));
+                let to = directory.clone().join(self.target.names.name(&[*next], &self.write, &self.target.extension));
                 *next += 1;
                 match self.store.rename_if_not_exists(&from, &to).await {
                     Ok(()) => {
@@ -384,10 +392,6 @@ impl Staging {
         self.uploads.abort().await;
         Ok(())
     }
-
-    fn is_ours(&self, path: &Path) -> bool {
-        is_made_by_writes(&self.target, path)
-    }
 }
 
 impl Drop for Staging {
@@ -405,22 +409,21 @@ impl Drop for Staging {
     }
 }
 
-/// Whether a file is one that a write of this format to this place has made: `part-000000.parquet`, and so in
-/// `key=value` directories.
-fn is_made_by_writes(target: &Target, path: &Path) -> bool {
-    let below: Vec<_> = path.prefix_match(target.url.prefix()).into_iter().flatten().collect();
-    let Some((name, directories)) = below.split_last() else {
-        return false;
-    };
-    let ending = name.as_ref().strip_prefix("part-").and_then(|rest| rest.split_once('.'));
-    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_') && !text.is_empty();
-    let is_write = |text: &str| text.len() >= WRITE_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let ending = ending.filter(|(number, _)| is_number(number)).map(|(_, ending)| match ending.split_once('.') {
-        Some((write, ending)) if is_write(write) => ending,
-        _ => ending,
-    });
-    let is_of_format = ending.is_some_and(|ending| ending.split('.').next() == Some(format_of(target)));
-    is_of_format && directories.iter().all(|directory| directory.as_ref().contains('='))
+/// Fails where the mode does not allow a write beside these files.
+fn check_mode(target: &Target, existing: &[Path]) -> Result<()> {
+    match target.mode {
+        _ if existing.is_empty() => Ok(()),
+        SaveMode::Error => exec_err!(
+            "output '{}' already exists ({} files) and the mode is error; use append, overwrite or ignore",
+            target.url,
+            existing.len()
+        ),
+        SaveMode::Append if target.single_file => {
+            exec_err!("cannot append to the single file '{}'; use overwrite, or a directory", target.url)
+        }
+        SaveMode::Overwrite if !target.single_file => check_no_strangers(target, existing),
+        SaveMode::Ignore | SaveMode::Append | SaveMode::Overwrite | SaveMode::OverwriteAll => Ok(()),
+    }
 }
 
 /// Fails where there are files that a read of the directory would take for those of the write.
@@ -429,7 +432,7 @@ fn check_no_strangers(target: &Target, existing: &[Path]) -> Result<()> {
         let name = path.filename().unwrap_or_default();
         name.split('.').skip(1).any(|part| target.read_extensions.iter().any(|known| part.eq_ignore_ascii_case(known)))
     };
-    let strangers: Vec<_> = existing.iter().filter(is_read).filter(|path| !is_made_by_writes(target, path)).collect();
+    let strangers: Vec<_> = existing.iter().filter(is_read).filter(|path| !target.has_made(path)).collect();
     if strangers.is_empty() {
         return Ok(());
     }
@@ -442,11 +445,6 @@ fn check_no_strangers(target: &Target, existing: &[Path]) -> Result<()> {
         strangers.len(),
         names.join(", ")
     )
-}
-
-/// The ending of the names of files of a format, without that of a compression.
-fn format_of(target: &Target) -> &str {
-    target.extension.split('.').next().unwrap_or_default()
 }
 
 /// Removes what dead processes have staged in a directory. What cannot be removed stays; so do files that were set
@@ -481,6 +479,17 @@ fn parent(path: &Path) -> Path {
     Path::from_iter(parts[..parts.len().saturating_sub(1)].iter().cloned())
 }
 
-fn part_number(path: &Path) -> Option<usize> {
-    path.filename()?.strip_prefix("part-")?.split(['.', '_']).next()?.parse().ok()
+/// The numbers of the next files in each directory, behind those that are there if the write appends.
+fn next_numbers(target: &Target, existing: &[Path]) -> HashMap<Path, usize> {
+    let mut numbers: HashMap<Path, usize> = HashMap::new();
+    if target.mode == SaveMode::Append {
+        // Those of a write with a name count with those of the others.
+        let kinds = [&target.names, &FileNames::of_parts(false), &FileNames::of_parts(true)];
+        let number = |path: &Path| kinds.iter().find_map(|names| names.number_in(path.filename()?));
+        for (path, number) in existing.iter().filter_map(|path| Some((path, number(path)?))) {
+            let next = numbers.entry(parent(path)).or_default();
+            *next = (*next).max(number + 1);
+        }
+    }
+    numbers
 }

@@ -1,7 +1,7 @@
 //! Writes with a name, which happen once: a second run of one that was completed does nothing, and of one that was cut
 //! short it takes the place of what that left.
 //!
-//! The files of such a write have a number in their names that follows from its name. When all of them are there, a
+//! The files of such a write have its name in theirs, or a number that follows from it. When all of them are there, a
 //! note in `_blockyard/`, which no read looks at, says so.
 
 use std::fmt;
@@ -33,10 +33,23 @@ struct Note {
 }
 
 impl WriteId {
+    /// Digits of what stands for a write without a name.
+    pub(super) const DRAWN_DIGITS: usize = 8;
+
+    /// Stands for a write without a name: that of no other.
+    pub(super) fn drawn() -> Self {
+        let digits = uuid::Uuid::new_v4().simple().to_string()[..Self::DRAWN_DIGITS].to_owned();
+        Self { name: digits.clone(), digits }
+    }
+
+    /// Whether a name may have this letter.
+    pub(super) fn may_have(c: char) -> bool {
+        c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_')
+    }
+
     /// A name of letters, digits, dots, dashes and underscores.
     pub(crate) fn new(name: &str) -> Result<Self> {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-        if name.is_empty() || name.len() > MAX_LENGTH || !name.chars().all(is_plain) || name.starts_with('.') {
+        if name.is_empty() || name.len() > MAX_LENGTH || !name.chars().all(Self::may_have) || name.starts_with('.') {
             return plan_err!(
                 "write_id takes up to {MAX_LENGTH} letters, digits, dots, dashes and underscores, got '{name}'"
             );
@@ -47,14 +60,14 @@ impl WriteId {
         Ok(Self { name: name.to_owned(), digits })
     }
 
-    /// What the names of its files have between their number and their ending.
-    pub(super) fn digits(&self) -> &str {
-        &self.digits
+    /// What its users call it.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
-    /// Whether a file is one of its own.
-    pub(super) fn has_written(&self, path: &Path) -> bool {
-        path.filename().is_some_and(|name| name.split('.').nth(1) == Some(self.digits.as_str()))
+    /// What follows from its name, and is short.
+    pub(super) fn digits(&self) -> &str {
+        &self.digits
     }
 
     /// The rows that it has written below a directory, if it is complete.
@@ -100,13 +113,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_plain_and_tell_files_apart() {
+    fn names_are_plain() {
         for name in ["", "a b", "a/b", "é", ".a", &"x".repeat(129)] {
             assert!(WriteId::new(name).unwrap_err().to_string().contains("write_id takes"), "{name}");
         }
-        let (one, other) = (WriteId::new("2026-11-25").unwrap(), WriteId::new("2026-11-26").unwrap());
-        let file = Path::from(format!("t/part-000001.{}.csv.gz", one.digits()));
-        assert!(one.has_written(&file) && !other.has_written(&file));
-        assert!(!one.has_written(&Path::from("t/part-000001.parquet")));
+        assert_ne!(WriteId::new("2026-11-25").unwrap().digits(), WriteId::new("2026-11-26").unwrap().digits());
+        assert_ne!(WriteId::drawn(), WriteId::drawn());
     }
 }

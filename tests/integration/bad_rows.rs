@@ -151,3 +151,62 @@ async fn lines_of_json_are_told_apart_too() {
     let error = read(few).await.unwrap().take_all().await.unwrap_err().strip_backtrace();
     assert!(error.contains("max_errors is 2") && error.contains("in line 6 of"), "{error}");
 }
+
+/// What becomes of a line depends on it alone: not on the lines that are decoded with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_is_good_or_bad_by_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    // What is behind a number, and whether the line is a row, is wrong, or is nothing.
+    let kinds: [(&str, Option<bool>); 10] = [
+        (",plain", Some(true)),
+        (",\"in, quotes\"", Some(true)),
+        (",\"two \"\"quotes\"\"\"", Some(true)),
+        (",", Some(true)),
+        (",\"open", Some(false)),
+        (",a,b", Some(false)),
+        ("", Some(false)),
+        ("x,a", Some(false)),
+        ("\",a", Some(false)),
+        ("", None),
+    ];
+    for (end, last) in [("\n", "\n"), ("\r\n", "\r\n"), ("\n", "")] {
+        // Runs of good lines between bad ones, of many lengths.
+        let kind = |line: usize| match line.wrapping_mul(2_654_435_761) >> 7 & 31 {
+            kind @ 0..10 => kind,
+            _ => line % 4,
+        };
+        let (mut text, mut good, mut bad) = (format!("id,name{end}"), Vec::new(), 0);
+        for line in 0..3000 {
+            let (rest, fate) = kinds[kind(line)];
+            if line > 0 {
+                text.push_str(end);
+            }
+            match fate {
+                None => text.push_str(rest),
+                Some(is_good) => {
+                    write!(text, "{line}{rest}").unwrap();
+                    bad += usize::from(!is_good);
+                    good.extend(is_good.then_some(line as i64));
+                }
+            }
+        }
+        text.push_str(last);
+        let path = directory.path().join("t.csv");
+        std::fs::write(&path, text).unwrap();
+        for (batch_size, tasks) in [(1, 1), (7, 3), (100, 1), (8192, 4)] {
+            let context = context();
+            context.sql(&format!("SET datafusion.execution.batch_size = {batch_size}")).await.unwrap();
+            let options = ReadCsvOptions {
+                types: vec![("id".to_owned(), DataType::Int64)],
+                override_num_blocks: Some(tasks),
+                on_error: OnError::Divert("bad".to_owned()),
+                ..Default::default()
+            };
+            let ds = context.read_csv_with(path.to_str().unwrap(), options).await.unwrap();
+            let said = format!("{end:?}, {last:?}, batches of {batch_size}, {tasks} tasks");
+            assert_eq!(ints(&ds.take_all().await.unwrap(), "id"), good, "{said}");
+            let diverted = context.diverted("bad").unwrap().count().await.unwrap();
+            assert_eq!(diverted, bad, "{said}");
+        }
+    }
+}

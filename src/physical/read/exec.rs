@@ -3,7 +3,6 @@
 //! The input is a scan with one partition per read task, pinned so that DataFusion neither re-splits nor steals.
 
 use crate::physical::operator::IntoPlan;
-use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -20,6 +19,7 @@ use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::{StreamExt, stream};
 
+use super::counts::FileCounts;
 use super::files::{FilesOfTask, ReadFiles, filters_change, one_file_each};
 use super::late::LateMaterialization;
 use super::ranges::ValueRanges;
@@ -82,28 +82,6 @@ pub(crate) struct ReadMemory {
     pub(crate) rows_bytes: Vec<usize>,
 }
 
-/// How many files a read has, as plans show it.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct FileCounts {
-    /// Those that it reads, and those that are there: conditions on paths leave out some.
-    pub(crate) kept: usize,
-    pub(crate) all: usize,
-    /// Those whose footers were read before, where these are not all: what is known of the others is an estimate.
-    pub(crate) opened: Option<usize>,
-}
-
-impl fmt::Display for FileCounts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.kept < self.all {
-            write!(f, ", files={}/{}", self.kept, self.all)?;
-        }
-        match self.opened {
-            Some(opened) => write!(f, ", estimated by {opened} of {} files", self.kept),
-            None => Ok(()),
-        }
-    }
-}
-
 impl ReadExec {
     /// Reads `input`, one task per partition, with `partitions` streams. `name` is what plans show, like `ReadParquet`.
     pub(crate) fn new(name: impl Into<String>, input: Arc<dyn ExecutionPlan>, partitions: usize) -> Self {
@@ -144,7 +122,7 @@ impl ReadExec {
             window: self.window.clone(),
             first_task: self.first_task,
             may_filter: self.may_filter,
-            files: self.files,
+            files: self.files.clone(),
             origins: Arc::clone(&self.origins),
             ..anew
         }
@@ -324,12 +302,19 @@ impl Operator for ReadExec {
             (first, begun) => format!(", first_task={}", first.max(begun)),
         };
         let late = if self.late_materialization().is_some() { ", late materialization" } else { "" };
-        let files = self.files;
+        let files = &self.files;
         format!("{}, tasks={}{files}{first}{streams}{order}{late}", self.name, self.num_tasks())
     }
 
     fn describe_in_tree(&self) -> String {
         format!("{}\ntasks={}", self.name, self.num_tasks())
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        let bad_lines = self.input.metrics().and_then(|metrics| metrics.sum_by_name("bad_lines"));
+        let bad_lines = bad_lines.map_or(0, |lines| lines.as_usize());
+        let bad = (bad_lines > 0).then(|| format!("{}: {bad_lines} lines do not fit the columns", self.name));
+        self.files.remark(&self.name).into_iter().chain(bad).collect()
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {

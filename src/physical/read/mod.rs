@@ -1,5 +1,6 @@
 //! The operator that reads: a scan as tasks, and the files of each.
 
+mod counts;
 mod exec;
 mod files;
 mod late;
@@ -7,7 +8,8 @@ mod ranges;
 mod row_columns;
 mod task;
 
-pub(crate) use exec::{FileCounts, ReadExec, ReadMemory};
+pub(crate) use counts::FileCounts;
+pub(crate) use exec::{ReadExec, ReadMemory};
 pub(crate) use files::{FilesOfTask, FirstRow, ReadFiles, file_scan, is_as_listed, shown_root};
 pub(crate) use ranges::ValueRanges;
 pub(crate) use row_columns::{RowColumn, RowColumns};

@@ -13,16 +13,16 @@ use futures::TryStreamExt;
 use crate::block::{Block, TaskId};
 use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
-use crate::physical::memory::block_bytes;
 use crate::physical::tasks::{FailureLog, Retries, RowBalance, block_stream, pause, ungathered};
 use crate::runtime::Drivers;
 use crate::store::{BlockStore, Owner};
 
-/// Calls `write` for each block of `input`, which takes `beside` bytes beside the block. What it returned of all of
-/// them comes back, in no order.
+/// Calls `write` for each block of about `target_bytes` of `input`, which takes `beside` bytes beside the block. What
+/// it returned of all of them comes back, in no order.
 pub(super) async fn each_block<T, F>(
     input: &Arc<dyn ExecutionPlan>,
     context: &Arc<TaskContext>,
+    target_bytes: usize,
     owner: &Arc<Owner>,
     balance: &Arc<RowBalance>,
     beside: impl Fn(&Block) -> usize + Clone + Send + 'static,
@@ -32,7 +32,7 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T>> + Send,
 {
-    let (store, target_bytes) = (BlockStore::of_task(context)?, block_bytes(context)?);
+    let store = BlockStore::of_task(context)?;
     let input = ungathered(input);
     let mut drivers = Vec::new();
     for partition in 0..input.output_partitioning().partition_count() {

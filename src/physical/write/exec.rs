@@ -43,6 +43,8 @@ pub(crate) struct WriteExec {
     target: Target,
     /// The columns whose values are directories, if there are any. Rows come sorted by them.
     by: Option<PartitionColumns>,
+    /// Bytes that the rows of a file have in memory at most, if that is said.
+    max_bytes: Option<usize>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     /// The files that were committed.
@@ -56,12 +58,17 @@ impl WriteExec {
         let properties = properties(EquivalenceProperties::new(schema), 1, EmissionType::Final);
         let input_order = InputOrder::of(input.as_ref());
         let (metrics, files) = (ExecutionPlanMetricsSet::new(), Arc::default());
-        Self { input, input_order, writer, target, by: None, properties, metrics, files }
+        Self { input, input_order, writer, target, by: None, max_bytes: None, properties, metrics, files }
     }
 
     /// The files that were committed.
     pub(crate) fn files(&self) -> Vec<WrittenFile> {
         self.files.lock().clone()
+    }
+
+    /// The same write with files of at most so many bytes of rows, as far as rows can be told apart.
+    pub(crate) fn with_max_bytes(self, max_bytes: Option<usize>) -> Self {
+        Self { max_bytes, ..self }
     }
 
     /// The same write into the directories that the values of these columns are. Its input is sorted by them in each
@@ -79,8 +86,9 @@ impl Operator for WriteExec {
     fn describe(&self) -> String {
         let what = if self.target.single_file { "file" } else { "one file per block" };
         let by = self.by.as_ref().map_or_else(String::new, |by| format!(", by=[{by}]"));
+        let most = self.max_bytes.map_or_else(String::new, |most| format!(", max_bytes_per_file={most}"));
         let (mode, url) = (&self.target.mode, &self.target.url);
-        format!("Write{}, {what}{by}, mode={mode}, to={url}", self.writer.name())
+        format!("Write{}, {what}{by}{most}, mode={mode}, to={url}", self.writer.name())
     }
 
     fn describe_in_tree(&self) -> String {
@@ -106,7 +114,8 @@ impl Operator for WriteExec {
 
     fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         let plan = Self::new(inputs.swap_remove(0), self.writer.clone(), self.target.clone());
-        Ok(Self { input_order: self.input_order.clone(), by: self.by.clone(), ..plan }.into_plan())
+        let (input_order, by, max_bytes) = (self.input_order.clone(), self.by.clone(), self.max_bytes);
+        Ok(Self { input_order, by, max_bytes, ..plan }.into_plan())
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
@@ -119,6 +128,7 @@ impl Operator for WriteExec {
             writer: self.writer.clone(),
             target: self.target.clone(),
             by: self.by.clone(),
+            max_bytes: self.max_bytes,
             context,
             metrics: self.metrics.clone(),
             files: Arc::clone(&self.files),
@@ -155,6 +165,7 @@ struct Job {
     writer: FileWriter,
     target: Target,
     by: Option<PartitionColumns>,
+    max_bytes: Option<usize>,
     context: Arc<TaskContext>,
     metrics: ExecutionPlanMetricsSet,
     files: Arc<Mutex<Vec<WrittenFile>>>,
@@ -199,6 +210,12 @@ impl Job {
         Ok(rows)
     }
 
+    /// The bytes that a block aims at. One that comes within half of them more is not cut.
+    fn block_bytes(&self) -> Result<usize> {
+        let bytes = block_bytes(&self.context)?;
+        Ok(self.max_bytes.map_or(bytes, |most| bytes.min(most / 3 * 2).max(1)))
+    }
+
     fn owner(&self) -> Arc<Owner> {
         let owner = Owner::default();
         owner.describe(QueryPool::query_of(&self.context), || format!("Write{}", self.writer.name()));
@@ -208,7 +225,7 @@ impl Job {
     async fn write_one(&self, staging: &Arc<Staging>) -> Result<Vec<Staged>> {
         let batches = self.balance.taking(gather(&self.input, Arc::clone(&self.context), &Arc::default())?);
         let id = TaskId::root(0);
-        let buffer_bytes = MAX_ROW_GROUP_BYTES.min(block_bytes(&self.context)?);
+        let buffer_bytes = MAX_ROW_GROUP_BYTES.min(self.block_bytes()?);
         let file_bytes = FileWriter::file_bytes(buffer_bytes).max(FileWriter::block_file_bytes(staging, buffer_bytes));
         let bytes = buffer_bytes + file_bytes;
         let _reserved = BlockStore::of_task(&self.context)?.working_set(&self.owner(), bytes)?;
@@ -221,7 +238,7 @@ impl Job {
     }
 
     async fn write_as_they_come(&self, staging: &Arc<Staging>) -> Result<Vec<Staged>> {
-        let target_bytes = block_bytes(&self.context)?;
+        let target_bytes = self.block_bytes()?;
         let (store, owner) = (BlockStore::of_task(&self.context)?, self.owner());
         let clock = WriteClock::new(&self.metrics);
         let mut drivers = Vec::new();
@@ -246,7 +263,8 @@ impl Job {
     }
 
     async fn write_blocks(&self, staging: &Arc<Staging>) -> Result<Vec<Staged>> {
-        let buffer_bytes = MAX_ROW_GROUP_BYTES.min(block_bytes(&self.context)?);
+        let target_bytes = self.block_bytes()?;
+        let buffer_bytes = MAX_ROW_GROUP_BYTES.min(target_bytes);
         let file_bytes = FileWriter::block_file_bytes(staging, buffer_bytes);
         let beside = move |block: &Block| {
             let BlockMetadata { num_rows, size_bytes } = block.metadata();
@@ -273,7 +291,8 @@ impl Job {
                 Ok(written)
             }
         };
-        let written = each_block(&self.input, &self.context, &self.owner(), &self.balance, beside, write).await?;
+        let written =
+            each_block(&self.input, &self.context, target_bytes, &self.owner(), &self.balance, beside, write).await?;
         tries.note(&self.metrics);
         Ok(written.into_iter().flatten().collect())
     }

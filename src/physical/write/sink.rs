@@ -16,6 +16,7 @@ use super::clock::{InputTime, WriteClock};
 use super::each_block::{Tries, each_block};
 use crate::block::{Block, TaskId};
 use crate::error::ErrorContext;
+use crate::physical::memory::block_bytes;
 use crate::physical::operator::{InputOrder, IntoPlan, Operator, Retention};
 use crate::physical::tasks::{RowBalance, properties, stream_of};
 use crate::runtime::{block_on_io, in_thread};
@@ -180,7 +181,7 @@ async fn write(
             Ok((id, rows, written))
         }
     };
-    let mut written = each_block(input, context, &owner, &balance, |_| 0, write).await?;
+    let mut written = each_block(input, context, block_bytes(context)?, &owner, &balance, |_| 0, write).await?;
     tries.note(metrics);
     written.sort_by(|a, b| a.0.cmp(&b.0));
     let rows = written.iter().map(|(_, rows, _)| rows).sum();

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, TimeUnit};
 use datafusion::catalog::Session;
 use datafusion::common::{Result, plan_err};
 
@@ -60,7 +60,7 @@ pub(crate) fn fits(from: &DataType, to: &DataType) -> bool {
     match (from, to) {
         (from, to) if from == to || from.is_nested() && to.is_nested() || text(from) && text(to) => true,
         (Null, _) | (Float32, DataType::Float64) | (Date32, Date64) => true,
-        (DataType::Timestamp(..), DataType::Timestamp(..)) => true,
+        (DataType::Timestamp(from, _), DataType::Timestamp(to, _)) => per_second(*from) <= per_second(*to),
         (DataType::Decimal128(p, s), DataType::Decimal128(q, t)) => s == t && p <= q,
         (from, to) if from.is_signed_integer() && to.is_signed_integer() => {
             from.primitive_width() <= to.primitive_width()
@@ -71,8 +71,22 @@ pub(crate) fn fits(from: &DataType, to: &DataType) -> bool {
     }
 }
 
+fn per_second(unit: TimeUnit) -> u64 {
+    match unit {
+        TimeUnit::Second => 1,
+        TimeUnit::Millisecond => 1_000,
+        TimeUnit::Microsecond => 1_000_000,
+        TimeUnit::Nanosecond => 1_000_000_000,
+    }
+}
+
 /// The columns of several files together, by name: those of the first, and then what the next ones have beside them.
-pub(crate) fn union_of(all: &Schema, next: &Schema) -> Result<Schema> {
+/// `common` is what has room for two types that do not fit each other.
+pub(crate) fn union_of(
+    all: &Schema,
+    next: &Schema,
+    common: impl Fn(&DataType, &DataType) -> Option<DataType>,
+) -> Result<Schema> {
     let mut fields: Vec<FieldRef> = all.fields().iter().cloned().collect();
     for field in next.fields() {
         let Some(known) = fields.iter_mut().find(|known| known.name() == field.name()) else {
@@ -82,12 +96,15 @@ pub(crate) fn union_of(all: &Schema, next: &Schema) -> Result<Schema> {
         match (known.data_type(), field.data_type()) {
             (known, new) if fits(new, known) => {}
             (known_type, new) if fits(known_type, new) => *known = Arc::clone(field),
-            (known_type, new) => {
-                return plan_err!(
-                    "column '{}' is {new} here and {known_type} in files before it, and no type has room for both",
-                    field.name()
-                );
-            }
+            (known_type, new) => match common(known_type, new) {
+                Some(common) => *known = Arc::new(known.as_ref().clone().with_data_type(common)),
+                None => {
+                    return plan_err!(
+                        "column '{}' is {new} here and {known_type} in files before it, and no type has room for both",
+                        field.name()
+                    );
+                }
+            },
         }
     }
     Ok(Schema::new_with_metadata(fields, all.metadata().clone()))

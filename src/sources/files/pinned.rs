@@ -2,7 +2,7 @@
 //! whole, with one request for all that is asked of them, and those that are read next are asked for while the present
 //! ones are decoded.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,14 +22,17 @@ use object_store::{
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
+pub(crate) use self::bodies::{Bodies, ReadingFile};
+use self::parts::{Parts, bytes_of_ranges};
 use crate::physical::{is_as_listed, shown_root};
 use crate::runtime::Drivers;
 use crate::store::WorkingSet;
 
+mod bodies;
+mod parts;
+
 /// Files of at most so many bytes come whole.
 const SMALL_BYTES: u64 = 1 << 20;
-/// Small files that were read and are kept for a moment.
-const KEPT_FILES: usize = 4;
 /// Files that one reader has asked for beside the one that it reads.
 const AHEAD: usize = 32;
 
@@ -43,76 +46,6 @@ pub(crate) fn is_small(file: &ObjectMeta) -> bool {
     file.size <= SMALL_BYTES
 }
 
-/// Bytes of small files between the request for them and the end of their reading. Clones share them.
-#[derive(Clone, Default)]
-pub(crate) struct Bodies(Arc<Mutex<Kept>>);
-
-#[derive(Default)]
-struct Kept {
-    bodies: HashMap<Path, Body>,
-    /// Those that were read, the oldest first. A decoder may open a file twice.
-    read: VecDeque<Path>,
-}
-
-#[derive(Clone)]
-struct Body {
-    file: ObjectMeta,
-    bytes: Arc<OnceCell<Bytes>>,
-}
-
-impl fmt::Debug for Bodies {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Bodies({})", self.0.lock().bodies.len())
-    }
-}
-
-impl Bodies {
-    /// Where the bytes of a file come, or are.
-    fn of(&self, file: &ObjectMeta) -> Arc<OnceCell<Bytes>> {
-        let bodies = &mut self.0.lock().bodies;
-        let body = bodies.entry(file.location.clone()).or_insert_with(|| Body::of(file));
-        if body.file != *file {
-            *body = Body::of(file);
-        }
-        Arc::clone(&body.bytes)
-    }
-
-    /// Soon lets go of a file that was read.
-    fn is_read(&self, file: &Path) {
-        let kept = &mut *self.0.lock();
-        kept.read.retain(|read| read != file);
-        kept.read.push_back(file.clone());
-        if kept.read.len() > KEPT_FILES
-            && let Some(oldest) = kept.read.pop_front()
-        {
-            kept.bodies.remove(&oldest);
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        self.0.lock().bodies.values().map(|body| body.file.size as usize).sum()
-    }
-}
-
-/// Somebody reads a file. Its bytes are let go soon after this drops.
-#[derive(Debug)]
-pub(crate) struct ReadingFile {
-    bodies: Bodies,
-    file: Path,
-}
-
-impl Drop for ReadingFile {
-    fn drop(&mut self) {
-        self.bodies.is_read(&self.file);
-    }
-}
-
-impl Body {
-    fn of(file: &ObjectMeta) -> Self {
-        Self { file: file.clone(), bytes: Arc::default() }
-    }
-}
-
 /// A store in which listed files are what they were when they were listed, or an error. Others are as ever.
 pub(crate) struct PinnedStore {
     inner: Arc<dyn ObjectStore>,
@@ -120,8 +53,13 @@ pub(crate) struct PinnedStore {
     root: String,
     files: Arc<Pinned>,
     bodies: Bodies,
+    /// What has failed ahead of who wants it, and is told them.
+    failed: Failed,
     ahead: Option<Ahead>,
 }
+
+/// Errors by the files that they are of. Clones share them.
+type Failed = Arc<Mutex<HashMap<Path, Error>>>;
 
 /// Files in the order in which they are read.
 #[derive(Default)]
@@ -146,38 +84,6 @@ struct Ahead {
     reserved: Mutex<WorkingSet>,
     max_bytes: usize,
     parts: Mutex<Parts>,
-}
-
-/// Some ranges of a large file.
-type PartKey = (Path, Vec<Range<u64>>);
-
-/// Parts of large files that were asked for ahead.
-#[derive(Default)]
-struct Parts {
-    parts: HashMap<PartKey, Arc<OnceCell<Vec<Bytes>>>>,
-    /// In the order in which they were asked for, with their bytes.
-    order: VecDeque<(PartKey, usize)>,
-    bytes: usize,
-}
-
-impl Parts {
-    fn take(&mut self, key: &PartKey) -> Option<Arc<OnceCell<Vec<Bytes>>>> {
-        let part = self.parts.remove(key)?;
-        if let Some(place) = self.order.iter().position(|(known, _)| known == key)
-            && let Some((_, bytes)) = self.order.remove(place)
-        {
-            self.bytes -= bytes;
-        }
-        Some(part)
-    }
-
-    /// Lets go of the oldest one.
-    fn forget_one(&mut self) {
-        if let Some((key, bytes)) = self.order.pop_front() {
-            self.parts.remove(&key);
-            self.bytes -= bytes;
-        }
-    }
 }
 
 impl fmt::Debug for PinnedStore {
@@ -212,7 +118,14 @@ impl PinnedStore {
         files: impl Iterator<Item = ObjectMeta>,
         bodies: Bodies,
     ) -> Self {
-        Self { inner: store, root: shown_root(url), files: Arc::new(Pinned::new(files)), bodies, ahead: None }
+        Self {
+            inner: store,
+            root: shown_root(url),
+            files: Arc::new(Pinned::new(files)),
+            bodies,
+            failed: Failed::default(),
+            ahead: None,
+        }
     }
 
     /// The same for who reads these of its files in about this order: at most `max_bytes` are asked for ahead, as far
@@ -231,7 +144,7 @@ impl PinnedStore {
             max_bytes,
             parts: Mutex::default(),
         };
-        Self { files, ahead: Some(ahead), ..self.clone_without_ahead() }
+        Self { files, failed: Failed::default(), ahead: Some(ahead), ..self.clone_without_ahead() }
     }
 
     fn clone_without_ahead(&self) -> Self {
@@ -240,6 +153,7 @@ impl PinnedStore {
             root: self.root.clone(),
             files: Arc::clone(&self.files),
             bodies: self.bodies.clone(),
+            failed: Arc::clone(&self.failed),
             ahead: None,
         }
     }
@@ -253,14 +167,40 @@ impl PinnedStore {
     async fn body(&self, file: &ObjectMeta) -> Result<Bytes> {
         let cell = self.bodies.of(file);
         let bytes = cell.get_or_try_init(|| async {
-            let result = self.pinned(file, GetOptions::default()).await?;
-            let bytes = result.bytes().await?;
-            match bytes.len() as u64 == file.size {
-                true => Ok(bytes),
-                false => Err(self.has_changed(file, &format!("came with {} bytes", bytes.len()))),
-            }
+            self.failed_ahead(&file.location)?;
+            self.new_body(file).await
         });
         bytes.await.cloned()
+    }
+
+    async fn new_body(&self, file: &ObjectMeta) -> Result<Bytes> {
+        let bytes = self.pinned(file, GetOptions::default()).await?.bytes().await?;
+        match bytes.len() as u64 == file.size {
+            true => Ok(bytes),
+            false => Err(self.has_changed(file, &format!("came with {} bytes", bytes.len()))),
+        }
+    }
+
+    /// What is asked for ahead. Whoever wants it next is told why it fails.
+    async fn ahead<T>(&self, file: &Path, asked: impl Future<Output = Result<T>>) -> Result<T> {
+        asked.await.map_err(|e| {
+            self.failed.lock().insert(file.clone(), e);
+            Error::Generic { store: "object store", source: "who wants it is told why".into() }
+        })
+    }
+
+    /// Fails where asking for a file ahead has: all tries are made then.
+    fn failed_ahead(&self, file: &Path) -> Result<()> {
+        self.failed.lock().remove(file).map_or(Ok(()), Err)
+    }
+
+    /// The bytes of ranges of a file, with few requests.
+    async fn ranges(&self, file: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let request = |range: Range<u64>| async move {
+            let options = GetOptions { range: Some(range.into()), ..GetOptions::default() };
+            Ok(self.get_opts(file, options).await?.into_stream())
+        };
+        bytes_of_ranges(ranges, request).await
     }
 
     /// An answer of the store about this very file.
@@ -308,14 +248,15 @@ impl PinnedStore {
                 continue;
             }
             held += file.size as usize;
-            // Blocks may leave memory for it, and nothing goes over the limit.
-            if held > ahead.max_bytes || !reserved.try_resize(held).is_ok_and(|has_room| has_room) {
+            if held > ahead.max_bytes || !reserved.resize_within_what_is_free(held) {
                 break;
             }
             ahead.asked[next].store(true, Relaxed);
-            let (store, file) = (self.clone_without_ahead(), file.clone());
+            // Who reads it first fills the same cell, and then nothing is asked for.
+            let (store, file, cell) = (self.clone_without_ahead(), file.clone(), self.bodies.of(file));
             ahead.spawn(async move {
-                let _asked_again_by_who_wants_it = store.body(&file).await;
+                let asked = cell.get_or_try_init(|| store.ahead(&file.location, store.new_body(&file)));
+                let _told_to_who_wants_it = asked.await;
             });
         }
     }
@@ -334,7 +275,7 @@ impl PinnedStore {
             parts.forget_one();
         }
         let held = self.bodies.bytes() + parts.bytes + bytes;
-        if !ahead.reserved.lock().try_resize(held).is_ok_and(|has_room| has_room) {
+        if !ahead.reserved.lock().resize_within_what_is_free(held) {
             return;
         }
         let part = Arc::<OnceCell<Vec<Bytes>>>::default();
@@ -343,8 +284,8 @@ impl PinnedStore {
         parts.parts.insert(key.clone(), Arc::clone(&part));
         let store = self.clone_without_ahead();
         ahead.spawn(async move {
-            let asked = part.get_or_try_init(|| store.get_ranges(&key.0, &key.1));
-            let _asked_again_by_who_wants_it = asked.await;
+            let asked = part.get_or_try_init(|| store.ahead(&key.0, store.ranges(&key.0, &key.1)));
+            let _told_to_who_wants_it = asked.await;
         });
     }
 
@@ -356,7 +297,14 @@ impl PinnedStore {
     ) -> Option<BoxFuture<'static, Result<Vec<Bytes>>>> {
         let part = self.ahead.as_ref()?.parts.lock().take(&(file.clone(), ranges.to_vec()))?;
         let (store, file, ranges) = (self.clone_without_ahead(), file.clone(), ranges.to_vec());
-        Some(async move { part.get_or_try_init(|| store.get_ranges(&file, &ranges)).await.cloned() }.boxed())
+        let asked = async move {
+            let asked = || async {
+                store.failed_ahead(&file)?;
+                store.ranges(&file, &ranges).await
+            };
+            part.get_or_try_init(asked).await.cloned()
+        };
+        Some(asked.boxed())
     }
 
     /// A part of a small file, as if the store had been asked for it.
@@ -386,6 +334,10 @@ impl ObjectStore for PinnedStore {
         }
         self.ask_ahead(place);
         self.part(file, &options).await
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.ranges(location, ranges).await
     }
 
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
@@ -426,6 +378,7 @@ mod tests {
     use object_store::ObjectStoreExt;
     use object_store::memory::InMemory;
 
+    use super::bodies::KEPT_FILES;
     use super::*;
 
     async fn pinned(bytes: &'static [u8]) -> (Arc<InMemory>, PinnedStore, Path) {

@@ -34,7 +34,7 @@ use super::pinned::{Bodies, PinnedStore};
 use super::tasks::{Packed, detect_parallelism, pack};
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::error::{ErrorContext, unknown_name};
-use crate::physical::{FileCounts, IntoPlan, ReadExec, ReadMemory, RowColumn, RowColumns};
+use crate::physical::{IntoPlan, ReadExec, ReadMemory, RowColumn, RowColumns};
 use crate::sources::formats::{Files, ReadFormat, ReadOptions, Scan};
 use crate::store::{BlockStore, Owner};
 
@@ -78,6 +78,7 @@ impl FileTable {
             FileSchema::First => format.columns(session, &listing, &telling).await?,
             FileSchema::Union => columns_of_all(session, format.as_ref(), &listing).await?,
         };
+        format.check_columns(&file_schema)?;
         // Another file may lack a column, or have nulls where the first has none.
         let may_lack = listing.may_grow || options.schema == FileSchema::Union;
         let file_schema = if may_lack { nullable(&file_schema) } else { file_schema };
@@ -147,6 +148,15 @@ impl FileTable {
         }
     }
 
+    /// The columns that are read of all.
+    fn read_columns(&self, projection: Option<&Vec<usize>>) -> Vec<usize> {
+        let columns: Option<Vec<usize>> = match (&self.columns, projection) {
+            (Some(columns), Some(projection)) => Some(projection.iter().map(|i| columns[*i]).collect()),
+            (columns, projection) => columns.as_ref().or(projection).cloned(),
+        };
+        columns.unwrap_or_else(|| (0..self.full.fields().len()).collect())
+    }
+
     /// How columns of the table come about: those that the read adds, if there are any, and those of its scan.
     fn split(&self, columns: &[usize]) -> Result<(Option<RowColumns>, Vec<usize>)> {
         let of_files = self.table_schema.table_schema().fields().len();
@@ -174,7 +184,7 @@ impl FileTable {
         if files.files.is_empty() {
             return Ok(Some(0));
         }
-        let scan = Scan { columns: Vec::new(), limit: None, numbers_rows: false };
+        let scan = Scan { columns: Vec::new(), filters: &[], limit: None, numbers_rows: false };
         let layout = self.format.lay_out(session, &files, &scan).await?;
         Ok(match layout.rows {
             Precision::Exact(rows) => Some(rows),
@@ -235,7 +245,8 @@ async fn listed(
 async fn columns_of_all(session: &dyn Session, format: &dyn ReadFormat, listing: &Listing) -> Result<Schema> {
     if !format.has_names() {
         return plan_err!(
-            "{} tells columns apart by their place, so files cannot have different ones; schema must be 'first'",
+            "{} of files without headers tells columns apart by their place, so these cannot have different ones; schema \
+             must be 'first'",
             format.read_name()
         );
     }
@@ -249,7 +260,7 @@ async fn columns_of_all(session: &dyn Session, format: &dyn ReadFormat, listing:
     let mut found = stream::iter(files).map(columns).buffered(CONCURRENT_HEADS);
     let mut all = Schema::empty();
     while let Some((file, columns)) = found.try_next().await? {
-        let union = union_of(&all, &columns);
+        let union = union_of(&all, &columns, |one, other| format.common_type(one, other));
         all = union.while_doing(|| format!("reading the columns of '{}'", full_path(&listing.url, &file.location)))?;
     }
     Ok(all)
@@ -300,20 +311,22 @@ impl TableProvider for FileTable {
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let options = BlockyardOptions::from_config(session.config_options());
-        let (files, all) = self.files_now(session, filters).await?;
-        let columns: Option<Vec<usize>> = match (&self.columns, projection) {
-            (Some(columns), Some(projection)) => Some(projection.iter().map(|i| columns[*i]).collect()),
-            (columns, projection) => columns.as_ref().or(projection).cloned(),
-        };
+        let path_columns = self.table_schema.table_partition_cols();
+        let (of_paths, of_rows) = filters.iter().cloned().partition::<Vec<_>, _>(|f| is_of_paths(f, path_columns));
+        let (files, all) = self.files_now(session, &of_paths).await?;
         let full = &self.full;
-        let read = columns.unwrap_or_else(|| (0..full.fields().len()).collect());
+        let read = self.read_columns(projection);
         if files.files.is_empty() {
             return Ok(Arc::new(EmptyExec::new(Arc::new(full.project(&read)?))));
         }
         let (rows, of_scan) = self.split(&read)?;
         let names = of_scan.iter().map(|i| full.field(*i).name().as_str()).collect();
-        let scan = Scan { columns: names, limit, numbers_rows: rows.is_some() };
+        let scan = Scan { columns: names, filters: &of_rows, limit, numbers_rows: rows.is_some() };
         let layout = self.format.lay_out(session, &files, &scan).await?;
+        if layout.units.is_empty() {
+            return Ok(Arc::new(EmptyExec::new(Arc::new(full.project(&read)?))));
+        }
+        let counts = layout.counts(files.files.len(), all);
         let of_files = self.table_schema.table_schema().fields().len();
         let mut statistics = Statistics::new_unknown(self.table_schema.table_schema());
         statistics.num_rows = layout.rows;
@@ -338,7 +351,6 @@ impl TableProvider for FileTable {
             Some(_) => files.pinned.clone(),
             None => reading_ahead(session, &files, &options)?,
         };
-        let counts = FileCounts { kept: files.files.len(), all, opened: layout.opened };
         let scan = (layout.finish)(scan, pinned);
         let read = ReadExec::new(self.format.read_name(), scan, session.config().target_partitions());
         let read = read.with_memory(memory).with_ranges(layout.ranges).with_files(counts);
@@ -348,11 +360,12 @@ impl TableProvider for FileTable {
         })
     }
 
-    /// Paths say whether what is asked of them is true: nothing has to be asked again.
+    /// Paths say whether what is asked of them is true: nothing has to be asked again. Statistics say what cannot be.
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
         let columns = self.table_schema.table_partition_cols();
         let answer = |filter: &&Expr| match is_of_paths(filter, columns) {
             true => TableProviderFilterPushDown::Exact,
+            false if self.format.has_statistics() && !filter.is_volatile() => TableProviderFilterPushDown::Inexact,
             false => TableProviderFilterPushDown::Unsupported,
         };
         Ok(filters.iter().map(answer).collect())

@@ -71,6 +71,8 @@ impl ReadFormat for ReadBinaryFilesOptions {
             ranges: ValueRanges::default(),
             format: Arc::new(JsonFormat::default()),
             opened: None,
+            row_groups: (0, 0),
+            left_out: Vec::new(),
             finish: opened_by("binary", |opening| projected(opening, WholeFiles)),
         })
     }

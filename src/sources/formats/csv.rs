@@ -1,14 +1,13 @@
-//! CSV: values are told apart by their place in a line, so all files have the same columns in the same order.
+//! CSV: values are told apart by their place in a line, so all files have the same columns in the same order; or each
+//! is read by the names in its header.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use datafusion::arrow::array::{RecordBatch, new_null_array};
-use datafusion::arrow::compute::cast;
-use datafusion::arrow::csv::ReaderBuilder;
+use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::csv::reader::Format;
-use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::catalog::Session;
 use datafusion::common::stats::Precision;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, plan_err};
@@ -17,22 +16,27 @@ use datafusion::datasource::file_format::file_compression_type::FileCompressionT
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use memchr::memchr_iter;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
-use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
+use self::by_header::{ByHeader, HEADER_BYTES, Headers, reader_of};
+use self::lines::CsvLines;
+use self::messages::{with_name, without_line};
+use super::format::{Files, Finish, Layout, ReadFormat, ReadOptions, Scan};
 use super::text::{
-    ADVICE, Opening, byte_ranges, columns_by_rows, line_bytes, lines_before, opened_by, projected, with_types,
+    ADVICE, Contents, Opening, byte_ranges, columns_by_rows, line_bytes, lines_before, opened_by, projected, with_types,
 };
-use super::tolerant::{BadLines, DecodeLines, Tolerant};
+use super::tolerant::{BadLines, Tolerant};
 use crate::call::Argument;
 use crate::error::{one_message, unknown_name};
 use crate::functions::{Failures, MaxErrors, OnError};
 use crate::physical::ValueRanges;
 use crate::sinks::CSV_EXTENSIONS;
-use crate::sources::files::{CONCURRENT_HEADS, Listing, distinct_names, full_path, is_small, read_options};
+use crate::sources::files::{CONCURRENT_HEADS, FileSchema, Listing, distinct_names, full_path, is_small, read_options};
 
-/// The names of the columns of a file are in this many bytes.
-const HEADER_BYTES: u64 = 64 << 10;
+mod by_header;
+mod lines;
+mod messages;
 
 read_options! {
     /// How CSV files are read. Start from the default and set what differs.
@@ -68,9 +72,29 @@ impl ReadFormat for ReadCsvOptions {
         self.read_options()
     }
 
-    /// They are told apart by their place in a line.
+    /// They are told apart by their place in a line, of which the first line may have names.
     fn has_names(&self) -> bool {
-        false
+        self.has_header.unwrap_or(true)
+    }
+
+    /// Text has room for all that is written as text. A number with a point has room for one without.
+    fn common_type(&self, one: &DataType, other: &DataType) -> Option<DataType> {
+        let is_time = |kind: &DataType| matches!(kind, DataType::Date32 | DataType::Timestamp(..));
+        Some(match (one, other) {
+            (one, other) if one.is_numeric() && other.is_numeric() => DataType::Float64,
+            (time @ DataType::Timestamp(..), other) | (other, time @ DataType::Timestamp(..)) if is_time(other) => {
+                time.clone()
+            }
+            _ => DataType::Utf8,
+        })
+    }
+
+    fn check_columns(&self, columns: &Schema) -> Result<()> {
+        let known: Vec<&str> = columns.fields().iter().map(|field| field.name().as_str()).collect();
+        match self.types.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+            Some((name, _)) => Err(unknown_name("column", name, self.read_name(), &known)),
+            None => Ok(()),
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -100,7 +124,10 @@ impl ReadFormat for ReadCsvOptions {
             .boxed()
         };
         let fields = columns_by_rows(session, listing, telling, infer).await?;
-        with_types(fields, &self.types, |name, _, known| Err(unknown_name("column", name, self.read_name(), known)))
+        // Of those of all files each is in some.
+        let has = |name: &String| fields.iter().any(|field| field.name() == name);
+        let types: Vec<_> = self.types.iter().filter(|(name, _)| has(name)).cloned().collect();
+        with_types(fields, &types, |name, _, known| Err(unknown_name("column", name, self.read_name(), known)))
     }
 
     fn check_same_columns(&self, told: &Schema, found: &Schema) -> Result<()> {
@@ -122,20 +149,15 @@ impl ReadFormat for ReadCsvOptions {
     }
 
     async fn lay_out(&self, session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<Layout> {
-        self.check_headers(files).await?;
-        // Those of small files come with all else.
-        let is_checked_later = files.pinned.is_some() && self.has_headers(files);
-        let checked = is_checked_later.then(|| self.clone());
-        let finish = match BadLines::of(self.failures(), session).map(Arc::new) {
-            None => opened_by("csv", move |opening| open(opening, checked.clone())),
-            Some(bad) => {
-                let decode = Arc::new(CsvLines { delimiter: self.delimiter_byte()?.unwrap_or(b',') });
-                let has_header = self.has_header.unwrap_or(true);
-                opened_by("csv", move |opening| {
-                    let (decode, bad) = (Arc::clone(&decode), Arc::clone(&bad));
-                    projected(opening, |contents| Tolerant { contents, decode, has_header, bad })
-                })
+        let bad = BadLines::of(self.failures(), session).map(Arc::new);
+        let finish = match self.schema {
+            FileSchema::First => {
+                self.check_headers(files).await?;
+                // Those of small files come with all else.
+                let is_checked_later = files.pinned.is_some() && self.has_headers(files);
+                self.opened(bad, is_checked_later.then(|| self.clone()))?
             }
+            FileSchema::Union => self.opened_by_header(bad, self.format(session, files.compression)?)?,
         };
         Ok(Layout {
             units: byte_ranges(session, files, scan, !self.newlines_in_values, self.override_num_blocks),
@@ -145,6 +167,8 @@ impl ReadFormat for ReadCsvOptions {
             ranges: ValueRanges::default(),
             format: Arc::new(self.format(session, files.compression)?),
             opened: None,
+            row_groups: (0, 0),
+            left_out: Vec::new(),
             finish,
         })
     }
@@ -153,6 +177,43 @@ impl ReadFormat for ReadCsvOptions {
 impl ReadCsvOptions {
     fn failures(&self) -> Failures {
         Failures { on_error: self.on_error.clone(), max_errors: self.max_errors }
+    }
+
+    /// How files of the same columns are opened.
+    fn opened(&self, bad: Option<Arc<BadLines>>, checked: Option<Self>) -> Result<Finish> {
+        let Some(bad) = bad else { return Ok(opened_by("csv", move |opening| open(opening, checked.clone()))) };
+        let (decode, has_header) = (Arc::new(self.lines()?), self.has_header.unwrap_or(true));
+        Ok(opened_by("csv", move |opening| {
+            let (decode, bad) = (Arc::clone(&decode), Arc::clone(&bad));
+            projected(opening, |contents| Tolerant { contents, decode, has_header, bad })
+        }))
+    }
+
+    /// How files of different columns are opened.
+    fn opened_by_header(&self, bad: Option<Arc<BadLines>>, format: CsvFormat) -> Result<Finish> {
+        let (headers, decode) = (Arc::<Headers>::default(), Arc::new(self.lines()?));
+        let (delimiter, options) = (decode.delimiter, Arc::new(format.options().clone()));
+        Ok(opened_by("csv", move |opening| {
+            let (headers, bad, options) = (Arc::clone(&headers), bad.clone(), Arc::clone(&options));
+            let decode = Arc::clone(&decode);
+            let open = move |contents: Contents| match &bad {
+                Some(bad) => {
+                    let (decode, bad) = (Arc::clone(&decode), Arc::clone(bad));
+                    Ok(Arc::new(Tolerant { contents, decode, has_header: true, bad }) as Arc<dyn FileOpener>)
+                }
+                None => {
+                    let (inner, columns) = (reader_of(&contents, &options)?, Arc::clone(&contents.file_schema));
+                    let Contents { store, root, .. } = contents;
+                    Ok(Arc::new(CsvPlaces { inner, store, root, columns, checked: None }) as Arc<dyn FileOpener>)
+                }
+            };
+            projected(opening, |contents| ByHeader { contents, headers, delimiter, open: Arc::new(open) })
+        }))
+    }
+
+    /// How lines are decoded by themselves.
+    fn lines(&self) -> Result<CsvLines> {
+        Ok(CsvLines { delimiter: self.delimiter_byte()?.unwrap_or(b',') })
     }
 
     /// DataFusion's format.
@@ -284,90 +345,14 @@ async fn place_in_csv(
     exec_datafusion_err!("{message}\n  while reading {place}; {ADVICE}")
 }
 
-/// A message of the decoder without the number of the line in it, and the number.
-fn without_line(message: &str) -> Option<(String, usize)> {
-    let (before, rest) = message.split_once(" at line ")?;
-    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    Some((format!("{before}{}", &rest[digits..]), rest[..digits].parse().ok()?))
-}
-
-/// A message of the decoder with the name of a column in place of its number.
-fn with_name(message: &str, columns: &Schema) -> Option<String> {
-    let (before, rest) = message.split_once(" for column ")?;
-    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    let field = columns.fields().get(rest[..digits].parse::<usize>().ok()?)?;
-    Some(format!("{before} for column '{}'{}", field.name(), &rest[digits..]))
-}
-
-/// The lines that have as many values as the first one: the others say nothing of the columns.
+/// The lines that have as many values as the first one, in quotes that end: the others say nothing of the columns.
 fn of_one_width(lines: &[u8], delimiter: u8, width: &mut Option<usize>) -> Bytes {
     let format = Format::default().with_header(false).with_delimiter(delimiter);
     let values = |line: &[u8]| format.infer_schema(line, None).map_or(0, |(schema, _)| schema.fields().len());
     let mut is_kept = |line: &&[u8]| {
         let found = values(line);
-        found == *width.get_or_insert(found)
+        let is_whole = memchr_iter(b'"', line).count().is_multiple_of(2);
+        is_whole && found == *width.get_or_insert(found)
     };
     lines.split_inclusive(|byte| *byte == b'\n').filter(&mut is_kept).flatten().copied().collect()
-}
-
-/// Decodes lines of CSV.
-struct CsvLines {
-    delimiter: u8,
-}
-
-impl CsvLines {
-    fn decode_as(&self, lines: &[u8], columns: SchemaRef) -> Result<RecordBatch> {
-        // One more than there can be, so that all are decoded before they are asked for.
-        let most = lines.iter().filter(|byte| **byte == b'\n').count() + 2;
-        let builder = ReaderBuilder::new(Arc::clone(&columns)).with_delimiter(self.delimiter).with_batch_size(most);
-        let mut decoder = builder.build_decoder();
-        let mut rest = lines;
-        while !rest.is_empty() {
-            match decoder.decode(rest)? {
-                0 => break,
-                read => rest = &rest[read..],
-            }
-        }
-        decoder.decode(&[])?;
-        Ok(decoder.flush()?.unwrap_or_else(|| RecordBatch::new_empty(columns)))
-    }
-}
-
-impl DecodeLines for CsvLines {
-    fn decode(&self, lines: &[u8], columns: &SchemaRef) -> Result<RecordBatch> {
-        self.decode_as(lines, Arc::clone(columns))
-    }
-
-    fn is_suspect(&self, line: &[u8], columns: &Schema) -> bool {
-        let values = line.split(|byte| *byte == self.delimiter);
-        let is_number = |value: &[u8]| str::from_utf8(value).is_ok_and(|text| text.parse::<f64>().is_ok());
-        // Of what is in quotes nothing is seen at a glance.
-        !line.contains(&b'"')
-            && (values.clone().count() != columns.fields().len()
-                || values
-                    .zip(columns.fields())
-                    .any(|(value, field)| field.data_type().is_numeric() && !value.is_empty() && !is_number(value)))
-    }
-
-    fn with_nulls(&self, line: &[u8], columns: &SchemaRef) -> Result<RecordBatch> {
-        let texts: Vec<Field> = columns.fields().iter().map(|f| Field::new(f.name(), DataType::Utf8, true)).collect();
-        let values = match self.decode_as(line, Arc::new(Schema::new(texts))) {
-            Ok(values) if values.num_rows() == 1 => values,
-            // It has more values than there are columns, or fewer.
-            _ => {
-                let nulls = columns.fields().iter().map(|field| new_null_array(field.data_type(), 1)).collect();
-                return Ok(RecordBatch::try_new(Arc::clone(columns), nulls)?);
-            }
-        };
-        let typed = values.columns().iter().zip(columns.fields()).map(|(value, field)| cast(value, field.data_type()));
-        Ok(RecordBatch::try_new(Arc::clone(columns), typed.collect::<Result<_, _>>()?)?)
-    }
-
-    fn explain(&self, error: &DataFusionError, columns: &Schema) -> String {
-        let message = one_message(error);
-        let message = without_line(&message).map_or(message, |(message, _)| message);
-        // The line itself is told beside it.
-        let message = message.split(". Row data").next().unwrap_or_default().replace(" for line 1,", ":");
-        with_name(&message, columns).unwrap_or(message)
-    }
 }

@@ -12,10 +12,11 @@ use datafusion::common::stats::Precision;
 use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::listing::{ListingTableUrl, PartitionedFile};
+use datafusion::logical_expr::Expr;
 use datafusion::physical_plan::ExecutionPlan;
 use object_store::{ObjectMeta, ObjectStore};
 
-use crate::physical::{RowColumn, ValueRanges};
+use crate::physical::{FileCounts, RowColumn, ValueRanges};
 use crate::sources::files::{FileChoice, FileSchema, Listing, PathPartitioning, PinnedStore, Unit};
 
 /// A format of files with what its users say of a read: how the columns are found, how files become tasks, and how a
@@ -44,6 +45,21 @@ pub(crate) trait ReadFormat: Any + Debug + Send + Sync {
     /// Whether values are told apart by names, so that files may have different columns.
     fn has_names(&self) -> bool {
         true
+    }
+
+    /// The type that has room for values of two columns of one name, where neither type has room for the other's.
+    fn common_type(&self, _one: &DataType, _other: &DataType) -> Option<DataType> {
+        None
+    }
+
+    /// Fails where columns are spoken of that no file has.
+    fn check_columns(&self, _columns: &Schema) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether conditions can tell that parts of files are not needed.
+    fn has_statistics(&self) -> bool {
+        false
     }
 
     /// Whether the number of rows is known without reading them.
@@ -121,6 +137,8 @@ pub(crate) struct Files {
 pub(crate) struct Scan<'a> {
     /// Names of the columns that are read.
     pub(crate) columns: Vec<&'a str>,
+    /// What rows that are needed fulfil.
+    pub(crate) filters: &'a [Expr],
     /// No more rows are needed.
     pub(crate) limit: Option<usize>,
     /// Whether the number of the first row of each part has to be known.
@@ -143,8 +161,19 @@ pub(crate) struct Layout {
     pub(crate) format: Arc<dyn FileFormat>,
     /// How many files were opened, where these are not all.
     pub(crate) opened: Option<usize>,
+    /// Row groups that are read, and all; and columns that the table does not have.
+    pub(crate) row_groups: (usize, usize),
+    pub(crate) left_out: Vec<String>,
     /// What is done to the scan.
     pub(crate) finish: Finish,
+}
+
+impl Layout {
+    /// What plans show of it: it is of `kept` files of `all`.
+    pub(crate) fn counts(&self, kept: usize, all: usize) -> FileCounts {
+        let (opened, row_groups, left_out) = (self.opened, self.row_groups, self.left_out.as_slice().into());
+        FileCounts { kept, all, opened, row_groups, left_out }
+    }
 }
 
 /// What is done to a scan, which is to read from a store of its own where there is one.

@@ -80,6 +80,11 @@ impl ReadFormat for ReadJsonOptions {
         with_types(fields, &self.types, |name, wanted, _| Ok(Field::new(name, wanted.clone(), true)))
     }
 
+    /// As of the values of one file.
+    fn common_type(&self, one: &DataType, other: &DataType) -> Option<DataType> {
+        (one.is_numeric() && other.is_numeric()).then_some(DataType::Float64)
+    }
+
     /// A key may always be absent.
     fn check_same_columns(&self, _told: &Schema, _found: &Schema) -> Result<()> {
         Ok(())
@@ -107,6 +112,8 @@ impl ReadFormat for ReadJsonOptions {
             ranges: ValueRanges::default(),
             format: format(session, files.compression, is_array, None),
             opened: None,
+            row_groups: (0, 0),
+            left_out: Vec::new(),
             finish,
         })
     }

@@ -19,7 +19,7 @@ use object_store::ObjectMeta;
 
 use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
 use super::text::{Contents, byte_ranges, bytes_of, line_bytes, lines_before, opened_by, projected};
-use super::tolerant::{BadLines, DecodeLines, Tolerant};
+use super::tolerant::{BadLines, DecodeLines, LineDecoder, Tolerant};
 use crate::call::Argument;
 use crate::functions::{Failures, MaxErrors, OnError};
 use crate::physical::ValueRanges;
@@ -123,6 +123,8 @@ impl ReadFormat for ReadTextOptions {
             ranges: ValueRanges::default(),
             format: Arc::new(format) as Arc<dyn FileFormat>,
             opened: None,
+            row_groups: (0, 0),
+            left_out: Vec::new(),
             finish,
         })
     }
@@ -135,19 +137,28 @@ impl ReadTextOptions {
 }
 
 /// Decodes lines of text.
+#[derive(Clone, Copy)]
 struct TextLines {
     keeps_empty: bool,
     encoding: TextEncoding,
 }
 
-impl DecodeLines for TextLines {
-    fn decode(&self, lines: &[u8], columns: &SchemaRef) -> Result<RecordBatch> {
-        let mut texts = StringBuilder::new();
-        let whole = lines.strip_suffix(b"\n").unwrap_or(lines);
-        for line in whole.split(|byte| *byte == b'\n') {
+/// The same, so many at once.
+struct TextDecoder {
+    lines: TextLines,
+    columns: SchemaRef,
+    most: usize,
+}
+
+impl LineDecoder for TextDecoder {
+    fn decode(&mut self, text: &[u8]) -> Result<(RecordBatch, usize)> {
+        let (mut texts, mut bytes) = (StringBuilder::new(), 0);
+        for whole in text.split_inclusive(|byte| *byte == b'\n').take(self.most) {
+            bytes += whole.len();
+            let line = whole.strip_suffix(b"\n").unwrap_or(whole);
             let line = line.strip_suffix(b"\r").unwrap_or(line);
-            match self.encoding {
-                _ if !self.is_row(line) => {}
+            match self.lines.encoding {
+                _ if !self.lines.is_row(line) => {}
                 TextEncoding::Latin1 => texts.append_value(latin_text(line)),
                 TextEncoding::Utf8 => match simdutf8::compat::from_utf8(line) {
                     Ok(text) => texts.append_value(text),
@@ -155,7 +166,13 @@ impl DecodeLines for TextLines {
                 },
             }
         }
-        Ok(RecordBatch::try_new(Arc::clone(columns), vec![Arc::new(texts.finish())])?)
+        Ok((RecordBatch::try_new(Arc::clone(&self.columns), vec![Arc::new(texts.finish())])?, bytes))
+    }
+}
+
+impl DecodeLines for TextLines {
+    fn decoder(&self, columns: &SchemaRef, most: usize) -> Result<Box<dyn LineDecoder>> {
+        Ok(Box::new(TextDecoder { lines: *self, columns: Arc::clone(columns), most }))
     }
 
     fn is_row(&self, line: &[u8]) -> bool {

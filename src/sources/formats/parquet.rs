@@ -17,6 +17,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{ObjectMeta, ObjectStore};
 
 use self::columns::{arrow_schema, check_types, column_names};
+use self::conditions::Conditions;
 use self::readers::Reading;
 use self::row_groups::{Known, RowGroups};
 use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
@@ -30,6 +31,7 @@ use crate::sources::files::{
 use crate::tensors::with_tensors_of;
 
 mod columns;
+mod conditions;
 mod found_pages;
 mod pieces;
 mod readers;
@@ -69,6 +71,10 @@ impl ReadFormat for ReadParquetOptions {
     /// Each has a footer, which tells the columns.
     fn may_be_empty(&self) -> bool {
         false
+    }
+
+    fn has_statistics(&self) -> bool {
+        true
     }
 
     fn knows_rows(&self) -> bool {
@@ -125,6 +131,8 @@ impl ReadFormat for ReadParquetOptions {
             bytes: Precision::Inexact(found.units.iter().map(|u| u.bytes).sum()),
             row_bytes: found.row_bytes,
             // A file whose footer could not be read may have any value.
+            row_groups: found.row_groups,
+            left_out: found.left_out.into_iter().collect(),
             ranges: if found.is_partial { ValueRanges::default() } else { found.ranges },
             units: found.units,
             format: format(session),
@@ -157,36 +165,62 @@ fn format(session: &dyn Session) -> Arc<dyn FileFormat> {
 
 /// Row groups of all files, or of as many as have the rows that are needed; and how many files were opened for that.
 async fn row_groups(session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<(RowGroups, usize)> {
-    let cache = session.runtime_env().cache_manager.get_file_metadata_cache();
     let options = BlockyardOptions::from_config(session.config_options());
-    let may_fail = options.max_errored_blocks.allows_any();
-    let max_bytes = options.memory_limit.bytes() / (HELD_PART * session.config().target_partitions());
-    let row_groups_of = |(file, part): (usize, PartitionedFile)| {
-        let cache = Arc::clone(&cache);
-        async move {
-            let meta = &part.object_meta;
-            let path = || full_path(&files.url, &meta.location);
-            let footer = footer(cache, files.store.as_ref(), meta, files.pinned.is_some()).await;
-            let footer = match footer.while_doing(|| format!("reading the footer of '{}'", path())) {
-                Ok(footer) => footer,
-                // Its task finds out, and is one of those that may fail.
-                Err(_) if may_fail => return Ok(RowGroups::unknown(file, meta.size)),
-                Err(e) => return Err(e),
-            };
-            check_types(&files.columns, &footer).while_doing(|| format!("reading '{}'", path()))?;
-            let store = files.store.as_ref();
-            let found = RowGroups::of(file, meta, &footer, &scan.columns, max_bytes, store).await;
-            match found.while_doing(|| format!("reading the headers of pages of '{}'", path())) {
-                Err(_) if may_fail => Ok(RowGroups::unknown(file, meta.size)),
-                found => found,
-            }
-        }
+    let footers = Footers {
+        files,
+        scan,
+        cache: session.runtime_env().cache_manager.get_file_metadata_cache(),
+        conditions: Conditions::of(session, scan.filters, &files.columns)?,
+        may_fail: options.max_errored_blocks.allows_any(),
+        max_bytes: options.memory_limit.bytes() / (HELD_PART * session.config().target_partitions()),
     };
-    let Some(limit) = scan.limit else {
+    match scan.limit {
+        None => footers.of_all().await,
+        Some(limit) => footers.of_first(limit).await,
+    }
+}
+
+/// The footers of files, as a scan looks at them.
+struct Footers<'a> {
+    files: &'a Files,
+    scan: &'a Scan<'a>,
+    cache: Arc<FileMetadataCache>,
+    conditions: Option<Conditions>,
+    /// Whether files that cannot be read may be left out.
+    may_fail: bool,
+    /// Bytes that a task holds at most.
+    max_bytes: usize,
+}
+
+impl Footers<'_> {
+    /// The row groups of one file.
+    async fn of(&self, file: usize) -> Result<RowGroups> {
+        let (files, scan) = (self.files, self.scan);
+        let (meta, store) = (&files.files[file].object_meta, files.store.as_ref());
+        let path = || full_path(&files.url, &meta.location);
+        let footer = footer(Arc::clone(&self.cache), store, meta, files.pinned.is_some()).await;
+        let footer = match footer.while_doing(|| format!("reading the footer of '{}'", path())) {
+            Ok(footer) => footer,
+            // Its task finds out, and is one of those that may fail.
+            Err(_) if self.may_fail => return Ok(RowGroups::unknown(file, meta.size)),
+            Err(e) => return Err(e),
+        };
+        check_types(&files.columns, &footer).while_doing(|| format!("reading '{}'", path()))?;
+        let kept = self.conditions.as_ref().map(|conditions| conditions.may_be_true(&footer)).transpose()?;
+        let found = RowGroups::of(file, meta, &footer, kept.as_deref(), &scan.columns, self.max_bytes, store).await;
+        match found.while_doing(|| format!("reading the headers of pages of '{}'", path())) {
+            Err(_) if self.may_fail => Ok(RowGroups::unknown(file, meta.size)),
+            found => found.map(|found| found.without(&files.columns, &column_names(&footer))),
+        }
+    }
+
+    /// Those of all files, of some by what others have.
+    async fn of_all(&self) -> Result<(RowGroups, usize)> {
+        let files = self.files;
         let opened = sample(files);
-        let parts: Vec<_> = opened.iter().map(|file| (*file, files.files[*file].clone())).collect();
         let at_once = if files.pinned.is_some() { CONCURRENT_FAR_HEADS } else { CONCURRENT_HEADS };
-        let footers: Vec<RowGroups> = stream::iter(parts).map(row_groups_of).buffered(at_once).try_collect().await?;
+        let footers = stream::iter(opened.clone()).map(|file| self.of(file)).buffered(at_once);
+        let footers: Vec<RowGroups> = footers.try_collect().await?;
         let known = Known::of(opened.iter().map(|file| files.files[*file].object_meta.size).zip(&footers));
         let mut footers = opened.iter().zip(footers).peekable();
         let of_file =
@@ -195,23 +229,26 @@ async fn row_groups(session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Re
                 None => known.estimated(number, file.object_meta.size),
             };
         let found = files.files.iter().enumerate().map(of_file).fold(RowGroups::default(), RowGroups::and);
-        return Ok((found, opened.len()));
-    };
-    let mut parts = files.files.iter().cloned().enumerate();
-    let (mut found, mut opened) = (RowGroups::default(), 0);
-    // A few rows are in the first file, or soon after it.
-    let mut at_once = 1;
-    while found.units.is_empty() || found.rows < limit {
-        let next: Vec<_> = parts.by_ref().take(at_once).collect();
-        if next.is_empty() {
-            break;
-        }
-        opened += next.len();
-        let footers = stream::iter(next).map(row_groups_of).buffered(at_once);
-        found = footers.try_fold(found, |all, next| async { Ok(all.and(next)) }).await?;
-        at_once = (2 * at_once).min(CONCURRENT_HEADS);
+        Ok((found, opened.len()))
     }
-    Ok((found, opened))
+
+    /// Those of the first files, which have so many rows.
+    async fn of_first(&self, limit: usize) -> Result<(RowGroups, usize)> {
+        let (mut found, mut opened) = (RowGroups::default(), 0);
+        // A few rows are in the first file, or soon after it.
+        let mut at_once = 1;
+        while found.units.is_empty() || found.rows < limit {
+            let next = opened..self.files.files.len().min(opened + at_once);
+            if next.is_empty() {
+                break;
+            }
+            opened = next.end;
+            let footers = stream::iter(next).map(|file| self.of(file)).buffered(at_once);
+            found = footers.try_fold(found, |all, next| async { Ok(all.and(next)) }).await?;
+            at_once = (2 * at_once).min(CONCURRENT_HEADS);
+        }
+        Ok((found, opened))
+    }
 }
 
 /// The numbers of the files whose footers are read to plan, in their order: all, or as many as tell enough, evenly. Of

@@ -203,6 +203,14 @@ pub(super) struct Contents {
 }
 
 impl Contents {
+    /// The contents of a file with other columns, of which those are wanted that it has.
+    pub(super) fn with_columns(self, file_schema: SchemaRef) -> Result<Self> {
+        let place = |field: &FieldRef| file_schema.index_of(field.name()).ok();
+        let columns: Vec<usize> = self.schema.fields().iter().filter_map(place).collect();
+        let schema = Arc::new(file_schema.project(&columns)?);
+        Ok(Self { file_schema, schema, columns, ..self })
+    }
+
     /// Whether all columns are wanted.
     pub(super) fn has_all_columns(&self) -> bool {
         self.columns.len() == self.file_schema.fields().len()

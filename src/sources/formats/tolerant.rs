@@ -4,45 +4,48 @@
 //! Lines are decoded many at once. Where that fails, those that look wrong are decoded by themselves, and the others in
 //! halves, until the lines are found that do not fit.
 
-use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray, UInt64Array, new_null_array};
 use datafusion::arrow::compute::concat_batches;
-use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion::catalog::Session;
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
+use datafusion::arrow::datatypes::{Schema, SchemaRef};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener};
 use datafusion::physical_plan::metrics::{Count, MetricBuilder};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
-use memchr::{memchr, memchr_iter};
-use object_store::ObjectStore;
-use object_store::path::Path;
+use memchr::{memchr, memchr_iter, memrchr};
 use tokio::sync::OnceCell;
 
-use super::text::{Contents, bytes_of, lines_before};
+pub(super) use self::bad_lines::BadLines;
+use super::text::{Contents, bytes_of};
 use crate::block::{Block, TaskId};
 use crate::error::one_message;
-use crate::functions::{Failures, OnError};
-use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
+use crate::store::{BlockHandle, NextUse, Owner};
 
-/// Lines that are decoded at once have about so many bytes.
+mod bad_lines;
+
+/// About so many bytes of lines are read before they are decoded.
 const LINES_BYTES: usize = 1 << 20;
 /// Diverted lines after which they are put into the store.
 const DIVERTED_LINES: usize = 1024;
 
 /// How the lines of a format are decoded.
 pub(super) trait DecodeLines: Send + Sync + 'static {
-    /// The rows of whole lines, with all columns of the files.
-    fn decode(&self, lines: &[u8], columns: &SchemaRef) -> Result<RecordBatch>;
+    /// A decoder of rows with all columns of the files, of up to `most` at once.
+    fn decoder(&self, columns: &SchemaRef, most: usize) -> Result<Box<dyn LineDecoder>>;
 
     /// Whether a line is a row.
     fn is_row(&self, line: &[u8]) -> bool {
         !line.trim_ascii().is_empty()
+    }
+
+    /// What is wrong with a line, where that is sure without decoding it.
+    fn misfit(&self, _line: &[u8], _columns: &Schema) -> Option<String> {
+        None
     }
 
     /// Whether a line most likely does not fit, as far as that is seen at a glance.
@@ -52,8 +55,7 @@ pub(super) trait DecodeLines: Send + Sync + 'static {
 
     /// The row of a line that does not fit, with nulls in place of what does not.
     fn with_nulls(&self, _line: &[u8], columns: &SchemaRef) -> Result<RecordBatch> {
-        let nulls = columns.fields().iter().map(|field| new_null_array(field.data_type(), 1)).collect();
-        Ok(RecordBatch::try_new(Arc::clone(columns), nulls)?)
+        all_null(columns)
     }
 
     /// What is wrong with a line, for people.
@@ -62,69 +64,21 @@ pub(super) trait DecodeLines: Send + Sync + 'static {
     }
 }
 
-/// What becomes of the lines of a scan that do not fit.
-#[derive(Debug)]
-pub(super) struct BadLines {
-    failures: Failures,
-    store: Option<Arc<BlockStore>>,
-    /// The number by which the store knows who diverts.
-    query: OnceCell<u64>,
-    bad: AtomicU64,
-    seen: AtomicU64,
-    /// How many lines are before some bytes of files.
-    known: tokio::sync::Mutex<HashMap<Path, BTreeMap<u64, usize>>>,
+/// Decodes lines one after the other.
+pub(super) trait LineDecoder: Send {
+    /// The rows of whole lines at the beginning of a text, as many as are decoded at once, and the bytes of the lines.
+    fn decode(&mut self, text: &[u8]) -> Result<(RecordBatch, usize)>;
+
+    /// Whether it can go on with other lines after this error of these.
+    fn survives(&self, _error: &DataFusionError, _text: &[u8]) -> bool {
+        false
+    }
 }
 
-impl BadLines {
-    /// Those of a scan; `None` where they are an error.
-    pub(super) fn of(failures: Failures, session: &dyn Session) -> Option<Self> {
-        let store = session.config().get_extension::<BlockStore>();
-        let (bad, seen) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (query, known) = (OnceCell::new(), tokio::sync::Mutex::default());
-        (failures.on_error != OnError::Fail).then(|| Self { failures, store, query, bad, seen, known })
-    }
-
-    fn schema() -> SchemaRef {
-        let fields = [
-            Field::new("_error", DataType::Utf8, false),
-            Field::new("_file", DataType::Utf8, false),
-            Field::new("_line", DataType::UInt64, false),
-            Field::new("_byte", DataType::UInt64, false),
-            Field::new("_raw", DataType::Utf8, false),
-        ];
-        Arc::new(Schema::new(fields.to_vec()))
-    }
-
-    /// Where lines are diverted to: the store, the name, and the number of the scan.
-    async fn place(&self) -> Result<Option<(&Arc<BlockStore>, &str, u64)>> {
-        let OnError::Divert(name) = &self.failures.on_error else { return Ok(None) };
-        let Some(store) = &self.store else {
-            return exec_err!("lines are diverted in a session without a block store");
-        };
-        let begin = || async {
-            let query = store.next_query();
-            store.diverted().begin(name, query, &Self::schema())?;
-            Ok::<_, DataFusionError>(query)
-        };
-        Ok(Some((store, name, *self.query.get_or_try_init(begin).await?)))
-    }
-
-    /// Lines and bytes in front of the first line that begins at `start` or behind it. Each byte of a file is looked at
-    /// once for all parts of it.
-    async fn lines_before(&self, store: &dyn ObjectStore, file: &PartitionedFile, start: u64) -> Result<(usize, u64)> {
-        let mut known = self.known.lock().await;
-        let known = known.entry(file.object_meta.location.clone()).or_default();
-        let from = known.range(..=start).next_back().map_or((0, 0), |(byte, lines)| (*lines, *byte));
-        let (lines, byte) = lines_before(store, file, from, start).await?;
-        known.insert(byte, lines);
-        Ok((lines, byte))
-    }
-
-    /// Whether there are too many of them.
-    fn are_too_many(&self, task_ends: bool) -> bool {
-        let (bad, seen) = (self.bad.load(Relaxed), self.seen.load(Relaxed));
-        self.failures.max_errors.is_some_and(|most| bad > 0 && most.is_exceeded(bad, seen, task_ends))
-    }
+/// A row without values.
+pub(super) fn all_null(columns: &SchemaRef) -> Result<RecordBatch> {
+    let nulls = columns.fields().iter().map(|field| new_null_array(field.data_type(), 1)).collect();
+    Ok(RecordBatch::try_new(Arc::clone(columns), nulls)?)
 }
 
 /// Opens files, each as the rows of those of its lines that fit.
@@ -147,7 +101,10 @@ impl<D: DecodeLines> FileOpener for Tolerant<D> {
             skips_header: self.has_header && file.range.as_ref().is_none_or(|range| range.start <= 0),
             bytes: stream::empty().boxed(),
             buffer: Vec::new(),
+            at: 0,
+            whole: 0,
             ended: false,
+            decoder: None,
             byte: 0,
             line: 0,
             before: OnceCell::new(),
@@ -173,10 +130,13 @@ struct Part<D> {
     file: PartitionedFile,
     skips_header: bool,
     bytes: BoxStream<'static, Result<Bytes>>,
-    /// What came and was not decoded.
+    /// What came, of which the bytes before `at` are decoded, and whole lines end at `whole`.
     buffer: Vec<u8>,
+    at: usize,
+    whole: usize,
     ended: bool,
-    /// How many bytes and lines of the part are before the buffer.
+    decoder: Option<Box<dyn LineDecoder>>,
+    /// How many bytes and lines of the part are decoded.
     byte: u64,
     line: usize,
     /// How many lines and bytes of the file are before the part.
@@ -196,8 +156,7 @@ struct BadLine {
 impl<D: DecodeLines> Part<D> {
     async fn next(mut self) -> Result<Option<(RecordBatch, Self)>> {
         loop {
-            let lines = self.lines().await?;
-            if lines.is_empty() {
+            if !self.fill().await? {
                 if self.bad.are_too_many(true) {
                     return Err(self.too_many(None).await);
                 }
@@ -205,109 +164,173 @@ impl<D: DecodeLines> Part<D> {
                 self.tell().await?;
                 return Ok(None);
             }
-            let starts = line_starts(&lines);
-            let (mut rows, first) = (Vec::new(), std::mem::take(&mut self.skips_header));
-            let begin = usize::from(first);
-            let (bytes, number) = (self.byte, self.line);
-            self.byte += lines.len() as u64;
-            self.line += starts.len();
-            self.bad.seen.fetch_add((starts.len() - begin) as u64, Relaxed);
-            let mut bad = Vec::new();
-            self.decode(&lines, &starts[begin..], false, &mut rows, &mut bad)?;
-            for (start, error) in bad {
-                let place = starts.partition_point(|known| *known < start);
-                let raw = String::from_utf8_lossy(line_at(&lines, start)).into_owned();
-                let found = BadLine { error, line: number + place, byte: bytes + start as u64, raw };
-                self.note(found).await?;
+            if std::mem::take(&mut self.skips_header) {
+                self.pass(line_length(&self.buffer[..self.whole]), 1);
+                continue;
             }
-            if let Some(batch) = self.batch(&rows)? {
-                return Ok(Some((batch, self)));
-            }
-        }
-    }
-
-    /// Some whole lines; none at the end.
-    async fn lines(&mut self) -> Result<Vec<u8>> {
-        loop {
-            let whole = self.buffer.len() >= LINES_BYTES || self.ended;
-            let end = match (whole, self.ended) {
-                (true, _) => nth_line_end(&self.buffer, self.contents.batch_size),
-                (false, _) => None,
+            let rows = match self.rows_at_once() {
+                Some(rows) => rows,
+                None => self.rows_by_lines().await?,
             };
-            match end {
-                Some(end) => {
-                    let rest = self.buffer.split_off(end);
-                    return Ok(std::mem::replace(&mut self.buffer, rest));
-                }
-                None if self.ended => return Ok(std::mem::take(&mut self.buffer)),
-                None => match self.bytes.try_next().await? {
-                    Some(chunk) => self.buffer.extend_from_slice(&chunk),
-                    None => self.ended = true,
-                },
+            if rows.num_rows() > 0 {
+                return Ok(Some((self.wanted(&rows)?, self)));
             }
         }
     }
 
-    /// Decodes the lines that begin here, and says where those are that do not fit, and why.
-    fn decode(
-        &self,
-        lines: &[u8],
+    /// Reads whole lines into the buffer. Returns whether there are any.
+    async fn fill(&mut self) -> Result<bool> {
+        if self.whole - self.at >= LINES_BYTES / 2 || self.ended {
+            return Ok(self.whole > self.at);
+        }
+        self.buffer.drain(..self.at);
+        self.at = 0;
+        while !self.ended && (self.buffer.len() < LINES_BYTES || self.whole == 0) {
+            let known = self.buffer.len();
+            match self.bytes.try_next().await? {
+                Some(chunk) => self.buffer.extend_from_slice(&chunk),
+                None => self.ended = true,
+            }
+            self.whole = match memrchr(b'\n', &self.buffer[known..]) {
+                _ if self.ended => self.buffer.len(),
+                Some(end) => known + end + 1,
+                None => memrchr(b'\n', &self.buffer[..known]).map_or(0, |end| end + 1),
+            };
+        }
+        Ok(self.whole > 0)
+    }
+
+    /// Goes on behind bytes and lines.
+    fn pass(&mut self, bytes: usize, lines: usize) {
+        self.at += bytes;
+        self.byte += bytes as u64;
+        self.line += lines;
+    }
+
+    /// The rows of the next lines, if all of them fit.
+    fn rows_at_once(&mut self) -> Option<RecordBatch> {
+        // What is wrong, and where, is found out line by line.
+        let (rows, bytes) = self.decoded(self.at..self.whole).ok()?;
+        let lines = number_of_lines(&self.buffer[self.at..self.at + bytes]);
+        // Else a row is of several lines, or there are lines that are no rows.
+        if lines != rows.num_rows() {
+            return None;
+        }
+        self.bad.seen(lines);
+        self.pass(bytes, lines);
+        Some(rows)
+    }
+
+    /// The rows of those of the next lines that fit.
+    async fn rows_by_lines(&mut self) -> Result<RecordBatch> {
+        let text = &self.buffer[self.at..self.whole];
+        let end = self.at + nth_line_end(text, self.contents.batch_size).unwrap_or(text.len());
+        let starts = line_starts(&self.buffer[self.at..end]);
+        let starts: Vec<usize> = starts.into_iter().map(|start| self.at + start).collect();
+        let (mut rows, mut bad) = (Vec::new(), Vec::new());
+        self.decode_lines(end, &starts, false, &mut rows, &mut bad)?;
+        self.bad.seen(starts.len());
+        let (begin, byte, line) = (self.at, self.byte, self.line);
+        for (start, error) in bad {
+            let place = starts.partition_point(|known| *known < start);
+            let raw = String::from_utf8_lossy(line_at(&self.buffer[..end], start)).into_owned();
+            self.note(BadLine { error, line: line + place, byte: byte + (start - begin) as u64, raw }).await?;
+        }
+        self.pass(end - begin, starts.len());
+        Ok(concat_batches(&self.contents.file_schema, &rows)?)
+    }
+
+    /// Decodes the lines before `end` that begin here, and says where those are that do not fit, and why.
+    fn decode_lines(
+        &mut self,
+        end: usize,
         starts: &[usize],
         was_looked_at: bool,
         rows: &mut Vec<RecordBatch>,
         bad: &mut Vec<(usize, String)>,
     ) -> Result<()> {
-        let Some(first) = starts.first().copied() else { return Ok(()) };
-        let last = starts[starts.len() - 1];
-        let text = &lines[first..last + line_length(&lines[last..])];
-        let columns = &self.contents.file_schema;
-        let expected = starts.iter().filter(|start| self.decode.is_row(line_at(lines, **start))).count();
-        let error = match self.decode.decode(text, columns) {
-            // Quotes can make one row of several lines.
-            Ok(batch) if batch.num_rows() == expected => {
-                rows.push(batch);
-                return Ok(());
+        let (Some(first), Some(last)) = (starts.first().copied(), starts.last().copied()) else { return Ok(()) };
+        let text = first..last + line_length(&self.buffer[last..end]);
+        let columns = Arc::clone(&self.contents.file_schema);
+        let decode = Arc::clone(&self.decode);
+        let misfit = match starts {
+            [start] => decode.misfit(line_at(&self.buffer[..end], *start), &columns),
+            _ => None,
+        };
+        let misfit = match misfit {
+            Some(misfit) => misfit,
+            None => {
+                let lines = &self.buffer[..end];
+                let expected = starts.iter().filter(|start| decode.is_row(line_at(lines, **start))).count();
+                let error = match self.decoded(text.clone()) {
+                    // Quotes can make one row of several lines.
+                    Ok((batch, bytes)) if batch.num_rows() == expected && bytes == text.len() => {
+                        rows.push(batch);
+                        return Ok(());
+                    }
+                    Ok((batch, _)) => exec_datafusion_err!("{} rows in {expected} lines", batch.num_rows()),
+                    Err(e) => e,
+                };
+                decode.explain(&error, &columns)
             }
-            Ok(batch) => exec_datafusion_err!("{} rows in {expected} lines", batch.num_rows()),
-            Err(e) => e,
         };
         if starts.len() > 1 && !was_looked_at {
             // Bad lines, and the runs of good ones between them.
-            let is_suspect = |start: &usize| self.decode.is_suspect(line_at(lines, *start), columns);
-            let mut runs = starts.chunk_by(|line, next| !is_suspect(line) && !is_suspect(next));
-            return runs.try_for_each(|run| self.decode(lines, run, true, rows, bad));
+            let lines = &self.buffer[..end];
+            let is_suspect = |start: &usize| (*start, decode.is_suspect(line_at(lines, *start), &columns));
+            let looked_at: Vec<(usize, bool)> = starts.iter().map(is_suspect).collect();
+            let runs = looked_at.chunk_by(|line, next| !line.1 && !next.1);
+            let mut before = 0;
+            return runs.map(<[_]>::len).try_for_each(|length| {
+                let run = &starts[before..before + length];
+                before += length;
+                self.decode_lines(end, run, true, rows, bad)
+            });
         }
         if starts.len() > 1 {
             let (one, two) = starts.split_at(starts.len() / 2);
-            self.decode(lines, one, true, rows, bad)?;
-            return self.decode(lines, two, true, rows, bad);
+            self.decode_lines(end, one, true, rows, bad)?;
+            return self.decode_lines(end, two, true, rows, bad);
         }
-        bad.push((first, self.decode.explain(&error, columns)));
-        if self.bad.failures.on_error == OnError::Null {
-            rows.push(self.decode.with_nulls(text, columns)?);
+        bad.push((first, misfit));
+        if self.bad.makes_nulls() {
+            rows.push(decode.with_nulls(line_at(&self.buffer[..end], first), &columns)?);
         }
         Ok(())
     }
 
-    /// The columns that are wanted of all these rows.
-    fn batch(&self, rows: &[RecordBatch]) -> Result<Option<RecordBatch>> {
-        let all = concat_batches(&self.contents.file_schema, rows)?;
-        if all.num_rows() == 0 {
-            return Ok(None);
-        }
-        let columns = self.contents.columns.iter().map(|place| Arc::clone(all.column(*place))).collect();
-        let options = RecordBatchOptions::new().with_row_count(Some(all.num_rows()));
-        Ok(Some(RecordBatch::try_new_with_options(Arc::clone(&self.contents.schema), columns, &options)?))
+    /// The rows of whole lines from the beginning of some, and how many bytes these are.
+    fn decoded(&mut self, text: Range<usize>) -> Result<(RecordBatch, usize)> {
+        let mut decoder = match self.decoder.take() {
+            Some(decoder) => decoder,
+            None => self.decode.decoder(&self.contents.file_schema, self.contents.batch_size)?,
+        };
+        let text = &self.buffer[text];
+        let decoded = decoder.decode(text);
+        let goes_on = match &decoded {
+            // Not in the middle of a row, and not behind what it was told is the end.
+            Ok((rows, bytes)) => text[..*bytes].ends_with(b"\n") && number_of_lines(&text[..*bytes]) == rows.num_rows(),
+            Err(e) => decoder.survives(e, text),
+        };
+        self.decoder = Some(decoder).filter(|_| goes_on);
+        decoded
+    }
+
+    /// The columns that are wanted of rows.
+    fn wanted(&self, rows: &RecordBatch) -> Result<RecordBatch> {
+        let columns = self.contents.columns.iter().map(|place| Arc::clone(rows.column(*place))).collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(rows.num_rows()));
+        Ok(RecordBatch::try_new_with_options(Arc::clone(&self.contents.schema), columns, &options)?)
     }
 
     /// Counts a line that does not fit, and keeps it where it is diverted.
     async fn note(&mut self, line: BadLine) -> Result<()> {
         self.bad_lines.add(1);
-        self.bad.bad.fetch_add(1, Relaxed);
+        self.bad.found();
         if self.bad.are_too_many(false) {
             return Err(self.too_many(Some(line)).await);
         }
-        if matches!(self.bad.failures.on_error, OnError::Divert(_)) {
+        if self.bad.diverts() {
             self.diverted.push(line);
             if self.diverted.len() >= DIVERTED_LINES {
                 self.put().await?;
@@ -332,8 +355,6 @@ impl<D: DecodeLines> Part<D> {
     }
 
     async fn too_many(&mut self, last: Option<BadLine>) -> DataFusionError {
-        let (bad, seen) = (self.bad.bad.load(Relaxed), self.bad.seen.load(Relaxed));
-        let most = self.bad.failures.max_errors.map_or_else(String::new, |most| most.to_string());
         let last = match last {
             Some(BadLine { error, line, .. }) => {
                 // An error on the way to the number of a line is no better than the one that is to be told.
@@ -342,7 +363,7 @@ impl<D: DecodeLines> Part<D> {
             }
             None => String::new(),
         };
-        exec_datafusion_err!("{bad} of {seen} lines do not fit the columns, and max_errors is {most}{last}")
+        exec_datafusion_err!("{}{last}", self.bad.too_many())
     }
 
     /// Puts diverted lines into the store. Nobody sees them before the part ends: it may be read again.
@@ -384,6 +405,10 @@ impl<D: DecodeLines> Part<D> {
         }
         Ok(())
     }
+}
+
+fn number_of_lines(text: &[u8]) -> usize {
+    memchr_iter(b'\n', text).count() + usize::from(!text.is_empty() && !text.ends_with(b"\n"))
 }
 
 /// Where lines begin.

@@ -456,6 +456,17 @@ impl WorkingSet {
         Ok(true)
     }
 
+    /// Changes what is reserved as far as nothing has to leave memory for that. Returns whether there was room.
+    pub(crate) fn resize_within_what_is_free(&mut self, bytes: usize) -> bool {
+        let (budget, more) = (&self.store.budget, bytes.saturating_sub(self.bytes));
+        budget.give_back(MemoryUse::Tasks, self.bytes.saturating_sub(bytes));
+        if !budget.try_take(MemoryUse::Tasks, more) {
+            return false;
+        }
+        self.set(bytes);
+        true
+    }
+
     fn set(&mut self, bytes: usize) {
         self.owner.change_task_bytes(bytes, self.bytes);
         self.bytes = bytes;

@@ -1,5 +1,6 @@
 //! Object stores by their addresses, on a server that speaks S3.
 
+mod faults;
 mod requests;
 mod server;
 

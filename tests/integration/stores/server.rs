@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use hyper::body::Incoming;
+use futures::stream;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
@@ -29,6 +31,10 @@ pub(crate) enum Fault {
     Status(u16),
     /// The connection is closed.
     Reset,
+    /// It is closed in the middle of the answer.
+    Cut,
+    /// Nothing comes.
+    Hang,
 }
 
 type Faults = Box<dyn Fn(usize, &Request<Incoming>) -> Option<Fault> + Send + Sync>;
@@ -151,6 +157,22 @@ async fn answer(state: &State, request: Request<Incoming>) -> Result<Response<Bo
             let body = Body::from("a fault".to_owned());
             Ok::<_, Infallible>(Response::builder().status(status).body(body).unwrap()).map_err(|never| match never {})
         }
-        None => Service::call(&state.s3, request).await.map_err(|error| std::io::Error::other(format!("{error:?}"))),
+        Some(Fault::Hang) => std::future::pending().await,
+        Some(Fault::Cut) => Ok(cut(right(state, request).await?).await),
+        None => right(state, request).await,
     }
+}
+
+async fn right(state: &State, request: Request<Incoming>) -> Result<Response<Body>, std::io::Error> {
+    Service::call(&state.s3, request).await.map_err(|error| std::io::Error::other(format!("{error:?}")))
+}
+
+/// An answer that says how long it is, and then is not.
+async fn cut(answer: Response<Body>) -> Response<Body> {
+    let (mut head, body) = answer.into_parts();
+    let bytes = body.collect().await.unwrap().to_bytes();
+    head.headers.insert("content-length", bytes.len().into());
+    let half = Ok(Frame::data(bytes.slice(..bytes.len() / 2)));
+    let pieces = stream::iter([half, Err(std::io::Error::other("cut"))]);
+    Response::from_parts(head, Body::http_body(StreamBody::new(pieces)))
 }

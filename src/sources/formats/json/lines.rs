@@ -28,7 +28,7 @@ use object_store::{GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt};
 use serde_json::Value;
 
 use super::super::text::{ADVICE, Contents};
-use super::super::tolerant::DecodeLines;
+use super::super::tolerant::{DecodeLines, LineDecoder};
 use crate::error::one_message;
 
 /// Bytes that are read from a compressed file at once.
@@ -83,17 +83,31 @@ impl DecodeLines for ObjectLines {
         serde_json::from_slice::<serde::de::IgnoredAny>(line).is_err()
     }
 
-    fn decode(&self, lines: &[u8], columns: &SchemaRef) -> Result<RecordBatch> {
-        let most = lines.iter().filter(|byte| **byte == b'\n').count() + 2;
-        let mut decoder = decoder(columns, most, true)?;
-        let read = decoder.decode(lines)?;
-        if read < lines.len() || decoder.has_partial_record() {
+    fn decoder(&self, columns: &SchemaRef, most: usize) -> Result<Box<dyn LineDecoder>> {
+        Ok(Box::new(ObjectDecoder { decoder: decoder(columns, most, true)?, columns: Arc::clone(columns) }))
+    }
+}
+
+/// The same, some at once.
+struct ObjectDecoder {
+    decoder: Decoder,
+    columns: SchemaRef,
+}
+
+impl LineDecoder for ObjectDecoder {
+    fn decode(&mut self, text: &[u8]) -> Result<(RecordBatch, usize)> {
+        let mut read = self.decoder.decode(text)?;
+        if self.decoder.has_partial_record() {
             return exec_err!("the line ends within an object");
         }
-        match decoder.flush()? {
-            Some(batch) => typed_rows(&batch, columns),
-            None => Ok(RecordBatch::new_empty(Arc::clone(columns))),
-        }
+        // The end of the last line is behind its object.
+        read += text[read..].iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\r')).count();
+        read += usize::from(text.get(read) == Some(&b'\n'));
+        let rows = match self.decoder.flush()? {
+            Some(batch) => typed_rows(&batch, &self.columns)?,
+            None => RecordBatch::new_empty(Arc::clone(&self.columns)),
+        };
+        Ok((rows, read))
     }
 }
 

@@ -1,7 +1,9 @@
 //! Row groups as parts of read tasks, and the memory that reading them takes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::Schema;
 use datafusion::common::Result;
 use datafusion::parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 use datafusion::parquet::file::statistics::Statistics;
@@ -18,9 +20,9 @@ const SMALL_CHUNK: usize = 256 << 10;
 /// Row groups of some files.
 #[derive(Debug, Default)]
 pub(super) struct RowGroups {
-    /// One for each row group, and one for each file without any.
+    /// One for each row group that is to be read, and one for each file without any.
     pub(super) units: Vec<Unit>,
-    /// Rows of all files whose footers could be read.
+    /// Their rows.
     pub(super) rows: usize,
     /// Bytes of a decoded row, in the row group where rows are largest.
     pub(super) row_bytes: usize,
@@ -28,13 +30,20 @@ pub(super) struct RowGroups {
     pub(super) ranges: ValueRanges,
     /// Whether there are files whose footers could not be read, or were not.
     pub(super) is_partial: bool,
+    /// How many row groups are to be read, and how many there are.
+    pub(super) row_groups: (usize, usize),
+    /// Columns of the files that the table does not have.
+    pub(super) left_out: BTreeSet<String>,
 }
 
 impl RowGroups {
     /// Those of one file and then those of the next.
     pub(super) fn and(mut self, next: Self) -> Self {
         self.units.extend(next.units);
+        self.left_out.extend(next.left_out);
+        let ((kept, all), (more, more_of_all)) = (self.row_groups, next.row_groups);
         Self {
+            row_groups: (kept + more, all + more_of_all),
             rows: self.rows + next.rows,
             row_bytes: self.row_bytes.max(next.row_bytes),
             ranges: self.ranges.and(next.ranges),
@@ -56,22 +65,37 @@ impl RowGroups {
         Self { units: vec![unit], is_partial: true, ..Self::default() }
     }
 
+    /// The same, of a file with these columns for a table with others.
+    pub(super) fn without(self, table: &Schema, file: &[&str]) -> Self {
+        let is_left_out = |name: &&&str| table.column_with_name(name).is_none();
+        let left_out = file.iter().filter(is_left_out).map(|name| (*name).to_owned()).collect();
+        Self { left_out, ..self }
+    }
+
     /// The row groups of file number `file`, which has `size` bytes, for a scan of these columns, of which a task
-    /// should not hold more than `max_bytes` at once.
+    /// should not hold more than `max_bytes` at once. `kept` says which are to be read, where these are not all.
     pub(super) async fn of(
         file: usize,
         meta: &ObjectMeta,
         footer: &ParquetMetaData,
+        kept: Option<&[bool]>,
         columns: &[&str],
         max_bytes: usize,
         store: &dyn ObjectStore,
     ) -> Result<Self> {
         let size = meta.size;
-        let mut found = Self { rows: footer.file_metadata().num_rows() as usize, ..Default::default() };
+        let mut found = Self { row_groups: (0, footer.num_row_groups()), ..Default::default() };
         let (mut begin, mut first_row) = (0, 0);
         for (index, group) in footer.row_groups().iter().enumerate() {
             // A reader takes the row groups whose first byte is in its range.
             let next = footer.row_groups().get(index + 1).map_or(size, first_byte);
+            let (range, group_row, rows) = ((begin, next), first_row, group.num_rows().max(0) as usize);
+            (begin, first_row) = (next, first_row + rows);
+            if kept.is_some_and(|kept| !kept[index]) {
+                continue;
+            }
+            found.row_groups.0 += 1;
+            found.rows += rows;
             let wanted = || group.columns().iter().filter(|column| is_among(column, columns));
             let numbered = group.columns().iter().enumerate().filter(|(_, column)| is_among(column, columns));
             // The reader fetches all chunks of a row group before it decodes the first page.
@@ -88,20 +112,11 @@ impl RowGroups {
             };
             wanted().for_each(|column| note_range(column, group.num_rows(), &mut found.ranges));
             let bytes = group.total_byte_size().max(0) as usize;
-            found.units.push(Unit {
-                file,
-                range: (begin, next),
-                first_row: Some(first_row),
-                bytes,
-                held_bytes,
-                pieces,
-            });
-            first_row += group.num_rows().max(0) as usize;
+            found.units.push(Unit { file, range, first_row: Some(group_row), bytes, held_bytes, pieces });
             let decoded: usize = wanted().map(|column| decoded_bytes(column, group.num_rows())).sum();
             found.row_bytes = found.row_bytes.max(decoded.div_ceil(group.num_rows().max(1) as usize));
-            begin = next;
         }
-        if found.units.is_empty() {
+        if footer.num_row_groups() == 0 {
             found.units.push(Unit {
                 file,
                 range: (0, size),

@@ -1,0 +1,120 @@
+//! Files of CSV with different columns: each is read by the names in its own header.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use datafusion::arrow::array::{RecordBatch, RecordBatchOptions, new_null_array};
+use datafusion::arrow::csv::reader::Format;
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::common::config::CsvOptions;
+use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::object_store::ObjectStoreUrl;
+use datafusion::datasource::physical_plan::{CsvSource, FileOpenFuture, FileOpener, FileScanConfigBuilder, FileSource};
+use datafusion::physical_expr::projection::ProjectionExprs;
+use futures::{StreamExt, TryStreamExt};
+use object_store::ObjectStoreExt;
+use object_store::path::Path;
+use parking_lot::Mutex;
+
+use crate::sources::files::distinct_names;
+use crate::sources::formats::text::{Contents, bytes_of};
+
+/// The names of the columns of a file are in this many bytes.
+pub(super) const HEADER_BYTES: u64 = 64 << 10;
+
+/// The columns of files by their headers, as far as these have been read.
+#[derive(Debug, Default)]
+pub(super) struct Headers {
+    known: Mutex<HashMap<Path, SchemaRef>>,
+}
+
+impl Headers {
+    /// The columns of a file: with the types of the table where it has them, others as text.
+    async fn columns(&self, contents: &Contents, file: &PartitionedFile, delimiter: u8) -> Result<SchemaRef> {
+        let place = &file.object_meta.location;
+        if let Some(known) = self.known.lock().get(place) {
+            return Ok(Arc::clone(known));
+        }
+        let head = head(contents, file).await?;
+        let format = Format::default().with_header(true).with_delimiter(delimiter);
+        let (named, _) = format.infer_schema(head.as_ref(), Some(0))?;
+        let field = |name: &String| match contents.file_schema.field_with_name(name) {
+            Ok(field) => field.clone(),
+            Err(_) => Field::new(name, DataType::Utf8, true),
+        };
+        let fields: Vec<Field> = distinct_names(named.fields()).iter().map(|named| field(named.name())).collect();
+        let columns = Arc::new(Schema::new(fields));
+        self.known.lock().insert(place.clone(), Arc::clone(&columns));
+        Ok(columns)
+    }
+}
+
+/// The first bytes of a file, which the header is in.
+async fn head(contents: &Contents, file: &PartitionedFile) -> Result<Bytes> {
+    let meta = &file.object_meta;
+    if !contents.compression.is_compressed() {
+        return Ok(contents.store.get_range(&meta.location, 0..meta.size.min(HEADER_BYTES)).await?);
+    }
+    let mut bytes = bytes_of(contents, file).await?;
+    let mut head = Vec::new();
+    while (head.len() as u64) < HEADER_BYTES
+        && let Some(piece) = bytes.try_next().await?
+    {
+        head.extend_from_slice(&piece);
+    }
+    Ok(head.into())
+}
+
+/// How a file is opened whose columns are known.
+type Open = Arc<dyn Fn(Contents) -> Result<Arc<dyn FileOpener>> + Send + Sync>;
+
+/// Opens files with the columns that they have, and gives those that are wanted: missing ones are null.
+pub(super) struct ByHeader {
+    pub(super) contents: Contents,
+    pub(super) headers: Arc<Headers>,
+    pub(super) delimiter: u8,
+    pub(super) open: Open,
+}
+
+impl FileOpener for ByHeader {
+    fn open(&self, file: PartitionedFile) -> Result<FileOpenFuture> {
+        let (contents, headers) = (self.contents.clone(), Arc::clone(&self.headers));
+        let (delimiter, open) = (self.delimiter, Arc::clone(&self.open));
+        Ok(Box::pin(async move {
+            let has_no_line = file.object_meta.size == 0;
+            let columns = match has_no_line {
+                true => Arc::new(Schema::empty()),
+                false => headers.columns(&contents, &file, delimiter).await?,
+            };
+            let wanted = Arc::clone(&contents.schema);
+            let rows = open(contents.with_columns(columns)?)?.open(file)?.await?;
+            Ok(rows.map(move |batch| with_missing(&batch?, &wanted)).boxed())
+        }))
+    }
+}
+
+/// The columns `wanted` of a batch, of which missing ones are null.
+fn with_missing(batch: &RecordBatch, wanted: &SchemaRef) -> Result<RecordBatch> {
+    let column = |field: &Arc<Field>| match batch.column_by_name(field.name()) {
+        Some(column) => Arc::clone(column),
+        None => new_null_array(field.data_type(), batch.num_rows()),
+    };
+    let columns = wanted.fields().iter().map(column).collect();
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    Ok(RecordBatch::try_new_with_options(Arc::clone(wanted), columns, &options)?)
+}
+
+/// DataFusion's reader of the columns of `contents`.
+pub(super) fn reader_of(contents: &Contents, options: &CsvOptions) -> Result<Arc<dyn FileOpener>> {
+    let source = CsvSource::new(Arc::clone(&contents.file_schema)).with_csv_options(options.clone());
+    let projection = ProjectionExprs::from_indices(&contents.columns, &contents.file_schema);
+    let source = source.with_batch_size(contents.batch_size).try_pushdown_projection(&projection)?;
+    let source = source.ok_or_else(|| exec_datafusion_err!("CSV cannot be read without some of its columns"))?;
+    // Of which only the compression is looked at.
+    let config = FileScanConfigBuilder::new(ObjectStoreUrl::local_filesystem(), Arc::clone(&source))
+        .with_file_compression_type(contents.compression)
+        .build();
+    source.create_file_opener(Arc::clone(&contents.store), &config, contents.partition)
+}
