@@ -110,8 +110,9 @@ async fn exchange(
         }
     };
     let status = response.status().as_u16();
-    if matches!(status, 429 | 503) {
-        under_way.was_refused();
+    match status {
+        429 | 503 => under_way.was_refused(),
+        _ => under_way.was_answered(),
     }
     if status == 429 || status >= 500 {
         counts.failed.fetch_add(1, Relaxed);

@@ -1,17 +1,24 @@
 //! How many requests a store gets at once, and what has become of them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
 
 /// The limit grows by one after so long without a refusal.
 const GROWTH: Duration = Duration::from_secs(1);
+/// It is below what was refused last for so much longer.
+const CAUTION: Duration = Duration::from_secs(8);
+/// For how long nothing is asked for after a refusal, and the longest after several.
+const PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// The requests to one store: at most `most` at once. A server that refuses for their number gets half as many, and
-/// one more for each second in which it does not.
+/// The requests to one store: at most `most` at once. A server that refuses for their number gets none for a moment,
+/// then one, and when it answers that, half as many as before, and one more for each second in which it does not
+/// refuse. At what it has refused last, growth stops for a while.
 #[derive(Debug)]
 pub(super) struct Traffic {
     most: usize,
@@ -23,9 +30,16 @@ pub(super) struct Traffic {
 #[derive(Debug)]
 struct Flow {
     under_way: usize,
-    /// How many there may be since `since`, when it was changed.
+    /// Those that have no answer. What comes after one waits for who takes it, which may wait for other requests.
+    unanswered: usize,
+    /// How many of these there may be since `since`, when it was changed.
     limit: usize,
     since: Instant,
+    /// How many were too many last.
+    refused: Option<usize>,
+    /// Refusals since the last answer, and when the next request may be made.
+    refusals: u32,
+    not_before: Instant,
 }
 
 /// What has become of requests.
@@ -44,7 +58,16 @@ impl Traffic {
     /// At most `most` requests at once.
     pub(super) fn new(most: usize) -> Self {
         let most = most.max(1);
-        let flow = Mutex::new(Flow { under_way: 0, limit: most, since: Instant::now() });
+        let now = Instant::now();
+        let flow = Mutex::new(Flow {
+            under_way: 0,
+            unanswered: 0,
+            limit: most,
+            since: now,
+            refused: None,
+            refusals: 0,
+            not_before: now,
+        });
         Self { most, flow, released: Notify::new(), counts: Counts::default() }
     }
 
@@ -63,28 +86,53 @@ impl Traffic {
         let (begin, mut held_back) = (Instant::now(), false);
         loop {
             let released = self.released.notified();
-            {
-                let mut flow = self.flow.lock();
-                let limit = flow.limit_at(Instant::now(), self.most);
-                if flow.under_way < limit {
+            let pause = {
+                let (mut flow, now) = (self.flow.lock(), Instant::now());
+                let limit = flow.limit_at(now, self.most);
+                let pause = flow.not_before.saturating_duration_since(now);
+                if pause.is_zero() && flow.unanswered < limit && flow.under_way < self.most {
                     flow.under_way += 1;
+                    flow.unanswered += 1;
                     self.counts.requests.fetch_add(1, Relaxed);
                     // Once, however often it was woken in vain.
                     let waited = if held_back { begin.elapsed().as_millis() as u64 } else { 0 };
                     self.counts.held_back_ms.fetch_add(waited, Relaxed);
-                    return UnderWay { traffic: Arc::clone(self), began: Instant::now() };
+                    return UnderWay { traffic: Arc::clone(self), began: now, answered: AtomicBool::new(false) };
                 }
                 held_back |= limit < self.most;
+                pause
+            };
+            // The limit grows, and others that were woken may have gone away.
+            match pause.is_zero() {
+                true => timeout(GROWTH, released).await.unwrap_or_default(),
+                false => sleep(pause).await,
             }
-            released.await;
         }
+    }
+}
+
+impl Traffic {
+    /// Wakes as many as may go on. The limit may have grown meanwhile.
+    fn wake(&self, flow: &Flow) {
+        let limit = flow.limit_at(Instant::now(), self.most);
+        let room = limit.saturating_sub(flow.unanswered).min(self.most.saturating_sub(flow.under_way));
+        (0..room).for_each(|_| self.released.notify_one());
     }
 }
 
 impl Flow {
     fn limit_at(&self, now: Instant, most: usize) -> usize {
-        let grown = now.saturating_duration_since(self.since).as_secs_f64() / GROWTH.as_secs_f64();
-        most.min(self.limit + grown as usize)
+        if self.refusals > 0 {
+            return 1;
+        }
+        let steps = |time: Duration| (time.as_secs_f64() / GROWTH.as_secs_f64()) as usize;
+        let grown = now.saturating_duration_since(self.since);
+        let until_refused = self.refused.map_or(most, |refused| refused - 1).saturating_sub(self.limit);
+        let growth = match steps(grown) {
+            growth if growth <= until_refused => growth,
+            growth => until_refused.max(growth.saturating_sub(steps(CAUTION))),
+        };
+        most.min(self.limit + growth)
     }
 }
 
@@ -93,6 +141,7 @@ impl Flow {
 pub(super) struct UnderWay {
     traffic: Arc<Traffic>,
     began: Instant,
+    answered: AtomicBool,
 }
 
 impl UnderWay {
@@ -100,10 +149,31 @@ impl UnderWay {
     pub(super) fn was_refused(&self) {
         self.traffic.counts.refused.fetch_add(1, Relaxed);
         let mut flow = self.traffic.flow.lock();
+        self.is_answered(&mut flow);
         if self.began >= flow.since {
             let now = Instant::now();
-            flow.limit = (flow.limit_at(now, self.traffic.most) / 2).max(1);
+            let limit = if flow.refusals > 0 { flow.limit } else { flow.limit_at(now, self.traffic.most) };
+            flow.refused = Some(limit.max(2));
+            flow.limit = (limit / 2).max(1);
             flow.since = now;
+            flow.refusals += 1;
+            flow.not_before = now + MAX_PAUSE.min(PAUSE * 2_u32.saturating_pow(flow.refusals - 1));
+        }
+    }
+
+    /// The server has answered it, and did not refuse it.
+    pub(super) fn was_answered(&self) {
+        let mut flow = self.traffic.flow.lock();
+        if self.began >= flow.since {
+            flow.refusals = 0;
+        }
+        self.is_answered(&mut flow);
+        self.traffic.wake(&flow);
+    }
+
+    fn is_answered(&self, flow: &mut Flow) {
+        if !self.answered.swap(true, Relaxed) {
+            flow.unanswered -= 1;
         }
     }
 
@@ -114,13 +184,10 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let (under_way, limit) = {
-            let mut flow = self.traffic.flow.lock();
-            flow.under_way -= 1;
-            (flow.under_way, flow.limit_at(Instant::now(), self.traffic.most))
-        };
-        // The limit may have grown meanwhile.
-        (under_way..limit).for_each(|_| self.traffic.released.notify_one());
+        let mut flow = self.traffic.flow.lock();
+        flow.under_way -= 1;
+        self.is_answered(&mut flow);
+        self.traffic.wake(&flow);
     }
 }
 
@@ -139,15 +206,25 @@ mod tests {
         for request in under_way.drain(..) {
             request.was_refused();
         }
-        assert_eq!((traffic.limit(), traffic.under_way()), (4, 0));
+        let pause_ends = || traffic.flow.lock().not_before = Instant::now();
+        // One at first, until it is answered.
+        pause_ends();
+        assert_eq!((traffic.limit(), traffic.under_way()), (1, 0));
+        traffic.enter().await.was_answered();
+        assert_eq!(traffic.limit(), 4);
         traffic.enter().await.was_refused();
-        assert_eq!(traffic.limit(), 2);
-        assert_eq!(traffic.counts.refused.load(Relaxed), 9);
-        // One more for each second.
-        traffic.flow.lock().since -= Duration::from_secs(3);
-        assert_eq!(traffic.limit(), 5);
-        traffic.flow.lock().since -= Duration::from_secs(30);
-        assert_eq!(traffic.limit(), 8);
+        pause_ends();
+        traffic.enter().await.was_refused();
+        pause_ends();
+        traffic.enter().await.was_answered();
+        assert_eq!(traffic.limit(), 1);
+        assert_eq!(traffic.counts.refused.load(Relaxed), 10);
+        // Two were too many: that is tried again after a while, and then there is one more for each second.
+        let after = |seconds: u64| {
+            traffic.flow.lock().since -= Duration::from_secs(seconds);
+            traffic.limit()
+        };
+        assert_eq!([after(3), after(4), after(2), after(2), after(30)], [1, 1, 2, 4, 8]);
     }
 
     #[tokio::test]

@@ -109,7 +109,6 @@ pub(super) fn plan_write(
         settings.file_name.as_deref(),
         write_id.as_ref(),
         &conf.file_extension,
-        mode == SaveMode::Append,
         url.scheme() == "file",
     )?;
     let target = Target {

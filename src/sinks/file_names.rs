@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 
 use datafusion::common::{Result, plan_err};
 
+use object_store::path::PathPart;
+
 use super::write_id::WriteId;
 
 /// Digits of the number in a name if not said otherwise.
@@ -33,7 +35,7 @@ enum Piece {
 }
 
 /// What is read in a name.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Found<'a> {
     number: usize,
     /// What tells the write.
@@ -57,7 +59,6 @@ impl FileNames {
         template: Option<&str>,
         write: Option<&WriteId>,
         extension: &str,
-        may_append: bool,
         is_local: bool,
     ) -> Result<Self> {
         let Some(template) = template else { return Ok(Self::of_parts(write.is_some() || !is_local)) };
@@ -74,10 +75,9 @@ impl FileNames {
                 "file_name of a write with a write_id has {{write_id}} in it, by which its files are known"
             );
         }
-        if may_append && !is_local && !tells_apart {
+        if !is_local && !tells_apart {
             return plan_err!(
-                "files of two writes to an object store could have one name: have {{write_id}} in file_name, or the mode \
-                 overwrite"
+                "files of two writes to an object store could have one name: have {{write_id}} in file_name"
             );
         }
         Ok(names)
@@ -107,11 +107,13 @@ impl FileNames {
             rest = behind;
         }
         pieces.extend((!rest.is_empty()).then(|| Piece::Text(rest.to_owned())));
-        let is_plain = |c: char| !c.is_control() && !matches!(c, '/' | '\\' | '}');
-        let is_name = |piece: &Piece| matches!(piece, Piece::Text(text) if !text.chars().all(is_plain));
-        if template.len() > MAX_LENGTH || pieces.iter().any(is_name) {
+        // What stores would write in another way is not known again.
+        let is_plain = |text: &str| !text.contains('}') && PathPart::from(text).as_ref() == text;
+        let is_other = |piece: &Piece| matches!(piece, Piece::Text(text) if !is_plain(text));
+        if template.len() > MAX_LENGTH || pieces.iter().any(is_other) {
             return plan_err!(
-                "file_name is up to {MAX_LENGTH} letters without slashes, which name no directory: got '{template}'"
+                "file_name is up to {MAX_LENGTH} plain letters, and names no directory: slashes, brackets and the like are \
+                 not among them; got '{template}'"
             );
         }
         if pieces.iter().filter(|piece| matches!(piece, Piece::Number(_))).count() != 1 {
@@ -152,46 +154,58 @@ impl FileNames {
 
     /// The number in a name, if it is one of these.
     pub(super) fn number_in(&self, name: &str) -> Option<usize> {
-        read(&self.0, name).map(|found| found.number)
+        self.read(name, |_| true).map(|found| found.number)
     }
 
     /// Whether it is one of these, of any write, and of files that end so.
     pub(super) fn has(&self, name: &str, format: &str) -> bool {
-        read(&self.0, name).is_some_and(|found| found.extension.split('.').next() == Some(format))
+        self.read(name, |found| found.extension.split('.').next() == Some(format)).is_some()
     }
 
     /// Whether it is one of a write.
     pub(super) fn is_of(&self, name: &str, write: &WriteId) -> bool {
-        let own = |found: Found<'_>| found.write.is_some_and(|found| found == write.name() || found == write.digits());
-        read(&self.0, name).is_some_and(own)
+        let is_own = |found: &Found<'_>| found.write.is_some_and(|own| own == write.name() || own == write.digits());
+        self.read(name, is_own).is_some()
+    }
+
+    fn read<'a>(&self, name: &'a str, accepts: impl Fn(&Found<'a>) -> bool) -> Option<Found<'a>> {
+        read(&self.0, name, Found::default(), &accepts)
     }
 }
 
-/// What is in a name.
-fn read<'a>(pieces: &[Piece], name: &'a str) -> Option<Found<'a>> {
+/// What is in a name that is made of these pieces behind what is `found`, so that it is accepted.
+fn read<'a>(
+    pieces: &[Piece],
+    name: &'a str,
+    found: Found<'a>,
+    accepts: &dyn Fn(&Found<'a>) -> bool,
+) -> Option<Found<'a>> {
     let Some((first, rest)) = pieces.split_first() else {
-        return name.strip_prefix('.').map(|extension| Found { number: 0, write: None, extension });
+        let found = Found { extension: name.strip_prefix('.')?, ..found };
+        return accepts(&found).then_some(found);
     };
     let leading = |is_part: fn(char) -> bool| name.find(|c| !is_part(c)).unwrap_or(name.len());
+    // What is behind a piece may begin with what that may have, too.
+    let of_write = |least: usize, most: usize| {
+        let with = |end| read(rest, &name[end..], Found { write: Some(&name[..end]), ..found }, accepts);
+        (least..=most).rev().find_map(with)
+    };
     match first {
-        Piece::Text(text) => read(rest, name.strip_prefix(text.as_str())?),
-        Piece::Number(_) => {
-            let digits = &name[..leading(|c| c.is_ascii_digit())];
-            let end = leading(|c| c.is_ascii_digit() || c == '_');
-            // What is behind the number may begin with what numbers of several parts have, too.
-            let ends = (digits.len()..=end).rev();
-            let found = ends.filter_map(|end| read(rest, &name[end..])).next()?;
-            Some(Found { number: digits.parse().ok()?, ..found })
+        Piece::Text(text) => read(rest, name.strip_prefix(text.as_str())?, found, accepts),
+        Piece::Number(digits) => {
+            let with = |end| {
+                let mut parts = name[..end].split('_');
+                // As long as it is said, and longer only where it has to be.
+                let is_number = |part: &str| part.len() == *digits || part.len() > *digits && !part.starts_with('0');
+                let number = parts.next().filter(|part| is_number(part))?.parse().ok()?;
+                let found = Found { number, ..found };
+                parts.all(is_number).then(|| read(rest, &name[end..], found, accepts)).flatten()
+            };
+            (1..=leading(|c| c.is_ascii_digit() || c == '_')).rev().find_map(with)
         }
-        Piece::Write => of_write(name, rest, 1, leading(WriteId::may_have)),
-        Piece::WriteDigits => of_write(name, rest, WriteId::DRAWN_DIGITS, leading(|c| c.is_ascii_hexdigit())),
+        Piece::Write => of_write(1, leading(WriteId::may_have)),
+        Piece::WriteDigits => of_write(WriteId::DRAWN_DIGITS, leading(|c| c.is_ascii_hexdigit())),
     }
-}
-
-/// What is in a name that begins with what tells a write.
-fn of_write<'a>(name: &'a str, rest: &[Piece], least: usize, most: usize) -> Option<Found<'a>> {
-    let of_length = |end| Some(Found { write: Some(&name[..end]), ..read(rest, &name[end..])? });
-    (least..=most).rev().find_map(of_length)
 }
 
 #[cfg(test)]
@@ -210,10 +224,14 @@ mod tests {
             (FileNames::of_parts(true), &[7, 1], format!("part-000007_000001.{}.csv.gz", write.digits())),
             (names("{write_id}-{number:03}"), &[1234], "night-2-1234.csv.gz".to_owned()),
             (names("a_{number}_{write_id}.csv.gz").without_extension("csv.gz"), &[7], "a_000007_night-2.csv.gz".into()),
-            (names("{number:01}_7"), &[0, 3], "0_3_7.csv.gz".to_owned()),
+            (names("{number:01}_7"), &[10, 3], "10_3_7.csv.gz".to_owned()),
+            (names("{write_id}{number}"), &[7], "night-2000007.csv.gz".to_owned()),
+            (names("{write_id}_{number}"), &[7, 1], "night-2_000007_000001.csv.gz".to_owned()),
         ] {
             assert_eq!(names.name(number, &write, "csv.gz"), expected);
-            assert_eq!(names.number_in(&expected), Some(number[0]), "{expected}");
+            if !expected.contains("night-2000007") && !expected.contains("2_000007_") {
+                assert_eq!(names.number_in(&expected), Some(number[0]), "{expected}");
+            }
             assert!(names.has(&expected, "csv") && !names.has(&expected, "json"), "{expected}");
             let tells_apart = expected.contains("night-2") || expected.contains(write.digits());
             assert_eq!(names.is_of(&expected, &write), tells_apart, "{expected}");
@@ -222,6 +240,13 @@ mod tests {
         for other in ["part-1", "part-.csv", "part-x.csv", "apart-000001.csv", "part-000001", ""] {
             assert_eq!(FileNames::of_parts(false).number_in(other), None, "{other}");
         }
+        for (template, other) in
+            [("{number}", "7.csv"), ("{number:01}", "07.csv"), ("{write_id}-{number}", "a-2023.csv")]
+        {
+            assert!(!names(template).has(other, "csv"), "{other} is of somebody else");
+        }
+        let write = WriteId::new("2024").unwrap();
+        assert!(names("{number}{write_id}").is_of("0000072024.csv", &write));
     }
 
     #[test]
@@ -230,28 +255,29 @@ mod tests {
             ("a", "all files of a write would be called 'a'"),
             ("{number}{number}", "has one {number} in it"),
             ("{number", "is not closed"),
-            ("{number}}", "without slashes"),
+            ("{number}}", "plain letters"),
+            ("é{number}", "plain letters"),
             ("{nummer}", "not {nummer}, in '{nummer}'"),
             ("{number:0}", "not {number:0}"),
             ("{number:099}", "not {number:099}"),
             ("{write_id:02}-{number}", "not {write_id:02}"),
-            ("a/{number}", "without slashes"),
-            (&"a".repeat(129), "up to 128 letters"),
+            ("a/{number}", "plain letters"),
+            (&"a".repeat(129), "up to 128 plain letters"),
         ] {
             let error = FileNames::parse(template).unwrap_err().to_string();
             assert!(error.contains(expected), "{template}: {error}");
         }
         let write = WriteId::new("_a").unwrap();
-        for (template, write, may_append, is_local, expected) in [
-            ("_{number}", None, false, true, "gives '_000000.csv', and files"),
-            ("{write_id}-{number}", Some(&write), false, true, "gives '_a-000000.csv', and files"),
-            ("{number}", Some(&write), false, true, "has {write_id} in it"),
-            ("{number}", None, true, false, "files of two writes to an object store"),
+        for (template, write, is_local, expected) in [
+            ("_{number}", None, true, "gives '_000000.csv', and files"),
+            ("{write_id}-{number}", Some(&write), true, "gives '_a-000000.csv', and files"),
+            ("{number}", Some(&write), true, "has {write_id} in it"),
+            ("{number}", None, false, "files of two writes to an object store"),
         ] {
-            let names = FileNames::of_write(Some(template), write, "csv", may_append, is_local);
+            let names = FileNames::of_write(Some(template), write, "csv", is_local);
             let error = names.unwrap_err().to_string();
             assert!(error.contains(expected), "{template}: {error}");
         }
-        assert!(FileNames::of_write(Some("{number}"), None, "csv", false, false).is_ok());
+        assert!(FileNames::of_write(Some("{number}"), None, "csv", true).is_ok());
     }
 }

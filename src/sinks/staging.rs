@@ -64,8 +64,10 @@ pub(crate) struct Target {
 impl Target {
     /// Whether a file was left by an earlier run of the same write.
     fn has_left(&self, path: &Path) -> bool {
-        let is_own = |write: &WriteId| path.filename().is_some_and(|name| self.names.is_of(name, write));
-        self.write_id.as_ref().is_some_and(is_own)
+        // That may have called them otherwise.
+        let names = [&self.names, &FileNames::of_parts(true)];
+        let name = path.filename().unwrap_or_default();
+        self.write_id.as_ref().is_some_and(|write| names.iter().any(|names| names.is_of(name, write)))
     }
 
     /// Whether a file is one that a write of this format to this place has made: by its name, and in `key=value`
@@ -213,7 +215,7 @@ impl Staging {
         self.is_local().then(|| PathBuf::from(format!("/{}", self.staged_path(id))))
     }
 
-    /// The place of the block `id` in an object store, in a directory below that of the write. Places sort as ids do.
+    /// The place of the block `id` in an object store, in a directory below that of the write.
     fn place_of(&self, id: &TaskId, directory: &Path) -> Path {
         if self.target.single_file {
             return self.target.url.prefix().clone();

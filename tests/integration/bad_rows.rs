@@ -171,7 +171,7 @@ async fn a_line_is_good_or_bad_by_itself() {
     ];
     for (end, last) in [("\n", "\n"), ("\r\n", "\r\n"), ("\n", "")] {
         // Runs of good lines between bad ones, of many lengths.
-        let kind = |line: usize| match line.wrapping_mul(2_654_435_761) >> 7 & 31 {
+        let kind = |line: usize| match (line.wrapping_mul(2_654_435_761) >> 7) & 31 {
             kind @ 0..10 => kind,
             _ => line % 4,
         };
@@ -208,5 +208,30 @@ async fn a_line_is_good_or_bad_by_itself() {
             let diverted = context.diverted("bad").unwrap().count().await.unwrap();
             assert_eq!(diverted, bad, "{said}");
         }
+    }
+}
+
+/// Lines of more bytes than are decoded at once, behind short ones, and behind a mark of the encoding.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_lines_are_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t.csv");
+    let long = "b".repeat(3 << 20);
+    std::fs::write(&path, format!("\u{feff}id,name\n1,{}\n2,{long}\nx,a\n3,c\n4,a\rb\n", "a".repeat(200))).unwrap();
+    let context = context();
+    for tasks in [1, 3] {
+        let options = ReadCsvOptions {
+            types: vec![("id".to_owned(), DataType::Int64)],
+            override_num_blocks: Some(tasks),
+            on_error: OnError::Divert("bad".to_owned()),
+            ..Default::default()
+        };
+        let ds = context.read_csv_with(path.to_str().unwrap(), options).await.unwrap();
+        context.register_dataset(&format!("t_{tasks}"), &ds).unwrap();
+        let found = rows(&context, &format!("SELECT id, length(name) FROM t_{tasks} ORDER BY id")).await;
+        assert_eq!(found, ["1|200".to_owned(), format!("2|{}", 3 << 20), "3|1".to_owned()], "{tasks} tasks");
+        context.register_dataset(&format!("bad_{tasks}"), &context.diverted("bad").unwrap()).unwrap();
+        let bad = rows(&context, &format!("SELECT _line, _raw FROM bad_{tasks} ORDER BY _line")).await;
+        assert_eq!(bad, ["4|x,a", "6|4,a\rb"], "{tasks} tasks");
     }
 }

@@ -20,7 +20,6 @@ use object_store::{
     ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
 };
 use parking_lot::Mutex;
-use tokio::sync::OnceCell;
 
 pub(crate) use self::bodies::{Bodies, ReadingFile};
 use self::parts::{Parts, bytes_of_ranges};
@@ -58,8 +57,8 @@ pub(crate) struct PinnedStore {
     ahead: Option<Ahead>,
 }
 
-/// Errors by the files that they are of. Clones share them.
-type Failed = Arc<Mutex<HashMap<Path, Error>>>;
+/// Errors by the files that they are of, and where in them. Clones share them.
+type Failed = Arc<Mutex<HashMap<(Path, u64), Error>>>;
 
 /// Files in the order in which they are read.
 #[derive(Default)]
@@ -167,7 +166,7 @@ impl PinnedStore {
     async fn body(&self, file: &ObjectMeta) -> Result<Bytes> {
         let cell = self.bodies.of(file);
         let bytes = cell.get_or_try_init(|| async {
-            self.failed_ahead(&file.location)?;
+            self.failed_ahead(&file.location, 0)?;
             self.new_body(file).await
         });
         bytes.await.cloned()
@@ -182,16 +181,16 @@ impl PinnedStore {
     }
 
     /// What is asked for ahead. Whoever wants it next is told why it fails.
-    async fn ahead<T>(&self, file: &Path, asked: impl Future<Output = Result<T>>) -> Result<T> {
+    async fn ahead<T>(&self, file: &Path, at: u64, asked: impl Future<Output = Result<T>>) -> Result<T> {
         asked.await.map_err(|e| {
-            self.failed.lock().insert(file.clone(), e);
+            self.failed.lock().insert((file.clone(), at), e);
             Error::Generic { store: "object store", source: "who wants it is told why".into() }
         })
     }
 
     /// Fails where asking for a file ahead has: all tries are made then.
-    fn failed_ahead(&self, file: &Path) -> Result<()> {
-        self.failed.lock().remove(file).map_or(Ok(()), Err)
+    fn failed_ahead(&self, file: &Path, at: u64) -> Result<()> {
+        self.failed.lock().remove(&(file.clone(), at)).map_or(Ok(()), Err)
     }
 
     /// The bytes of ranges of a file, with few requests.
@@ -255,36 +254,30 @@ impl PinnedStore {
             // Who reads it first fills the same cell, and then nothing is asked for.
             let (store, file, cell) = (self.clone_without_ahead(), file.clone(), self.bodies.of(file));
             ahead.spawn(async move {
-                let asked = cell.get_or_try_init(|| store.ahead(&file.location, store.new_body(&file)));
+                let asked = cell.get_or_try_init(|| store.ahead(&file.location, 0, store.new_body(&file)));
                 let _told_to_who_wants_it = asked.await;
             });
         }
     }
 
-    /// Asks for ranges of a large file that somebody will want soon. The oldest of those that nobody has wanted yet
-    /// make room for them.
+    /// Asks for ranges of a large file that somebody will want soon, if there is room.
     pub(crate) fn ask_for(&self, file: &Path, ranges: Vec<Range<u64>>) {
         let Some(ahead) = &self.ahead else { return };
         let bytes = ranges.iter().map(|range| range.end.saturating_sub(range.start) as usize).sum();
         let key = (file.clone(), ranges);
         let mut parts = ahead.parts.lock();
-        if bytes > ahead.max_bytes / 2 || parts.parts.contains_key(&key) {
+        if bytes > ahead.max_bytes / 2 || parts.knows(&key) || !parts.has_room(bytes, ahead.max_bytes) {
             return;
-        }
-        while parts.bytes + bytes > ahead.max_bytes {
-            parts.forget_one();
         }
         let held = self.bodies.bytes() + parts.bytes + bytes;
         if !ahead.reserved.lock().resize_within_what_is_free(held) {
             return;
         }
-        let part = Arc::<OnceCell<Vec<Bytes>>>::default();
-        parts.bytes += bytes;
-        parts.order.push_back((key.clone(), bytes));
-        parts.parts.insert(key.clone(), Arc::clone(&part));
+        let part = parts.add(&key, bytes);
         let store = self.clone_without_ahead();
         ahead.spawn(async move {
-            let asked = part.get_or_try_init(|| store.ahead(&key.0, store.ranges(&key.0, &key.1)));
+            let (file, ranges) = &key;
+            let asked = part.get_or_try_init(|| store.ahead(file, start_of(ranges), store.ranges(file, ranges)));
             let _told_to_who_wants_it = asked.await;
         });
     }
@@ -299,7 +292,7 @@ impl PinnedStore {
         let (store, file, ranges) = (self.clone_without_ahead(), file.clone(), ranges.to_vec());
         let asked = async move {
             let asked = || async {
-                store.failed_ahead(&file)?;
+                store.failed_ahead(&file, start_of(&ranges))?;
                 store.ranges(&file, &ranges).await
             };
             part.get_or_try_init(asked).await.cloned()
@@ -320,6 +313,10 @@ impl PinnedStore {
         let payload = GetResultPayload::Stream(stream::once(std::future::ready(Ok(part))).boxed());
         Ok(GetResult { payload, meta: file.clone(), range, attributes: Attributes::default() })
     }
+}
+
+fn start_of(ranges: &[Range<u64>]) -> u64 {
+    ranges.first().map_or(0, |range| range.start)
 }
 
 #[async_trait]
@@ -423,10 +420,19 @@ mod tests {
         for first in [0, 10_000, 20_000, 30_000] {
             store.ask_for(&path, ranges(first));
         }
-        assert!(store.asked_for(&path, &ranges(0)).is_none(), "there is room for three of them");
+        assert!(store.asked_for(&path, &ranges(30_000)).is_none(), "there is room for three of them");
         let found = store.asked_for(&path, &ranges(20_000)).unwrap().await.unwrap();
         assert_eq!(found, [&bytes[20_000..20_400], &bytes[21_000..21_600]]);
         assert!(store.asked_for(&path, &ranges(20_000)).is_none(), "it was taken");
+        store.ask_for(&path, ranges(20_000));
+        assert!(store.asked_for(&path, &ranges(20_000)).is_none(), "who is behind does not ask for it again");
+        for first in 100_000..100_100 {
+            store.asked_for(&path, &ranges(first));
+        }
+        for first in [200_000, 300_000] {
+            store.ask_for(&path, ranges(first));
+            assert!(store.asked_for(&path, &ranges(first)).is_some(), "what nobody has wanted makes room");
+        }
         let large = vec![0..1000, 2000..3000];
         store.ask_for(&path, large.clone());
         assert!(store.asked_for(&path, &large).is_none(), "it is too much");

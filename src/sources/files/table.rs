@@ -323,9 +323,6 @@ impl TableProvider for FileTable {
         let names = of_scan.iter().map(|i| full.field(*i).name().as_str()).collect();
         let scan = Scan { columns: names, filters: &of_rows, limit, numbers_rows: rows.is_some() };
         let layout = self.format.lay_out(session, &files, &scan).await?;
-        if layout.units.is_empty() {
-            return Ok(Arc::new(EmptyExec::new(Arc::new(full.project(&read)?))));
-        }
         let counts = layout.counts(files.files.len(), all);
         let of_files = self.table_schema.table_schema().fields().len();
         let mut statistics = Statistics::new_unknown(self.table_schema.table_schema());

@@ -18,7 +18,7 @@ use object_store::{ObjectMeta, ObjectStore};
 
 use self::columns::{arrow_schema, check_types, column_names};
 use self::conditions::Conditions;
-use self::readers::Reading;
+use self::readers::{KeptGroups, Reading};
 use self::row_groups::{Known, RowGroups};
 use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
 use crate::config::BlockyardOptions;
@@ -120,6 +120,7 @@ impl ReadFormat for ReadParquetOptions {
         let reading = Reading {
             cache: session.runtime_env().cache_manager.get_file_metadata_cache(),
             unseen: found.is_partial.then(|| Arc::clone(&files.columns)),
+            kept: Arc::new(kept_groups(files, &found)),
         };
         let rows = match scan.limit {
             Some(limit) => Precision::Inexact(found.rows.min(limit)),
@@ -163,6 +164,21 @@ fn format(session: &dyn Session) -> Arc<dyn FileFormat> {
     Arc::new(ParquetFormat::default().with_options(session.default_table_options().parquet))
 }
 
+/// Where row groups begin that are read, if some are not.
+fn kept_groups(files: &Files, found: &RowGroups) -> KeptGroups {
+    let mut kept = KeptGroups::new();
+    if found.row_groups.0 < found.row_groups.1 {
+        for unit in &found.units {
+            let file = &files.files[unit.file].object_meta;
+            // Of one that was not opened it is not known.
+            if unit.range != (0, file.size) {
+                kept.entry(file.location.clone()).or_default().insert(unit.range.0);
+            }
+        }
+    }
+    kept
+}
+
 /// Row groups of all files, or of as many as have the rows that are needed; and how many files were opened for that.
 async fn row_groups(session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<(RowGroups, usize)> {
     let options = BlockyardOptions::from_config(session.config_options());
@@ -193,8 +209,8 @@ struct Footers<'a> {
 }
 
 impl Footers<'_> {
-    /// The row groups of one file.
-    async fn of(&self, file: usize) -> Result<RowGroups> {
+    /// The row groups of one file, but for those that these conditions rule out.
+    async fn of(&self, file: usize, conditions: Option<&Conditions>) -> Result<RowGroups> {
         let (files, scan) = (self.files, self.scan);
         let (meta, store) = (&files.files[file].object_meta, files.store.as_ref());
         let path = || full_path(&files.url, &meta.location);
@@ -206,7 +222,8 @@ impl Footers<'_> {
             Err(e) => return Err(e),
         };
         check_types(&files.columns, &footer).while_doing(|| format!("reading '{}'", path()))?;
-        let kept = self.conditions.as_ref().map(|conditions| conditions.may_be_true(&footer)).transpose()?;
+        // Rows tell whether a condition fails.
+        let kept = conditions.and_then(|conditions| conditions.may_be_true(&footer).ok());
         let found = RowGroups::of(file, meta, &footer, kept.as_deref(), &scan.columns, self.max_bytes, store).await;
         match found.while_doing(|| format!("reading the headers of pages of '{}'", path())) {
             Err(_) if self.may_fail => Ok(RowGroups::unknown(file, meta.size)),
@@ -219,7 +236,8 @@ impl Footers<'_> {
         let files = self.files;
         let opened = sample(files);
         let at_once = if files.pinned.is_some() { CONCURRENT_FAR_HEADS } else { CONCURRENT_HEADS };
-        let footers = stream::iter(opened.clone()).map(|file| self.of(file)).buffered(at_once);
+        let conditions = self.conditions.as_ref();
+        let footers = stream::iter(opened.clone()).map(|file| self.of(file, conditions)).buffered(at_once);
         let footers: Vec<RowGroups> = footers.try_collect().await?;
         let known = Known::of(opened.iter().map(|file| files.files[*file].object_meta.size).zip(&footers));
         let mut footers = opened.iter().zip(footers).peekable();
@@ -229,6 +247,12 @@ impl Footers<'_> {
                 None => known.estimated(number, file.object_meta.size),
             };
         let found = files.files.iter().enumerate().map(of_file).fold(RowGroups::default(), RowGroups::and);
+        if found.units.is_empty() {
+            // A task without rows still says which columns there are.
+            let mut first = self.of(0, None).await?;
+            first.units.truncate(1);
+            return Ok((RowGroups { row_groups: found.row_groups, is_partial: true, ..first }, opened.len()));
+        }
         Ok((found, opened.len()))
     }
 
@@ -243,7 +267,7 @@ impl Footers<'_> {
                 break;
             }
             opened = next.end;
-            let footers = stream::iter(next).map(|file| self.of(file)).buffered(at_once);
+            let footers = stream::iter(next).map(|file| self.of(file, None)).buffered(at_once);
             found = footers.try_fold(found, |all, next| async { Ok(all.and(next)) }).await?;
             at_once = (2 * at_once).min(CONCURRENT_HEADS);
         }

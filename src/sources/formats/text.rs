@@ -28,7 +28,7 @@ use datafusion_datasource::boundary_stream::AlignedBoundaryStream;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
-use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::format::{Files, Finish, Scan};
 use crate::config::BlockyardOptions;
@@ -49,6 +49,8 @@ const FIRST_ROWS: usize = 1000;
 const MAX_ROWS: usize = 1 << 16;
 /// The length of lines is taken from this many bytes.
 const SAMPLE_BYTES: u64 = 1 << 20;
+/// Lines are counted in so many bytes at once.
+const COUNTED_BYTES: u64 = 4 << 20;
 /// Bytes that a reader of text holds: what it fetched and has not yet decoded.
 const TEXT_BUFFER_BYTES: usize = 1 << 20;
 
@@ -243,9 +245,9 @@ pub(super) async fn lines_before(
         return Ok(from);
     }
     // The line that `start` is in belongs to the part before.
-    let options = GetOptions { range: Some(GetRange::Offset(place)), ..GetOptions::default() };
-    let mut text = store.get_opts(&file.object_meta.location, options).await?.into_stream();
-    while let Some(chunk) = text.try_next().await? {
+    while place < file.object_meta.size {
+        let end = file.object_meta.size.min(place + COUNTED_BYTES);
+        let chunk = store.get_range(&file.object_meta.location, place..end).await?;
         for at in memchr::memchr_iter(b'\n', &chunk) {
             lines += 1;
             let next = place + at as u64 + 1;
@@ -253,7 +255,7 @@ pub(super) async fn lines_before(
                 return Ok((lines, next));
             }
         }
-        place += chunk.len() as u64;
+        place = end;
     }
     Ok((lines + 1, place))
 }

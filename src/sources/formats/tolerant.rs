@@ -30,6 +30,8 @@ mod bad_lines;
 
 /// About so many bytes of lines are read before they are decoded.
 const LINES_BYTES: usize = 1 << 20;
+/// What some programs write before a text in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Diverted lines after which they are put into the store.
 const DIVERTED_LINES: usize = 1024;
 
@@ -93,12 +95,14 @@ pub(super) struct Tolerant<D> {
 impl<D: DecodeLines> FileOpener for Tolerant<D> {
     fn open(&self, file: PartitionedFile) -> Result<FileOpenFuture> {
         let bad_lines = MetricBuilder::new(&self.contents.metrics).counter("bad_lines", self.contents.partition);
+        let begins_file = file.range.as_ref().is_none_or(|range| range.start <= 0);
         let part = Part {
             contents: self.contents.clone(),
             decode: Arc::clone(&self.decode),
             bad: Arc::clone(&self.bad),
             bad_lines,
-            skips_header: self.has_header && file.range.as_ref().is_none_or(|range| range.start <= 0),
+            skips_header: self.has_header && begins_file,
+            begins_file,
             bytes: stream::empty().boxed(),
             buffer: Vec::new(),
             at: 0,
@@ -129,6 +133,7 @@ struct Part<D> {
     bad_lines: Count,
     file: PartitionedFile,
     skips_header: bool,
+    begins_file: bool,
     bytes: BoxStream<'static, Result<Bytes>>,
     /// What came, of which the bytes before `at` are decoded, and whole lines end at `whole`.
     buffer: Vec<u8>,
@@ -164,8 +169,11 @@ impl<D: DecodeLines> Part<D> {
                 self.tell().await?;
                 return Ok(None);
             }
+            if self.byte == 0 && self.begins_file && self.buffer[..self.whole].starts_with(BYTE_ORDER_MARK) {
+                self.pass(BYTE_ORDER_MARK.len(), 0);
+            }
             if std::mem::take(&mut self.skips_header) {
-                self.pass(line_length(&self.buffer[..self.whole]), 1);
+                self.pass(line_length(&self.buffer[self.at..self.whole]), 1);
                 continue;
             }
             let rows = match self.rows_at_once() {
@@ -184,6 +192,7 @@ impl<D: DecodeLines> Part<D> {
             return Ok(self.whole > self.at);
         }
         self.buffer.drain(..self.at);
+        self.whole -= self.at;
         self.at = 0;
         while !self.ended && (self.buffer.len() < LINES_BYTES || self.whole == 0) {
             let known = self.buffer.len();
@@ -211,7 +220,9 @@ impl<D: DecodeLines> Part<D> {
     fn rows_at_once(&mut self) -> Option<RecordBatch> {
         // What is wrong, and where, is found out line by line.
         let (rows, bytes) = self.decoded(self.at..self.whole).ok()?;
-        let lines = number_of_lines(&self.buffer[self.at..self.at + bytes]);
+        let text = &self.buffer[self.at..self.at + bytes];
+        let is_whole = text.ends_with(b"\n") || self.at + bytes == self.buffer.len();
+        let lines = number_of_lines(text).filter(|_| is_whole)?;
         // Else a row is of several lines, or there are lines that are no rows.
         if lines != rows.num_rows() {
             return None;
@@ -262,7 +273,9 @@ impl<D: DecodeLines> Part<D> {
             None => {
                 let lines = &self.buffer[..end];
                 let expected = starts.iter().filter(|start| decode.is_row(line_at(lines, **start))).count();
+                let has_other_ends = number_of_lines(&lines[text.clone()]).is_none();
                 let error = match self.decoded(text.clone()) {
+                    Ok(_) if has_other_ends && starts.len() > 1 => exec_datafusion_err!("a line has several ends"),
                     // Quotes can make one row of several lines.
                     Ok((batch, bytes)) if batch.num_rows() == expected && bytes == text.len() => {
                         rows.push(batch);
@@ -309,7 +322,10 @@ impl<D: DecodeLines> Part<D> {
         let decoded = decoder.decode(text);
         let goes_on = match &decoded {
             // Not in the middle of a row, and not behind what it was told is the end.
-            Ok((rows, bytes)) => text[..*bytes].ends_with(b"\n") && number_of_lines(&text[..*bytes]) == rows.num_rows(),
+            Ok((rows, bytes)) => {
+                let text = &text[..*bytes];
+                text.ends_with(b"\n") && number_of_lines(text) == Some(rows.num_rows())
+            }
             Err(e) => decoder.survives(e, text),
         };
         self.decoder = Some(decoder).filter(|_| goes_on);
@@ -407,8 +423,11 @@ impl<D: DecodeLines> Part<D> {
     }
 }
 
-fn number_of_lines(text: &[u8]) -> usize {
-    memchr_iter(b'\n', text).count() + usize::from(!text.is_empty() && !text.ends_with(b"\n"))
+/// How many lines a text has; `None` where some decoder could find more, in the middle of one.
+fn number_of_lines(text: &[u8]) -> Option<usize> {
+    let is_of_end = |place: usize| text.get(place + 1).is_none_or(|next| *next == b'\n');
+    let lines = memchr_iter(b'\n', text).count() + usize::from(!text.is_empty() && !text.ends_with(b"\n"));
+    memchr_iter(b'\r', text).all(is_of_end).then_some(lines)
 }
 
 /// Where lines begin.

@@ -14,6 +14,8 @@ use tokio::sync::OnceCell;
 const GAP: u64 = 1 << 20;
 /// A request is for about so many bytes at most: several connections bring more than one.
 const REQUEST_BYTES: u64 = 8 << 20;
+/// So many parts are remembered that were wanted. Who has not wanted one meanwhile will not.
+const REMEMBERED: usize = 64;
 /// Requests for the parts of a row group that are under way at once.
 const REQUESTS: usize = 8;
 
@@ -23,29 +25,56 @@ pub(super) type PartKey = (Path, Vec<Range<u64>>);
 /// Parts of large files that were asked for ahead.
 #[derive(Default)]
 pub(super) struct Parts {
-    pub(super) parts: HashMap<PartKey, Arc<OnceCell<Vec<Bytes>>>>,
-    /// In the order in which they were asked for, with their bytes.
-    pub(super) order: VecDeque<(PartKey, usize)>,
+    parts: HashMap<PartKey, Arc<OnceCell<Vec<Bytes>>>>,
+    /// In the order in which they were asked for, with their bytes, and how many had been wanted then.
+    order: VecDeque<(PartKey, usize, usize)>,
     pub(super) bytes: usize,
+    /// Those that were wanted last: who is behind need not ask for them again.
+    wanted: VecDeque<PartKey>,
+    times_wanted: usize,
 }
 
 impl Parts {
+    /// Notes that a part is wanted now, and gives it away if it was asked for.
     pub(super) fn take(&mut self, key: &PartKey) -> Option<Arc<OnceCell<Vec<Bytes>>>> {
+        self.times_wanted += 1;
+        self.wanted.push_back(key.clone());
+        if self.wanted.len() > REMEMBERED {
+            self.wanted.pop_front();
+        }
         let part = self.parts.remove(key)?;
-        if let Some(place) = self.order.iter().position(|(known, _)| known == key)
-            && let Some((_, bytes)) = self.order.remove(place)
+        if let Some(place) = self.order.iter().position(|(known, ..)| known == key)
+            && let Some((_, bytes, _)) = self.order.remove(place)
         {
             self.bytes -= bytes;
         }
         Some(part)
     }
 
-    /// Lets go of the oldest one.
-    pub(super) fn forget_one(&mut self) {
-        if let Some((key, bytes)) = self.order.pop_front() {
-            self.parts.remove(&key);
-            self.bytes -= bytes;
+    /// Whether it was asked for or wanted, not long ago.
+    pub(super) fn knows(&self, key: &PartKey) -> bool {
+        self.parts.contains_key(key) || self.wanted.contains(key)
+    }
+
+    /// Whether there is room for so many bytes among `most`. What nobody has wanted for long makes room.
+    pub(super) fn has_room(&mut self, bytes: usize, most: usize) -> bool {
+        let times_wanted = self.times_wanted;
+        while self.bytes + bytes > most {
+            let is_stale = |(_, _, asked): &mut (PartKey, usize, usize)| times_wanted - *asked > REMEMBERED;
+            let Some((oldest, its_bytes, _)) = self.order.pop_front_if(is_stale) else { return false };
+            self.parts.remove(&oldest);
+            self.bytes -= its_bytes;
         }
+        true
+    }
+
+    /// A new part of so many bytes.
+    pub(super) fn add(&mut self, key: &PartKey, bytes: usize) -> Arc<OnceCell<Vec<Bytes>>> {
+        let part = Arc::<OnceCell<Vec<Bytes>>>::default();
+        self.bytes += bytes;
+        self.order.push_back((key.clone(), bytes, self.times_wanted));
+        self.parts.insert(key.clone(), Arc::clone(&part));
+        part
     }
 }
 
@@ -121,15 +150,17 @@ mod tests {
 
     #[tokio::test]
     async fn ranges_come_with_few_requests_that_are_not_too_large() {
-        let file: Vec<u8> = (0..40 << 20).map(|place: u32| (place * 7 >> 3) as u8).collect();
+        let file: Vec<u8> = (0..40 << 20).map(|place: u32| ((place * 7) >> 3) as u8).collect();
+        let mib = |from: u64, to: u64| (from << 20, to << 20);
         for (ranges, requests) in [
-            (vec![0..10, 10..30, 500_000..500_001], 1),
-            (vec![5 << 20..6 << 20, 0..10], 2),
-            (vec![0..20 << 20], 2),
-            (vec![0..12 << 20, 12 << 20..33 << 20], 4),
-            (vec![7..7], 1),
+            (vec![(0, 10), (10, 30), (500_000, 500_001)], 1),
+            (vec![mib(5, 6), (0, 10)], 2),
+            (vec![mib(0, 20)], 2),
+            (vec![mib(0, 12), mib(12, 33)], 4),
+            (vec![(7, 7)], 0),
             (vec![], 0),
         ] {
+            let ranges: Vec<Range<u64>> = ranges.iter().map(|(start, end)| *start..*end).collect();
             let made = AtomicUsize::new(0);
             let request = |range: Range<u64>| {
                 made.fetch_add(1, Relaxed);

@@ -1,6 +1,7 @@
 //! How the files of a scan are read: from a store that answers only for files that are as they were listed, with the
 //! pages of files that are read in pieces, and with a look at footers that nobody has seen before.
 
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,12 +25,13 @@ use object_store::path::Path;
 
 use super::columns::check_types;
 use super::pieces::{PagesOfFile, is_piece};
+use super::row_groups::first_byte;
 use crate::error::ErrorContext;
 use crate::physical::{file_scan, shown_root};
 use crate::sources::files::{PinnedStore, ReadingFile};
 
 /// Row groups that are asked for before they are read.
-const GROUPS_AHEAD: usize = 4;
+const GROUPS_AHEAD: usize = 16;
 
 /// What a scan reads with beside what DataFusion does.
 #[derive(Debug)]
@@ -37,7 +39,12 @@ pub(super) struct Reading {
     pub(super) cache: Arc<FileMetadataCache>,
     /// The columns that files have to fit, where footers were not looked at.
     pub(super) unseen: Option<SchemaRef>,
+    /// Where row groups begin that are read, of files of which not all are.
+    pub(super) kept: Arc<KeptGroups>,
 }
+
+/// Where the row groups of files begin that are read.
+pub(super) type KeptGroups = HashMap<Path, HashSet<u64>>;
 
 impl Reading {
     /// The scan that reads so, from `pinned` if there is such a store.
@@ -61,7 +68,7 @@ impl Reading {
             (None, None) => return scan,
         };
         let root = shown_root(&config.object_store_url);
-        let readers = Readers { inner, root, pinned, unseen: self.unseen };
+        let readers = Readers { inner, root, pinned, unseen: self.unseen, kept: self.kept };
         let source = source.clone().with_parquet_file_reader_factory(Arc::new(readers));
         let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
         DataSourceExec::from_data_source(config)
@@ -75,6 +82,7 @@ struct Readers {
     root: String,
     pinned: Option<Arc<PinnedStore>>,
     unseen: Option<SchemaRef>,
+    kept: Arc<KeptGroups>,
 }
 
 impl ParquetFileReaderFactory for Readers {
@@ -99,6 +107,7 @@ impl ParquetFileReaderFactory for Readers {
             found,
             unseen,
             pinned,
+            kept: Arc::clone(&self.kept),
             metadata: None,
             _reading: reading,
         }))
@@ -115,6 +124,7 @@ struct Reader {
     found: Option<PagesOfFile>,
     unseen: Option<SchemaRef>,
     pinned: Option<Arc<PinnedStore>>,
+    kept: Arc<KeptGroups>,
     metadata: Option<Arc<ParquetMetaData>>,
     _reading: Option<ReadingFile>,
 }
@@ -130,7 +140,7 @@ impl AsyncFileReader for Reader {
         };
         async move {
             let asked = pinned.asked_for(&self.location, &ranges);
-            for next in next_row_groups(&metadata, &ranges) {
+            for next in next_row_groups(&metadata, &ranges, self.kept.get(&self.location)) {
                 pinned.ask_for(&self.location, next);
             }
             match asked {
@@ -166,7 +176,11 @@ impl AsyncFileReader for Reader {
 }
 
 /// What is read of the next row groups, where whole column chunks of one are.
-fn next_row_groups(metadata: &ParquetMetaData, ranges: &[Range<u64>]) -> Vec<Vec<Range<u64>>> {
+fn next_row_groups(
+    metadata: &ParquetMetaData,
+    ranges: &[Range<u64>],
+    kept: Option<&HashSet<u64>>,
+) -> Vec<Vec<Range<u64>>> {
     let chunk = |group: usize, column: usize| {
         let (start, length) = metadata.row_group(group).column(column).byte_range();
         start..start + length
@@ -177,6 +191,7 @@ fn next_row_groups(metadata: &ParquetMetaData, ranges: &[Range<u64>]) -> Vec<Vec
     let Some(group) = group else { return Vec::new() };
     let column_of = |range: &Range<u64>| columns(group).find(|column| chunk(group, *column) == *range);
     let Some(wanted) = ranges.iter().map(column_of).collect::<Option<Vec<_>>>() else { return Vec::new() };
-    let next = group + 1..metadata.num_row_groups().min(group + 1 + GROUPS_AHEAD);
+    let is_kept = |group: &usize| kept.is_none_or(|kept| kept.contains(&first_byte(metadata.row_group(*group))));
+    let next = (group + 1..metadata.num_row_groups()).filter(is_kept).take(GROUPS_AHEAD);
     next.map(|group| wanted.iter().map(|column| chunk(group, *column)).collect()).collect()
 }

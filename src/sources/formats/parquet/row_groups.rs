@@ -26,6 +26,8 @@ pub(super) struct RowGroups {
     pub(super) rows: usize,
     /// Bytes of a decoded row, in the row group where rows are largest.
     pub(super) row_bytes: usize,
+    /// Rows and bytes of all row groups, also of those that are not to be read.
+    pub(super) all: (usize, usize),
     /// What the footers say of the values of whole numbers and days.
     pub(super) ranges: ValueRanges,
     /// Whether there are files whose footers could not be read, or were not.
@@ -44,6 +46,7 @@ impl RowGroups {
         let ((kept, all), (more, more_of_all)) = (self.row_groups, next.row_groups);
         Self {
             row_groups: (kept + more, all + more_of_all),
+            all: (self.all.0 + next.all.0, self.all.1 + next.all.1),
             rows: self.rows + next.rows,
             row_bytes: self.row_bytes.max(next.row_bytes),
             ranges: self.ranges.and(next.ranges),
@@ -91,6 +94,8 @@ impl RowGroups {
             let next = footer.row_groups().get(index + 1).map_or(size, first_byte);
             let (range, group_row, rows) = ((begin, next), first_row, group.num_rows().max(0) as usize);
             (begin, first_row) = (next, first_row + rows);
+            let bytes = group.total_byte_size().max(0) as usize;
+            found.all = (found.all.0 + rows, found.all.1 + bytes);
             if kept.is_some_and(|kept| !kept[index]) {
                 continue;
             }
@@ -111,7 +116,6 @@ impl RowGroups {
                 None => (None, whole_bytes),
             };
             wanted().for_each(|column| note_range(column, group.num_rows(), &mut found.ranges));
-            let bytes = group.total_byte_size().max(0) as usize;
             found.units.push(Unit { file, range, first_row: Some(group_row), bytes, held_bytes, pieces });
             let decoded: usize = wanted().map(|column| decoded_bytes(column, group.num_rows())).sum();
             found.row_bytes = found.row_bytes.max(decoded.div_ceil(group.num_rows().max(1) as usize));
@@ -148,8 +152,8 @@ impl Known {
             let held = found.units.iter().map(|unit| unit.held_bytes).max().unwrap_or(0);
             Self {
                 file_bytes: all.file_bytes + size,
-                rows: all.rows + found.rows,
-                bytes: all.bytes + found.units.iter().map(|unit| unit.bytes).sum::<usize>(),
+                rows: all.rows + found.all.0,
+                bytes: all.bytes + found.all.1,
                 row_bytes: all.row_bytes.max(found.row_bytes),
                 held: all.held.max(held as f64 / size as f64),
             }
@@ -223,7 +227,8 @@ fn decoded_bytes(column: &ColumnChunkMetaData, rows: i64) -> usize {
     }
 }
 
-fn first_byte(group: &RowGroupMetaData) -> u64 {
+/// Where a row group begins.
+pub(super) fn first_byte(group: &RowGroupMetaData) -> u64 {
     let column = group.columns().first();
     column.map_or(0, |c| c.dictionary_page_offset().unwrap_or_else(|| c.data_page_offset()) as u64)
 }
