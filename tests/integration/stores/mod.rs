@@ -329,3 +329,26 @@ async fn written_files_are_told_with_their_addresses() {
     }
     assert_eq!(rows(&context, "SELECT sum(rows) FROM blockyard.writes").await, ["1000"]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_called_and_placed_as_rust_says() {
+    let server = Server::start("data", false);
+    let context = session(&server).await;
+    let ds = context.sql("SELECT id, id % 2 AS k FROM range(100, override_num_blocks => 1)").await.unwrap();
+    let options = |file_name: &str| WriteOptions {
+        partition_by: vec!["k".to_owned()],
+        file_name: Some(file_name.to_owned()),
+        max_bytes_per_file: Some(1 << 20),
+        write_id: Some("night".to_owned()),
+        ..WriteOptions::default()
+    };
+    for _ in 0..2 {
+        ds.write_csv_with("s3://data/t", options("{write_id}-{number:02}")).await.unwrap();
+    }
+    let written = objects(&server);
+    let of = |k: usize| written.iter().filter(|name| name.starts_with(&format!("t/k={k}/night-"))).count();
+    assert!(of(0) > 0 && of(1) > 0, "{written:?}");
+    assert_eq!(rows(&context, "SELECT count(*), sum(k) FROM 's3://data/t/'").await, ["100|50"]);
+    let error = ds.write_csv_with("s3://data/u", options("{number}")).await.unwrap_err().to_string();
+    assert!(error.contains("has {write_id} in it"), "{error}");
+}
