@@ -152,6 +152,16 @@ async fn lines_of_json_are_told_apart_too() {
     assert!(error.contains("max_errors is 2") && error.contains("in line 6 of"), "{error}");
 }
 
+/// Lines without a number are kept apart.
+fn diverting(tasks: usize) -> ReadCsvOptions {
+    ReadCsvOptions {
+        types: vec![("id".to_owned(), DataType::Int64)],
+        override_num_blocks: Some(tasks),
+        on_error: OnError::Divert("bad".to_owned()),
+        ..Default::default()
+    }
+}
+
 /// What becomes of a line depends on it alone: not on the lines that are decoded with it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_is_good_or_bad_by_itself() {
@@ -196,13 +206,7 @@ async fn a_line_is_good_or_bad_by_itself() {
         for (batch_size, tasks) in [(1, 1), (7, 3), (100, 1), (8192, 4)] {
             let context = context();
             context.sql(&format!("SET datafusion.execution.batch_size = {batch_size}")).await.unwrap();
-            let options = ReadCsvOptions {
-                types: vec![("id".to_owned(), DataType::Int64)],
-                override_num_blocks: Some(tasks),
-                on_error: OnError::Divert("bad".to_owned()),
-                ..Default::default()
-            };
-            let ds = context.read_csv_with(path.to_str().unwrap(), options).await.unwrap();
+            let ds = context.read_csv_with(path.to_str().unwrap(), diverting(tasks)).await.unwrap();
             let said = format!("{end:?}, {last:?}, batches of {batch_size}, {tasks} tasks");
             assert_eq!(ints(&ds.take_all().await.unwrap(), "id"), good, "{said}");
             let diverted = context.diverted("bad").unwrap().count().await.unwrap();
@@ -220,13 +224,7 @@ async fn long_lines_are_whole() {
     std::fs::write(&path, format!("\u{feff}id,name\n1,{}\n2,{long}\nx,a\n3,c\n4,a\rb\n", "a".repeat(200))).unwrap();
     let context = context();
     for tasks in [1, 3] {
-        let options = ReadCsvOptions {
-            types: vec![("id".to_owned(), DataType::Int64)],
-            override_num_blocks: Some(tasks),
-            on_error: OnError::Divert("bad".to_owned()),
-            ..Default::default()
-        };
-        let ds = context.read_csv_with(path.to_str().unwrap(), options).await.unwrap();
+        let ds = context.read_csv_with(path.to_str().unwrap(), diverting(tasks)).await.unwrap();
         context.register_dataset(&format!("t_{tasks}"), &ds).unwrap();
         let found = rows(&context, &format!("SELECT id, length(name) FROM t_{tasks} ORDER BY id")).await;
         assert_eq!(found, ["1|200".to_owned(), format!("2|{}", 3 << 20), "3|1".to_owned()], "{tasks} tasks");
