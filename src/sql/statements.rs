@@ -145,8 +145,8 @@ impl DataContext {
             }
             plan => {
                 let verbose = matches!(&plan, LogicalPlan::Explain(explain) if explain.verbose);
-                let frame = self.session().execute_logical_plan(plan).await?;
-                let dataset = self.from_dataframe(frame);
+                let (_, plan) = self.session().execute_logical_plan(plan).await?.into_parts();
+                let dataset = Dataset::new(self.clone(), state, plan);
                 if verbose { self.with_memory(dataset).await } else { Ok(dataset) }
             }
         }

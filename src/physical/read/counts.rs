@@ -9,6 +9,8 @@ pub(crate) struct FileCounts {
     /// Those that it reads, and those that are there: conditions on paths leave out some.
     pub(crate) kept: usize,
     pub(crate) all: usize,
+    /// Directories that were not listed, since conditions rule out what is in them.
+    pub(crate) skipped: usize,
     /// Those whose footers were read before, where these are not all: what is known of the others is an estimate.
     pub(crate) opened: Option<usize>,
     /// Row groups of these that it reads, and all: conditions leave out those of whose rows none can fulfil them.
@@ -21,6 +23,9 @@ impl fmt::Display for FileCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.kept < self.all {
             write!(f, ", files={}/{}", self.kept, self.all)?;
+        }
+        if self.skipped > 0 {
+            write!(f, ", skipped directories={}", self.skipped)?;
         }
         let (kept, all) = self.row_groups;
         if kept < all {

@@ -30,6 +30,23 @@ pub(super) fn partition_columns(listing: &Listing, include_paths: bool) -> Resul
     Ok(fields)
 }
 
+/// The value of such a column that a directory gives as text; none where the column has numbers and this is none.
+pub(super) fn typed(field: &Field, value: &str) -> Option<ScalarValue> {
+    let is_null = value == HIVE_NULL;
+    match field.data_type() {
+        DataType::Int64 if is_null => Some(ScalarValue::Int64(None)),
+        DataType::Int64 => value.parse().ok().map(|number| ScalarValue::Int64(Some(number))),
+        _ => Some(ScalarValue::Utf8((!is_null).then(|| value.to_owned()))),
+    }
+}
+
+/// Undoes the percent-encoding of names of directories.
+pub(super) fn decode(text: &str) -> String {
+    url::form_urlencoded::parse(format!("v={}", text.replace('+', "%2B").replace('&', "%26")).as_bytes())
+        .next()
+        .map_or_else(|| text.to_owned(), |(_, value)| value.into_owned())
+}
+
 /// The files with their values of `columns`, which were found by these files or by others that were there before.
 pub(super) fn with_values(listing: &Listing, columns: &Fields, include_paths: bool) -> Result<Vec<PartitionedFile>> {
     let keys = &columns[..columns.len() - usize::from(include_paths)];
@@ -42,18 +59,13 @@ pub(super) fn with_values(listing: &Listing, columns: &Fields, include_paths: bo
         }
         let mut values = Vec::new();
         for (field, (name, value)) in keys.iter().zip(&file.hive) {
-            let is_null = value == HIVE_NULL;
-            values.push(match (field.data_type(), value.parse()) {
-                (DataType::Int64, _) if is_null => ScalarValue::Int64(None),
-                (DataType::Int64, Ok(number)) => ScalarValue::Int64(Some(number)),
-                (DataType::Int64, Err(_)) => {
-                    return plan_err!(
-                        "the directory {name}={value} of '{path}' is not a number, and all others were when the table was \
-                         made; make the table or view again"
-                    );
-                }
-                _ => ScalarValue::Utf8((!is_null).then(|| value.clone())),
-            });
+            let Some(value) = typed(field, value) else {
+                return plan_err!(
+                    "the directory {name}={value} of '{path}' is not a number, and all others were when the table was \
+                     made; make the table or view again"
+                );
+            };
+            values.push(value);
         }
         if include_paths {
             values.push(ScalarValue::Utf8(Some(path)));

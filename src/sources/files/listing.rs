@@ -12,7 +12,9 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::choice::PathPartitioning;
+use super::directories::{Below, DirectoryFilters};
 use super::glob::{Glob, split_glob};
+use super::hive::decode;
 use super::pinned::{Bodies, PinnedStore, is_far};
 use crate::error::{ErrorContext, nearest};
 use crate::sinks::is_visible;
@@ -25,7 +27,7 @@ pub(crate) struct ListedFile {
 }
 
 /// What files are looked for, and what is wanted of them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(super) struct Lookup<'a> {
     /// How names of files end that a directory is searched for; none means all files.
     pub(super) extensions: &'a [&'a str],
@@ -34,9 +36,11 @@ pub(super) struct Lookup<'a> {
     pub(super) may_be_missing: bool,
     /// What was read of small files already.
     pub(super) bodies: &'a Bodies,
+    /// Directories of which these are not true are not listed.
+    pub(super) directories: Option<DirectoryFilters<'a>>,
 }
 
-/// The files that some paths mean at one moment: at least one.
+/// The files that some paths mean at one moment: at least one, or none where directories were skipped.
 #[derive(Debug)]
 pub(crate) struct Listing {
     /// The store of all of them.
@@ -48,12 +52,14 @@ pub(crate) struct Listing {
     pub(crate) pinned: Option<Arc<PinnedStore>>,
     /// Whether the same paths may mean more files later.
     pub(crate) may_grow: bool,
+    /// Directories that were not listed, since no file in them can be wanted.
+    pub(crate) skipped: usize,
 }
 
 impl Listing {
     /// How the files are compressed, by the name of the first.
     pub(crate) fn compression(&self) -> FileCompressionType {
-        match self.files[0].meta.location.extension() {
+        match self.files.first().and_then(|file| file.meta.location.extension()) {
             Some("gz") => FileCompressionType::GZIP,
             Some("bz2") => FileCompressionType::BZIP2,
             Some("xz") => FileCompressionType::XZ,
@@ -67,7 +73,7 @@ impl Listing {
 pub(super) async fn list_files(runtime: &RuntimeEnv, paths: &[String], lookup: Lookup<'_>) -> Result<Listing> {
     let extensions = lookup.extensions;
     let mut files = Vec::new();
-    let mut may_grow = paths.len() > 1;
+    let (mut may_grow, mut skipped) = (paths.len() > 1, 0);
     let mut first: Option<(ListingTableUrl, Arc<dyn ObjectStore>)> = None;
     for path in paths {
         let (url, glob) = match place_of(path) {
@@ -82,14 +88,15 @@ pub(super) async fn list_files(runtime: &RuntimeEnv, paths: &[String], lookup: L
         }
         may_grow |= url.is_collection() || glob.is_some();
         let found = list_one(store.as_ref(), &url, glob.as_ref(), lookup).await;
-        let found = match found.while_doing(|| format!("listing '{path}'")) {
-            Err(e) if lookup.may_be_missing && is_not_found(&e) => Vec::new(),
+        let (found, without) = match found.while_doing(|| format!("listing '{path}'")) {
+            Err(e) if lookup.may_be_missing && is_not_found(&e) => (Vec::new(), 0),
             found => found?,
         };
-        if found.is_empty() && lookup.may_be_missing {
+        skipped += without;
+        if found.is_empty() && without == 0 && lookup.may_be_missing {
             continue;
         }
-        if found.is_empty() {
+        if found.is_empty() && without == 0 {
             return match glob {
                 Some(_) => plan_err!("no files match '{path}'"),
                 None if extensions.is_empty() => plan_err!("no files in '{path}'"),
@@ -103,9 +110,9 @@ pub(super) async fn list_files(runtime: &RuntimeEnv, paths: &[String], lookup: L
         Some((url, store)) if is_far(&url.object_store()) => {
             let metas = files.iter().map(|file: &ListedFile| file.meta.clone());
             let pinned = Arc::new(PinnedStore::new(store, &url.object_store(), metas, lookup.bodies.clone()));
-            Ok(Listing { url, store: Arc::clone(&pinned) as _, files, pinned: Some(pinned), may_grow })
+            Ok(Listing { url, store: Arc::clone(&pinned) as _, files, pinned: Some(pinned), may_grow, skipped })
         }
-        Some((url, store)) => Ok(Listing { url, store, files, pinned: None, may_grow }),
+        Some((url, store)) => Ok(Listing { url, store, files, pinned: None, may_grow, skipped }),
         None if !paths.is_empty() => plan_err!("none of the paths is there: {}", paths.join(", ")),
         None => plan_err!("a read needs at least one path"),
     }
@@ -140,12 +147,13 @@ fn place_of(path: &str) -> Result<(ListingTableUrl, Option<Glob>)> {
     Ok((ListingTableUrl::parse(directory)?, Some(Glob::parse(path, pattern)?)))
 }
 
+/// The files that one path means, and how many directories were not looked into.
 async fn list_one(
     store: &dyn ObjectStore,
     url: &ListingTableUrl,
     glob: Option<&Glob>,
     lookup: Lookup<'_>,
-) -> Result<Vec<ListedFile>> {
+) -> Result<(Vec<ListedFile>, usize)> {
     let Lookup { extensions, partitioning, .. } = lookup;
     let prefix = url.prefix();
     // Stores have no directories, and nobody has to say that a name stands for what is below it.
@@ -159,7 +167,7 @@ async fn list_one(
             PathPartitioning::Directories(_) => path_values(prefix, &meta.location, partitioning)?,
             _ => Vec::new(),
         };
-        return Ok(vec![ListedFile { meta, hive }]);
+        return Ok((vec![ListedFile { meta, hive }], 0));
     }
     let has_extension = |meta: &ObjectMeta| {
         let name = meta.location.filename().unwrap_or_default();
@@ -168,13 +176,24 @@ async fn list_one(
     };
     let visible = |meta: &ObjectMeta| is_visible(prefix, &meta.location);
     let mut listed: Vec<ObjectMeta> = Vec::new();
+    let mut skipped = 0;
     if let Some(glob) = glob.filter(|glob| glob.is_of_one_level()) {
         // What is below other directories need not be listed.
         listed = store.list_with_delimiter(Some(prefix)).await.map_err(DataFusionError::from)?.objects;
         listed.retain(|meta| visible(meta) && glob.matches(&below(prefix, &meta.location)));
     }
     if listed.is_empty() {
-        let all: Vec<ObjectMeta> = store.list(Some(prefix)).try_collect().await.map_err(DataFusionError::from)?;
+        let wanted = match lookup.directories.filter(|_| glob.is_none()) {
+            Some(directories) => directories.list(store, prefix).await?,
+            None => None,
+        };
+        let all = match wanted {
+            Some(Below { objects, skipped: without }) => {
+                skipped = without;
+                objects
+            }
+            None => store.list(Some(prefix)).try_collect().await.map_err(DataFusionError::from)?,
+        };
         let all: Vec<ObjectMeta> = all.into_iter().filter(visible).collect();
         listed = match glob {
             None => all.into_iter().filter(has_extension).collect(),
@@ -191,7 +210,7 @@ async fn list_one(
     }
     listed.sort_by(|a, b| a.location.cmp(&b.location));
     let file = |meta: ObjectMeta| Ok(ListedFile { hive: path_values(prefix, &meta.location, partitioning)?, meta });
-    listed.into_iter().map(file).collect()
+    Ok((listed.into_iter().map(file).collect::<Result<_>>()?, skipped))
 }
 
 /// Whether a store without directories can say what begins with a name. Web servers say nothing of that.
@@ -241,13 +260,6 @@ fn path_values(prefix: &Path, path: &Path, partitioning: &PathPartitioning) -> R
             names.join(", ")
         ),
     }
-}
-
-/// Undoes the percent-encoding of hive values.
-fn decode(text: &str) -> String {
-    url::form_urlencoded::parse(format!("v={}", text.replace('+', "%2B").replace('&', "%26")).as_bytes())
-        .next()
-        .map_or_else(|| text.to_owned(), |(_, value)| value.into_owned())
 }
 
 /// A path that can be read again: absolute on local disks, a URL elsewhere.

@@ -6,6 +6,7 @@ mod calls;
 mod choice;
 mod column_types;
 mod columns;
+mod directories;
 mod glob;
 mod hive;
 mod listing;

@@ -1,7 +1,7 @@
 //! Conditions on the columns that paths give: files of which they are not true are not opened.
 
 use datafusion::arrow::array::{Array, RecordBatch, RecordBatchOptions};
-use datafusion::arrow::datatypes::{Fields, Schema};
+use datafusion::arrow::datatypes::{FieldRef, Fields, Schema};
 use datafusion::catalog::Session;
 use datafusion::common::cast::as_boolean_array;
 use datafusion::common::{DFSchema, Result, ScalarValue};
@@ -10,7 +10,7 @@ use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::utils::conjunction;
 
 /// Whether an expression is of nothing but such columns.
-pub(super) fn is_of_paths(filter: &Expr, columns: &Fields) -> bool {
+pub(super) fn is_of_paths(filter: &Expr, columns: &[FieldRef]) -> bool {
     let names = filter.column_refs();
     let is_of_path = |name: &str| columns.iter().any(|column| column.name() == name);
     !filter.is_volatile() && !names.is_empty() && names.iter().all(|column| is_of_path(&column.name))

@@ -1,11 +1,13 @@
 //! Files as a table with read tasks.
 //!
 //! The columns come from the first file and stay those of the table. Which files there are, how large, and what their
-//! footers say is found out anew for each scan: a table may be a view that lives for long.
+//! footers say is found out anew for each scan: a table may be a view that lives for long. Only what was listed in a far
+//! store since a statement began is good for its first scan.
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::{FieldRef, Schema, SchemaRef};
@@ -23,10 +25,12 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::ObjectMeta;
+use parking_lot::Mutex;
 
 use super::CONCURRENT_HEADS;
 use super::choice::FileSchema;
 use super::columns::{nullable, union_of};
+use super::directories::DirectoryFilters;
 use super::hive::{partition_columns, with_values};
 use super::listing::{ListedFile, Listing, Lookup, full_path, list_files};
 use super::path_filters::{is_of_paths, with_true_paths};
@@ -34,7 +38,7 @@ use super::pinned::{Bodies, PinnedStore};
 use super::tasks::{Packed, detect_parallelism, pack};
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::error::{ErrorContext, unknown_name};
-use crate::physical::{IntoPlan, ReadExec, ReadMemory, RowColumn, RowColumns};
+use crate::physical::{FileCounts, IntoPlan, ReadExec, ReadMemory, RowColumn, RowColumns};
 use crate::sources::formats::{Files, ReadFormat, ReadOptions, Scan};
 use crate::store::{BlockStore, Owner};
 
@@ -56,6 +60,8 @@ pub(crate) struct FileTable {
     telling: ObjectMeta,
     /// What was read of small files, and is not needed yet.
     bodies: Bodies,
+    /// The files that the columns were found by, and when these were listed, until the first scan.
+    listed: Mutex<Option<(SystemTime, Arc<Listing>)>>,
 }
 
 impl fmt::Debug for FileTable {
@@ -71,8 +77,8 @@ impl FileTable {
         options.override_num_blocks.map_or(Ok(()), |n| check_num_blocks("override_num_blocks", n))?;
         options.choice = options.choice.with_seed()?;
         format.check()?;
-        let bodies = Bodies::default();
-        let listing = listed(session.runtime_env(), format.as_ref(), &paths, &options, &bodies).await?;
+        let (bodies, now) = (Bodies::default(), SystemTime::now());
+        let listing = listed(session.runtime_env(), format.as_ref(), &paths, &options, &bodies, None).await?;
         let telling = telling(format.as_ref(), &listing).meta.clone();
         let file_schema = match options.schema {
             FileSchema::First => format.columns(session, &listing, &telling).await?,
@@ -109,7 +115,9 @@ impl FileTable {
             Some(columns) => Arc::new(full.project(columns)?),
             None => Arc::clone(&full),
         };
-        let table = Self { format, paths, options, table_schema, full, columns, schema, telling, bodies };
+        // Another listing of a local directory is not worth to miss what was written meanwhile.
+        let listed = Mutex::new(listing.pinned.is_some().then(|| (now, Arc::new(listing))));
+        let table = Self { format, paths, options, table_schema, full, columns, schema, telling, bodies, listed };
         table.partition_filter(session)?;
         Ok(table)
     }
@@ -143,7 +151,7 @@ impl FileTable {
     ) -> impl Future<Output = Result<Vec<String>>> + Send + 'static {
         let (paths, format, options) = (self.paths.clone(), Arc::clone(&self.format), self.options.clone());
         async move {
-            let listing = listed(&runtime, format.as_ref(), &paths, &options, &Bodies::default()).await?;
+            let listing = listed(&runtime, format.as_ref(), &paths, &options, &Bodies::default(), None).await?;
             Ok(listing.files.iter().map(|f| full_path(&listing.url, &f.meta.location)).collect())
         }
     }
@@ -180,7 +188,7 @@ impl FileTable {
         if !self.format.knows_rows() {
             return Ok(None);
         }
-        let (files, _) = self.files_now(session, &[]).await?;
+        let FilesNow { files, .. } = self.files_now(session, &[]).await?;
         if files.files.is_empty() {
             return Ok(Some(0));
         }
@@ -192,21 +200,43 @@ impl FileTable {
         })
     }
 
-    /// The files as they are now, for which these conditions are true, and how many there are. Fails where they no
-    /// longer have the columns of the table.
-    async fn files_now(&self, session: &dyn Session, filters: &[Expr]) -> Result<(Files, usize)> {
+    /// What was listed since the statement of this session began.
+    fn listed_since(&self, session: &dyn Session) -> Option<Arc<Listing>> {
+        let began: SystemTime = session.execution_props().query_execution_start_time?.into();
+        let listed = self.listed.lock();
+        listed.as_ref().filter(|(listed, _)| began <= *listed).map(|(_, listing)| Arc::clone(listing))
+    }
+
+    /// The files as they are now, for which these conditions are true. Fails where they no longer have the columns of
+    /// the table.
+    async fn files_now(&self, session: &dyn Session, filters: &[Expr]) -> Result<FilesNow> {
         let (runtime, options) = (session.runtime_env(), &self.options);
-        let listing = listed(runtime, self.format.as_ref(), &self.paths, options, &self.bodies).await?;
-        let first = &telling(self.format.as_ref(), &listing).meta;
-        if *first != self.telling && options.schema == FileSchema::First {
+        let columns = self.table_schema.table_partition_cols();
+        let required: Vec<Expr> = self.partition_filter(session)?.into_iter().collect();
+        let listing = match self.listed_since(session) {
+            Some(listing) => listing,
+            None => {
+                let filters = [required.as_slice(), filters].concat();
+                let columns = &columns[..columns.len() - usize::from(options.include_paths)];
+                let directories =
+                    DirectoryFilters { session, columns, partitioning: &options.partitioning, filters: &filters };
+                // What is drawn is drawn of all.
+                let directories = Some(directories).filter(|_| options.choice.sample.is_none());
+                let format = self.format.as_ref();
+                Arc::new(listed(runtime, format, &self.paths, options, &self.bodies, directories).await?)
+            }
+        };
+        let first = (listing.skipped == 0).then(|| &telling(self.format.as_ref(), &listing).meta);
+        if let Some(first) = first
+            && *first != self.telling
+            && options.schema == FileSchema::First
+        {
             let found = self.format.columns(session, &listing, first).await?;
             let checked = self.format.check_same_columns(self.table_schema.file_schema(), &found);
             checked.while_doing(|| format!("reading '{}' again", full_path(&listing.url, &first.location)))?;
         }
-        let columns = self.table_schema.table_partition_cols();
         let files = with_values(&listing, columns, options.include_paths)?;
         let all = files.len();
-        let required: Vec<Expr> = self.partition_filter(session)?.into_iter().collect();
         let files = with_true_paths(session, files, columns, &required)?;
         let files = options.choice.of(files, |file| file.object_meta.location.to_string());
         let files = with_true_paths(session, files, columns, filters)?;
@@ -214,12 +244,21 @@ impl FileTable {
             files,
             compression: listing.compression(),
             columns: Arc::clone(self.table_schema.file_schema()),
-            url: listing.url,
-            store: listing.store,
-            pinned: listing.pinned,
+            url: listing.url.clone(),
+            store: Arc::clone(&listing.store),
+            pinned: listing.pinned.clone(),
         };
-        Ok((files, all))
+        Ok(FilesNow { files, all, skipped: listing.skipped })
     }
+}
+
+/// The files of a scan.
+struct FilesNow {
+    files: Files,
+    /// How many were listed.
+    all: usize,
+    /// Directories that were not listed.
+    skipped: usize,
 }
 
 /// The files that the paths mean now.
@@ -229,6 +268,7 @@ async fn listed(
     paths: &[String],
     options: &ReadOptions,
     bodies: &Bodies,
+    directories: Option<DirectoryFilters<'_>>,
 ) -> Result<Listing> {
     let said: Option<Vec<&str>> =
         options.file_extensions.as_ref().map(|said| said.iter().map(String::as_str).collect());
@@ -237,6 +277,7 @@ async fn listed(
         partitioning: &options.partitioning,
         may_be_missing: options.ignore_missing_paths,
         bodies,
+        directories,
     };
     list_files(runtime, paths, lookup).await
 }
@@ -313,7 +354,9 @@ impl TableProvider for FileTable {
         let options = BlockyardOptions::from_config(session.config_options());
         let path_columns = self.table_schema.table_partition_cols();
         let (of_paths, of_rows) = filters.iter().cloned().partition::<Vec<_>, _>(|f| is_of_paths(f, path_columns));
-        let (files, all) = self.files_now(session, &of_paths).await?;
+        let FilesNow { files, all, skipped } = self.files_now(session, &of_paths).await?;
+        // The same statement may run again.
+        self.listed.lock().take();
         let full = &self.full;
         let read = self.read_columns(projection);
         if files.files.is_empty() {
@@ -323,7 +366,7 @@ impl TableProvider for FileTable {
         let names = of_scan.iter().map(|i| full.field(*i).name().as_str()).collect();
         let scan = Scan { columns: names, filters: &of_rows, limit, numbers_rows: rows.is_some() };
         let layout = self.format.lay_out(session, &files, &scan).await?;
-        let counts = layout.counts(files.files.len(), all);
+        let counts = FileCounts { skipped, ..layout.counts(files.files.len(), all) };
         let of_files = self.table_schema.table_schema().fields().len();
         let mut statistics = Statistics::new_unknown(self.table_schema.table_schema());
         statistics.num_rows = layout.rows;

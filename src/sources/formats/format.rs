@@ -172,7 +172,7 @@ impl Layout {
     /// What plans show of it: it is of `kept` files of `all`.
     pub(crate) fn counts(&self, kept: usize, all: usize) -> FileCounts {
         let (opened, row_groups, left_out) = (self.opened, self.row_groups, self.left_out.as_slice().into());
-        FileCounts { kept, all, opened, row_groups, left_out }
+        FileCounts { kept, all, opened, row_groups, left_out, ..FileCounts::default() }
     }
 }
 
