@@ -1,5 +1,6 @@
 //! How many requests a store gets at once, and what has become of them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -15,10 +16,17 @@ const CAUTION: Duration = Duration::from_secs(8);
 /// For how long nothing is asked for after a refusal, and the longest after several.
 const PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// Where so few were too many, one less is much less than what the server allows. Then they also get a pace: this part
+/// of what they were in the second before.
+const FEW: usize = 8;
+const PACE_PART: f64 = 0.95;
+/// Over so long they are counted.
+const PACE_WINDOW: Duration = Duration::from_secs(1);
 
 /// The requests to one store: at most `most` at once. A server that refuses for their number gets none for a moment,
 /// then one, and when it answers that, half as many as before, and one more for each second in which it does not
-/// refuse. At what it has refused last, growth stops for a while.
+/// refuse. At what it has refused last, growth stops for a while. Of a few, begun not faster than was refused, there may
+/// be as many as were refused.
 #[derive(Debug)]
 pub(super) struct Traffic {
     most: usize,
@@ -40,6 +48,10 @@ struct Flow {
     /// Refusals since the last answer, and when the next request may be made.
     refusals: u32,
     not_before: Instant,
+    /// When those of the last second began, where they are few.
+    begun: VecDeque<Instant>,
+    /// How far apart requests begin for a while after the last refusal.
+    pace: Option<Duration>,
 }
 
 /// What has become of requests.
@@ -67,6 +79,8 @@ impl Traffic {
             refused: None,
             refusals: 0,
             not_before: now,
+            begun: VecDeque::new(),
+            pace: None,
         });
         Self { most, flow, released: Notify::new(), counts: Counts::default() }
     }
@@ -93,6 +107,14 @@ impl Traffic {
                 if pause.is_zero() && flow.unanswered < limit && flow.under_way < self.most {
                     flow.under_way += 1;
                     flow.unanswered += 1;
+                    if limit <= FEW {
+                        flow.begun.push_back(now);
+                        flow.forget_begun(now);
+                    }
+                    if let Some(pace) = flow.pace_at(now) {
+                        // Timers are late, and what is late is not to add up.
+                        flow.not_before = flow.not_before.max(now.checked_sub(pace).unwrap_or(now)) + pace;
+                    }
                     self.counts.requests.fetch_add(1, Relaxed);
                     // Once, however often it was woken in vain.
                     let waited = if held_back { begin.elapsed().as_millis() as u64 } else { 0 };
@@ -127,12 +149,23 @@ impl Flow {
         }
         let steps = |time: Duration| (time.as_secs_f64() / GROWTH.as_secs_f64()) as usize;
         let grown = now.saturating_duration_since(self.since);
-        let until_refused = self.refused.map_or(most, |refused| refused - 1).saturating_sub(self.limit);
+        let allowed = |refused: usize| if self.pace.is_some() { refused } else { refused - 1 };
+        let until_refused = self.refused.map_or(most, allowed).saturating_sub(self.limit);
         let growth = match steps(grown) {
             growth if growth <= until_refused => growth,
             growth => until_refused.max(growth.saturating_sub(steps(CAUTION))),
         };
         most.min(self.limit + growth)
+    }
+
+    fn pace_at(&self, now: Instant) -> Option<Duration> {
+        self.pace.filter(|_| now.saturating_duration_since(self.since) < CAUTION)
+    }
+
+    fn forget_begun(&mut self, now: Instant) {
+        while self.begun.front().is_some_and(|begun| now.saturating_duration_since(*begun) > PACE_WINDOW) {
+            self.begun.pop_front();
+        }
     }
 }
 
@@ -153,7 +186,13 @@ impl UnderWay {
         if self.began >= flow.since {
             let now = Instant::now();
             let limit = if flow.refusals > 0 { flow.limit } else { flow.limit_at(now, self.traffic.most) };
-            flow.refused = Some(limit.max(2));
+            // Those that follow on a refusal at once say nothing of how many are too many.
+            if now.saturating_duration_since(flow.since) >= PACE_WINDOW {
+                flow.forget_begun(self.began);
+                let rate = flow.begun.partition_point(|begun| *begun < self.began) as f64 * PACE_PART;
+                flow.pace = (limit <= FEW && rate >= 1.0).then(|| PACE_WINDOW.div_f64(rate));
+                flow.refused = Some(limit.max(2));
+            }
             flow.limit = (limit / 2).max(1);
             flow.since = now;
             flow.refusals += 1;
@@ -197,12 +236,13 @@ mod tests {
 
     #[tokio::test]
     async fn refusals_halve_the_limit_once_for_those_under_way() {
-        let traffic = Arc::new(Traffic::new(8));
+        let traffic = Arc::new(Traffic::new(16));
+        traffic.flow.lock().since -= Duration::from_secs(2);
         let mut under_way = Vec::new();
-        for _ in 0..8 {
+        for _ in 0..16 {
             under_way.push(traffic.enter().await);
         }
-        assert_eq!(traffic.under_way(), 8);
+        assert_eq!(traffic.under_way(), 16);
         for request in under_way.drain(..) {
             request.was_refused();
         }
@@ -211,20 +251,44 @@ mod tests {
         pause_ends();
         assert_eq!((traffic.limit(), traffic.under_way()), (1, 0));
         traffic.enter().await.was_answered();
-        assert_eq!(traffic.limit(), 4);
+        assert_eq!(traffic.limit(), 8);
         traffic.enter().await.was_refused();
         pause_ends();
         traffic.enter().await.was_refused();
         pause_ends();
         traffic.enter().await.was_answered();
-        assert_eq!(traffic.limit(), 1);
-        assert_eq!(traffic.counts.refused.load(Relaxed), 10);
-        // Two were too many: that is tried again after a while, and then there is one more for each second.
+        assert_eq!(traffic.limit(), 2);
+        assert_eq!(traffic.counts.refused.load(Relaxed), 18);
+        // One more for each second. Sixteen were too many: that is tried again after a while.
         let after = |seconds: u64| {
             traffic.flow.lock().since -= Duration::from_secs(seconds);
             traffic.limit()
         };
-        assert_eq!([after(3), after(4), after(2), after(2), after(30)], [1, 1, 2, 4, 8]);
+        assert_eq!([after(3), after(10), after(7), after(2)], [5, 15, 15, 16]);
+    }
+
+    #[tokio::test]
+    async fn a_few_begin_no_faster_than_was_refused() {
+        let traffic = Arc::new(Traffic::new(3));
+        traffic.flow.lock().since -= Duration::from_secs(2);
+        for _ in 0..20 {
+            traffic.enter().await.was_answered();
+        }
+        traffic.enter().await.was_refused();
+        {
+            let mut flow = traffic.flow.lock();
+            assert_eq!(flow.pace, Some(Duration::from_secs(1).div_f64(19.0)));
+            flow.not_before = Instant::now();
+        }
+        traffic.enter().await.was_answered();
+        assert!(traffic.flow.lock().not_before > Instant::now() + Duration::from_millis(20));
+        // As many as were refused, and faster again after a while.
+        let after = |seconds: u64| {
+            let mut flow = traffic.flow.lock();
+            flow.since -= Duration::from_secs(seconds);
+            (flow.limit_at(Instant::now(), 3), flow.pace_at(Instant::now()).is_some())
+        };
+        assert_eq!([after(1), after(2), after(5)], [(2, true), (3, true), (3, false)]);
     }
 
     #[tokio::test]

@@ -35,7 +35,7 @@ async fn rows_of_many_objects_are_exact_with_faults_of_all_kinds() {
     let (objects, seeds) = (number("FAULTY_OBJECTS", 60), number("FAULTY_SEEDS", 3));
     let server = Server::start("data", false);
     let context = session(&server).await;
-    run(&context, "SET blockyard.store_read_timeout = '300ms'").await;
+    run(&context, "SET blockyard.store_read_timeout = '1s'").await;
     for format in ["parquet", "csv"] {
         let copy = format!(
             "COPY (SELECT id, repeat('x', id % 50) AS t FROM range({}, override_num_blocks => {objects})) \
@@ -49,7 +49,7 @@ async fn rows_of_many_objects_are_exact_with_faults_of_all_kinds() {
         for format in ["parquet", "csv"] {
             // A session that knows nothing of the files.
             let context = session(&server).await;
-            run(&context, "SET blockyard.store_read_timeout = '300ms'").await;
+            run(&context, "SET blockyard.store_read_timeout = '1s'").await;
             let before = server.served_faults();
             server.fail(move |number, request| fault(seed, number, request.method() == "GET"));
             assert_eq!(ids(&context, &format!("'s3://data/{format}/'")).await, expected, "{format}, seed {seed}");
