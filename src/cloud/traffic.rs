@@ -25,8 +25,8 @@ const PACE_WINDOW: Duration = Duration::from_secs(1);
 
 /// The requests to one store: at most `most` at once. A server that refuses for their number gets none for a moment,
 /// then one, and when it answers that, half as many as before, and one more for each second in which it does not
-/// refuse. At what it has refused last, growth stops for a while. Of a few, begun not faster than was refused, there may
-/// be as many as were refused.
+/// refuse. At what it has refused last, growth stops for a while. Of a few, begun not faster than was refused, there
+/// may be as many as were refused.
 #[derive(Debug)]
 pub(super) struct Traffic {
     most: usize,

@@ -121,10 +121,11 @@ pub(super) fn plan_write(
         write_id,
     };
     let writer = FileWriter::new(format);
-    let sizes_files = settings.max_rows_per_file.or(settings.min_rows_per_file).is_some();
-    if sizes_files && (single_file || !keys.is_empty()) {
-        let what = if single_file { "to one file" } else { "that is PARTITIONED BY" };
-        return plan_err!("max_rows_per_file and min_rows_per_file say nothing of a write {what}");
+    if single_file && settings.max_rows_per_file.or(settings.min_rows_per_file).is_some() {
+        return plan_err!("max_rows_per_file and min_rows_per_file say nothing of a write to one file");
+    }
+    if !keys.is_empty() && settings.min_rows_per_file.is_some() {
+        return plan_err!("min_rows_per_file says nothing of a write that is PARTITIONED BY");
     }
     if keys.is_empty() {
         let write = WriteExec::new(settings.blocks(input, partitions), writer, target);
@@ -132,7 +133,7 @@ pub(super) fn plan_write(
     }
     let by = PartitionColumns::try_new(&input.schema(), &keys, conf.keep_partition_by_columns)?;
     let write = WriteExec::new(sorted_by(input, &keys, partitions)?, writer, target);
-    Ok(write.with_max_bytes(settings.max_bytes_per_file).partitioned_by(by).into_plan())
+    Ok(write.with_max_bytes(settings.max_bytes_per_file).partitioned_by(by, settings.max_rows_per_file).into_plan())
 }
 
 /// Columns of files are told apart by their names.

@@ -7,8 +7,7 @@
 use std::fmt::Write as _;
 
 use datafusion::common::{Result, plan_err};
-
-use object_store::path::PathPart;
+use object_store::path::{Path, PathPart};
 
 use super::write_id::WriteId;
 
@@ -18,6 +17,17 @@ const DIGITS: usize = 6;
 const MAX_DIGITS: usize = 18;
 /// Letters of a template.
 const MAX_LENGTH: usize = 128;
+
+/// Whether no part of a path below `directory` begins with a dot or an underscore.
+pub(crate) fn is_visible(directory: &Path, path: &Path) -> bool {
+    let mut below = path.prefix_match(directory).into_iter().flatten();
+    !below.any(|part| is_hidden(part.as_ref()))
+}
+
+/// Whether readers pass over what is called so.
+pub(crate) fn is_hidden(name: &str) -> bool {
+    name.starts_with(['.', '_'])
+}
 
 /// How the files of a write are called.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,12 +14,12 @@ mod write_id;
 
 pub(crate) use datasink::{AnyDatasink, AnyWriteJob};
 pub use datasink::{Datasink, WriteJob};
-pub(crate) use file_names::FileNames;
+pub(crate) use file_names::{FileNames, is_hidden, is_visible};
 pub(crate) use file_writer::{FileWriter, GrowingFile, Written};
 pub(crate) use formats::{CSV_EXTENSIONS, JSON_EXTENSIONS, KnownFormat, PARQUET_EXTENSIONS, known_formats};
 pub use formats::{EncodeRows, WriteFormat};
 pub(crate) use partitions::{HIVE_NULL, PartitionColumns};
 pub use save_mode::SaveMode;
 pub use staging::WrittenFile;
-pub(crate) use staging::{Begun, Staged, Staging, Target, is_visible};
+pub(crate) use staging::{Begun, Staged, Staging, Target};
 pub(crate) use write_id::WriteId;

@@ -74,16 +74,29 @@ impl PartitionColumns {
     fn directory(&self, texts: &[ArrayRef], row: usize) -> Result<Path> {
         let part = |((_, name), text): (&(usize, String), &ArrayRef)| {
             let Some(text) = text.as_any().downcast_ref::<StringArray>().filter(|text| text.is_valid(row)) else {
-                return Ok(PathPart::from(format!("{}={HIVE_NULL}", name)));
+                return Ok(encoded(name, HIVE_NULL));
             };
             match text.value(row) {
                 HIVE_NULL => exec_err!("the value '{HIVE_NULL}' of column '{name}' would be read as null"),
-                value => Ok(PathPart::from(format!("{}={value}", name))),
+                value => Ok(encoded(name, value)),
             }
         };
-        Ok(Path::from_iter(self.keys.iter().zip(texts).map(part).collect::<Result<Vec<_>>>()?))
+        let parts = self.keys.iter().zip(texts).map(part).collect::<Result<Vec<_>>>()?;
+        Ok(Path::parse(parts.join("/")).map_err(object_store::Error::from)?)
     }
 }
+
+/// `key=value`, with what would be read otherwise encoded.
+fn encoded(key: &str, value: &str) -> String {
+    let encoded = |text: &str| {
+        let of_path = PathPart::from(text).as_ref().to_owned();
+        OF_HIVE.iter().fold(of_path, |text, (plain, code)| text.replace(*plain, code))
+    };
+    format!("{}={}", encoded(key), encoded(value))
+}
+
+/// What Hive encodes beside what paths of stores do.
+const OF_HIVE: [(char, &str); 3] = [('=', "%3D"), (':', "%3A"), ('\'', "%27")];
 
 #[cfg(test)]
 mod tests {
@@ -96,16 +109,16 @@ mod tests {
 
     #[test]
     fn values_become_directories_and_leave_the_files() {
-        let text = StringArray::from(vec![Some("a/b"), Some("a/b"), Some(""), None, Some("é %")]);
+        let text = StringArray::from(vec![Some("a/b"), Some("a/b"), Some(""), None, Some("é %"), Some("a=b:'")]);
         let fields = vec![Field::new("k", DataType::Utf8, true), Field::new("v", DataType::Int64, true)];
         let schema = Arc::new(Schema::new(fields));
-        let values = Int64Array::from(vec![1, 2, 3, 4, 5]);
+        let values = Int64Array::from(vec![1, 2, 3, 4, 5, 6]);
         let rows = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(text), Arc::new(values)]).unwrap();
         let by = PartitionColumns::try_new(&schema, &["k".to_owned()], false).unwrap();
         let split = by.split(&rows).unwrap();
         let found: Vec<_> = split.iter().map(|(path, rows)| (path.as_ref(), rows.num_rows())).collect();
         let null = format!("k={HIVE_NULL}");
-        assert_eq!(found, [("k=a%2Fb", 2), ("k=", 1), (null.as_str(), 1), ("k=%C3%A9 %25", 1)]);
+        assert_eq!(found, [("k=a%2Fb", 2), ("k=", 1), (null.as_str(), 1), ("k=%C3%A9 %25", 1), ("k=a%3Db%3A%27", 1)]);
         assert_eq!(split[0].1.num_columns(), 1);
         let kept = PartitionColumns::try_new(&schema, &["k".to_owned()], true).unwrap();
         assert_eq!(kept.split(&rows).unwrap()[0].1.num_columns(), 2);

@@ -26,7 +26,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::time::sleep;
 
-use super::file_names::FileNames;
+use super::file_names::{FileNames, is_visible};
 use super::save_mode::SaveMode;
 use super::uploads::{Upload, Uploads};
 use super::write_id::WriteId;
@@ -468,12 +468,6 @@ async fn visible_files(store: &dyn ObjectStore, directory: &Path) -> Result<Vec<
         Err(object_store::Error::NotFound { .. }) => Ok(Vec::new()),
         Err(e) => Err(DataFusionError::from(e)),
     }
-}
-
-/// Whether no part of a path below `directory` begins with a dot or an underscore.
-pub(crate) fn is_visible(directory: &Path, path: &Path) -> bool {
-    let mut below = path.prefix_match(directory).into_iter().flatten();
-    !below.any(|part| part.as_ref().starts_with(['.', '_']))
 }
 
 fn parent(path: &Path) -> Path {

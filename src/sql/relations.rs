@@ -21,7 +21,7 @@ use crate::functions::{Compute, Failures};
 use crate::logical::{MapNode, MapOperator, extension};
 use crate::runtime::block_on_io;
 use crate::seed::fresh_seed;
-use crate::sources::{FileTable, first_file, format_of_path};
+use crate::sources::{FileTable, check_local, first_file, format_of_path};
 
 /// Plans our relations. DataFusion asks it first for every item of FROM.
 pub(crate) struct BlockyardRelationPlanner {
@@ -120,6 +120,7 @@ impl BlockyardRelationPlanner {
             format => format,
         };
         let Some(format) = format else {
+            check_local(&path)?;
             return plan_err!(
                 "'{path}' is not the path of a Parquet, CSV or JSON file, nor of a directory of such files"
             );

@@ -237,3 +237,17 @@ async fn a_write_with_a_name_takes_the_place_of_what_it_left() {
     let error = few.write_parquet_with(path, options()).await.unwrap_err().to_string();
     assert!(error.contains("a.b-c.json' is no note of a write that was completed"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_whose_last_bytes_are_nonsense_is_named() {
+    let (context, directory) = (context(), tempfile::tempdir().unwrap());
+    // They say that the footer is longer than the file.
+    let nonsense = b"PAR1xxxxxxxPAR1";
+    fs::write(directory.path().join("b.parquet"), nonsense).unwrap();
+    let query = |name: &str| format!("SELECT count(*) FROM read_parquet('{}')", below(&directory, name));
+    let error = sql_error(&context, &query("b.parquet")).await;
+    assert!(error.contains("b.parquet") && error.contains("not those of a Parquet file"), "{error}");
+    write(&context, 3, &below(&directory, "a.parquet")).await;
+    let error = sql_error(&context, &query("")).await;
+    assert!(error.contains("b.parquet") && error.contains("not those of a Parquet file"), "{error}");
+}

@@ -33,6 +33,8 @@ pub(crate) struct BlockFiles {
     /// The columns whose values are directories, if there are any.
     pub(crate) by: Option<PartitionColumns>,
     pub(crate) target_bytes: usize,
+    /// Rows of a file at most, if that is said.
+    pub(crate) max_rows: Option<usize>,
     pub(crate) buffer_bytes: usize,
     pub(crate) reserved: WorkingSet,
     pub(crate) clock: WriteClock,
@@ -111,15 +113,15 @@ impl Open {
     }
 
     fn push(&mut self, task: &TaskId, mut batch: RecordBatch) -> Result<()> {
-        let target = self.files.target_bytes;
+        let (target, max_rows) = (self.files.target_bytes, self.files.max_rows.unwrap_or(usize::MAX));
         while batch.num_rows() > 0 {
             let (rows, bytes) = (self.rows + batch.num_rows(), self.bytes + sliced_bytes(&batch));
-            let wanted = rows_of_block(rows, bytes, target);
+            let wanted = rows_of_block(rows, bytes, target).min(max_rows);
             let taken = wanted.saturating_sub(self.rows).min(batch.num_rows());
             if taken > 0 {
                 self.append(task, batch.slice(0, taken))?;
             }
-            if bytes > target {
+            if bytes > target || rows > max_rows {
                 self.end_block(task)?;
             }
             batch = batch.slice(taken, batch.num_rows() - taken);

@@ -45,6 +45,8 @@ pub(crate) struct WriteExec {
     by: Option<PartitionColumns>,
     /// Bytes that the rows of a file have in memory at most, if that is said.
     max_bytes: Option<usize>,
+    /// Rows of a file of a write into directories at most, if that is said. Other writes get blocks of so many rows.
+    max_rows: Option<usize>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     /// The files that were committed.
@@ -58,7 +60,18 @@ impl WriteExec {
         let properties = properties(EquivalenceProperties::new(schema), 1, EmissionType::Final);
         let input_order = InputOrder::of(input.as_ref());
         let (metrics, files) = (ExecutionPlanMetricsSet::new(), Arc::default());
-        Self { input, input_order, writer, target, by: None, max_bytes: None, properties, metrics, files }
+        Self {
+            input,
+            input_order,
+            writer,
+            target,
+            by: None,
+            max_bytes: None,
+            max_rows: None,
+            properties,
+            metrics,
+            files,
+        }
     }
 
     /// The files that were committed.
@@ -72,9 +85,9 @@ impl WriteExec {
     }
 
     /// The same write into the directories that the values of these columns are. Its input is sorted by them in each
-    /// task.
-    pub(crate) fn partitioned_by(self, by: PartitionColumns) -> Self {
-        Self { by: Some(by), ..self }
+    /// task. Files have at most `max_rows` rows, if that is said.
+    pub(crate) fn partitioned_by(self, by: PartitionColumns, max_rows: Option<usize>) -> Self {
+        Self { by: Some(by), max_rows, ..self }
     }
 }
 
@@ -87,8 +100,9 @@ impl Operator for WriteExec {
         let what = if self.target.single_file { "file" } else { "one file per block" };
         let by = self.by.as_ref().map_or_else(String::new, |by| format!(", by=[{by}]"));
         let most = self.max_bytes.map_or_else(String::new, |most| format!(", max_bytes_per_file={most}"));
+        let rows = self.max_rows.map_or_else(String::new, |most| format!(", max_rows_per_file={most}"));
         let (mode, url) = (&self.target.mode, &self.target.url);
-        format!("Write{}, {what}{by}{most}, mode={mode}, to={url}", self.writer.name())
+        format!("Write{}, {what}{by}{rows}{most}, mode={mode}, to={url}", self.writer.name())
     }
 
     fn describe_in_tree(&self) -> String {
@@ -114,8 +128,9 @@ impl Operator for WriteExec {
 
     fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         let plan = Self::new(inputs.swap_remove(0), self.writer.clone(), self.target.clone());
-        let (input_order, by, max_bytes) = (self.input_order.clone(), self.by.clone(), self.max_bytes);
-        Ok(Self { input_order, by, max_bytes, ..plan }.into_plan())
+        let (input_order, by) = (self.input_order.clone(), self.by.clone());
+        let (max_bytes, max_rows) = (self.max_bytes, self.max_rows);
+        Ok(Self { input_order, by, max_bytes, max_rows, ..plan }.into_plan())
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
@@ -129,6 +144,7 @@ impl Operator for WriteExec {
             target: self.target.clone(),
             by: self.by.clone(),
             max_bytes: self.max_bytes,
+            max_rows: self.max_rows,
             context,
             metrics: self.metrics.clone(),
             files: Arc::clone(&self.files),
@@ -166,6 +182,7 @@ struct Job {
     target: Target,
     by: Option<PartitionColumns>,
     max_bytes: Option<usize>,
+    max_rows: Option<usize>,
     context: Arc<TaskContext>,
     metrics: ExecutionPlanMetricsSet,
     files: Arc<Mutex<Vec<WrittenFile>>>,
@@ -250,6 +267,7 @@ impl Job {
                 schema: self.by.as_ref().map_or_else(|| input.schema(), |by| Arc::clone(by.file_schema())),
                 by: self.by.clone(),
                 target_bytes,
+                max_rows: self.max_rows,
                 buffer_bytes: MAX_ROW_GROUP_BYTES.min(target_bytes),
                 reserved: store.working_set(&owner, 0)?,
                 clock: clock.clone(),
@@ -271,14 +289,14 @@ impl Job {
             encoding_bytes(block.schema(), num_rows, size_bytes, buffer_bytes) + file_bytes
         };
         let (writer, staging, by) = (self.writer.clone(), Arc::clone(staging), self.by.clone());
-        let (clock, tries) = (WriteClock::new(&self.metrics), Tries::of(&self.context));
+        let (clock, tries, max_rows) = (WriteClock::new(&self.metrics), Tries::of(&self.context), self.max_rows);
         let of_blocks = tries.clone();
         let write = move |id: TaskId, block: Block| {
             let (writer, staging, by) = (writer.clone(), Arc::clone(&staging), by.clone());
             let (clock, tries) = (clock.clone(), of_blocks.clone());
             async move {
                 let mut written = Vec::new();
-                for (id, file) in files_of(id, block, by.as_ref())? {
+                for (id, file) in files_of(id, block, by.as_ref(), max_rows)? {
                     let writer = writer.for_rows(&file.batches, file.rows)?;
                     let once = || async {
                         let batches = stream::iter(file.batches.clone()).map(Ok).boxed();
@@ -306,24 +324,37 @@ struct FileRows {
     rows: usize,
 }
 
-/// The files of a block: one, or one for each of the values that its rows are told apart by.
-fn files_of(id: TaskId, block: Block, by: Option<&PartitionColumns>) -> Result<Vec<(TaskId, FileRows)>> {
+/// The files of a block: one, or one for each of the values that its rows are told apart by, and more where these have
+/// more rows than `max_rows`.
+fn files_of(
+    id: TaskId,
+    block: Block,
+    by: Option<&PartitionColumns>,
+    max_rows: Option<usize>,
+) -> Result<Vec<(TaskId, FileRows)>> {
     let Some(by) = by else {
         let (schema, rows) = (Arc::clone(block.schema()), block.metadata().num_rows);
         return Ok(vec![(id, FileRows { directory: Path::default(), schema, batches: block.into_batches(), rows })]);
     };
     let mut files: Vec<(TaskId, FileRows)> = Vec::new();
     for batch in block.into_batches() {
-        for (directory, part) in by.split(&batch)? {
-            let rows = part.num_rows();
-            match files.last_mut().filter(|(_, last)| last.directory == directory) {
-                Some((_, last)) => {
-                    last.rows += rows;
-                    last.batches.push(part);
-                }
-                None => {
-                    let schema = Arc::clone(by.file_schema());
-                    files.push((id.child(files.len()), FileRows { directory, schema, batches: vec![part], rows }));
+        for (directory, mut part) in by.split(&batch)? {
+            while part.num_rows() > 0 {
+                let last = files.last_mut().map(|(_, last)| last).filter(|last| last.directory == directory);
+                let room = |rows: usize| max_rows.map_or(usize::MAX, |most| most - rows);
+                let last = last.filter(|last| room(last.rows) > 0);
+                let rows = part.num_rows().min(room(last.as_ref().map_or(0, |last| last.rows)));
+                let batch = part.slice(0, rows);
+                part = part.slice(rows, part.num_rows() - rows);
+                match last {
+                    Some(last) => {
+                        last.rows += rows;
+                        last.batches.push(batch);
+                    }
+                    None => {
+                        let (directory, schema) = (directory.clone(), Arc::clone(by.file_schema()));
+                        files.push((id.child(files.len()), FileRows { directory, schema, batches: vec![batch], rows }));
+                    }
                 }
             }
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::call::AnyTableFunction;
+use crate::sinks::is_hidden;
 use crate::sources::formats::{ReadFormat, formats};
 
 /// The table functions that read files.
@@ -10,7 +11,7 @@ pub(crate) fn read_functions() -> Vec<Arc<dyn AnyTableFunction>> {
     formats().map(|format| format.function).to_vec()
 }
 
-/// What a path names, by how it or the files in the directory end, or in `key=value` directories below it.
+/// What a path names, by how it or the files in the directory end, or those of the directories below it.
 pub(crate) fn format_of_path(path: &str) -> Option<Arc<dyn ReadFormat>> {
     let of_name = |name: &str| {
         let name = name.to_lowercase();
@@ -19,13 +20,18 @@ pub(crate) fn format_of_path(path: &str) -> Option<Arc<dyn ReadFormat>> {
     };
     let last = path.trim_end_matches('/').rsplit('/').next().unwrap_or(path);
     of_name(last).or_else(|| {
-        let mut names: Vec<String> = std::fs::read_dir(path)
+        let mut entries: Vec<(String, bool)> = std::fs::read_dir(path)
             .ok()?
             .flatten()
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .map(|entry| {
+                (entry.file_name().to_string_lossy().into_owned(), entry.file_type().is_ok_and(|t| t.is_dir()))
+            })
+            .filter(|(name, _)| !is_hidden(name))
             .collect();
-        names.sort();
-        let below = |name: &String| name.contains('=').then(|| format_of_path(&format!("{path}/{name}/"))).flatten();
-        names.iter().find_map(|name| of_name(name)).or_else(|| names.iter().find_map(below))
+        entries.sort();
+        // A directory says nothing by its name, be there dots in it.
+        let (directories, files): (Vec<_>, Vec<_>) = entries.into_iter().partition(|(_, is_directory)| *is_directory);
+        let below = |(name, _): (String, bool)| format_of_path(&format!("{}/{name}/", path.trim_end_matches('/')));
+        files.iter().find_map(|(name, _)| of_name(name)).or_else(|| directories.into_iter().find_map(below))
     })
 }

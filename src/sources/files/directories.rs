@@ -11,8 +11,8 @@ use object_store::{ObjectMeta, ObjectStore};
 
 use super::CONCURRENT_HEADS;
 use super::choice::PathPartitioning;
-use super::hive::{decode, typed};
 use super::path_filters::{is_of_paths, with_true_paths};
+use super::path_values::{decode, typed};
 use crate::sinks::is_visible;
 
 /// More directories than can be listed at once are listed one by one only where these are at most one of so many.
@@ -66,7 +66,9 @@ impl DirectoryFilters<'_> {
             }
             let all = candidates.len();
             let known = Fields::from(&self.columns[..=level]);
-            open = with_true_paths(self.session, candidates, &known, &self.of_level(level))?;
+            // What cannot be said of a directory is told of its files, if there are any.
+            let kept = with_true_paths(self.session, candidates.clone(), &known, &self.of_level(level));
+            open = kept.unwrap_or(candidates);
             found.skipped += all - open.len();
             if open.len() > CONCURRENT_HEADS && open.len() * WORTHWHILE_PART > all {
                 return Ok(None);

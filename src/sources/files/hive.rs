@@ -8,6 +8,7 @@ use datafusion::common::{Result, ScalarValue, plan_err};
 use datafusion::datasource::listing::PartitionedFile;
 
 use super::listing::{ListedFile, Listing, full_path};
+use super::path_values::typed;
 use crate::sinks::HIVE_NULL;
 
 /// The columns that the paths of these files give. Integers where all values are, else strings.
@@ -28,23 +29,6 @@ pub(super) fn partition_columns(listing: &Listing, include_paths: bool) -> Resul
         fields.push(Arc::new(Field::new("path", DataType::Utf8, false)));
     }
     Ok(fields)
-}
-
-/// The value of such a column that a directory gives as text; none where the column has numbers and this is none.
-pub(super) fn typed(field: &Field, value: &str) -> Option<ScalarValue> {
-    let is_null = value == HIVE_NULL;
-    match field.data_type() {
-        DataType::Int64 if is_null => Some(ScalarValue::Int64(None)),
-        DataType::Int64 => value.parse().ok().map(|number| ScalarValue::Int64(Some(number))),
-        _ => Some(ScalarValue::Utf8((!is_null).then(|| value.to_owned()))),
-    }
-}
-
-/// Undoes the percent-encoding of names of directories.
-pub(super) fn decode(text: &str) -> String {
-    url::form_urlencoded::parse(format!("v={}", text.replace('+', "%2B").replace('&', "%26")).as_bytes())
-        .next()
-        .map_or_else(|| text.to_owned(), |(_, value)| value.into_owned())
 }
 
 /// The files with their values of `columns`, which were found by these files or by others that were there before.

@@ -14,7 +14,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use super::choice::PathPartitioning;
 use super::directories::{Below, DirectoryFilters};
 use super::glob::{Glob, split_glob};
-use super::hive::decode;
+use super::path_values::path_values;
 use super::pinned::{Bodies, PinnedStore, is_far};
 use crate::error::{ErrorContext, nearest};
 use crate::sinks::is_visible;
@@ -183,18 +183,9 @@ async fn list_one(
         listed.retain(|meta| visible(meta) && glob.matches(&below(prefix, &meta.location)));
     }
     if listed.is_empty() {
-        let wanted = match lookup.directories.filter(|_| glob.is_none()) {
-            Some(directories) => directories.list(store, prefix).await?,
-            None => None,
-        };
-        let all = match wanted {
-            Some(Below { objects, skipped: without }) => {
-                skipped = without;
-                objects
-            }
-            None => store.list(Some(prefix)).try_collect().await.map_err(DataFusionError::from)?,
-        };
-        let all: Vec<ObjectMeta> = all.into_iter().filter(visible).collect();
+        let all = all_below(store, prefix, lookup.directories.filter(|_| glob.is_none())).await?;
+        skipped = all.skipped;
+        let all: Vec<ObjectMeta> = all.objects.into_iter().filter(visible).collect();
         listed = match glob {
             None => all.into_iter().filter(has_extension).collect(),
             Some(glob) => {
@@ -211,6 +202,17 @@ async fn list_one(
     listed.sort_by(|a, b| a.location.cmp(&b.location));
     let file = |meta: ObjectMeta| Ok(ListedFile { hive: path_values(prefix, &meta.location, partitioning)?, meta });
     Ok((listed.into_iter().map(file).collect::<Result<_>>()?, skipped))
+}
+
+/// What is below a directory and can be wanted.
+async fn all_below(store: &dyn ObjectStore, prefix: &Path, directories: Option<DirectoryFilters<'_>>) -> Result<Below> {
+    if let Some(directories) = directories
+        && let Some(wanted) = directories.list(store, prefix).await?
+    {
+        return Ok(wanted);
+    }
+    let objects = store.list(Some(prefix)).try_collect().await?;
+    Ok(Below { objects, skipped: 0 })
 }
 
 /// Whether a store without directories can say what begins with a name. Web servers say nothing of that.
@@ -240,28 +242,6 @@ fn below(prefix: &Path, path: &Path) -> String {
     parts.join("/")
 }
 
-/// The columns that the directories of a file below `prefix` give, with their values.
-fn path_values(prefix: &Path, path: &Path, partitioning: &PathPartitioning) -> Result<Vec<(String, String)>> {
-    let parts: Vec<String> = path.prefix_match(prefix).into_iter().flatten().map(|p| p.as_ref().to_owned()).collect();
-    let directories = &parts[..parts.len().saturating_sub(1)];
-    match partitioning {
-        PathPartitioning::None => Ok(Vec::new()),
-        PathPartitioning::Hive => {
-            let keys = directories.iter().filter_map(|directory| directory.split_once('='));
-            Ok(keys.map(|(key, value)| (decode(key), decode(value))).collect())
-        }
-        PathPartitioning::Directories(names) if names.len() == directories.len() => {
-            Ok(names.iter().cloned().zip(directories.iter().map(|value| decode(value))).collect())
-        }
-        PathPartitioning::Directories(names) => plan_err!(
-            "'{path}' is {} directories below '{prefix}', and partitioning names {}: {}",
-            directories.len(),
-            names.len(),
-            names.join(", ")
-        ),
-    }
-}
-
 /// A path that can be read again: absolute on local disks, a URL elsewhere.
 pub(crate) fn full_path(url: &ListingTableUrl, location: &Path) -> String {
     match url.scheme() {
@@ -270,10 +250,11 @@ pub(crate) fn full_path(url: &ListingTableUrl, location: &Path) -> String {
     }
 }
 
-/// A local path that does not exist is an error that suggests its nearest neighbour.
-fn check_local(path: &str) -> Result<()> {
-    let is_url = path.contains("://");
-    if is_url || std::path::Path::new(path).exists() {
+/// A local path that does not exist is an error that suggests its nearest neighbour. Of one with wildcards nothing is
+/// known before it is listed.
+pub(crate) fn check_local(path: &str) -> Result<()> {
+    let is_elsewhere = path.contains("://") || split_glob(path).is_some();
+    if is_elsewhere || std::path::Path::new(path).exists() {
         return Ok(());
     }
     let path = std::path::Path::new(path);
@@ -285,27 +266,4 @@ fn check_local(path: &str) -> Result<()> {
     let hint = nearest(&name, neighbours.iter().map(String::as_str))
         .map_or(String::new(), |n| format!(" Did you mean '{}'?", directory.join(n).display()));
     Err(plan_datafusion_err!("path '{}' does not exist.{hint}", path.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hive_directories_become_values() {
-        let values = |prefix: &str, path: &str, partitioning: PathPartitioning| {
-            path_values(&Path::from(prefix), &Path::from(path), &partitioning)
-        };
-        let path = "data/t/year=2024/city=S%C3%A3o/f.parquet";
-        assert!(values("data/t", path, PathPartitioning::None).unwrap().is_empty());
-        let names = PathPartitioning::Directories(vec!["year".to_owned()]);
-        assert_eq!(values("t", "t/2024/f.csv", names.clone()).unwrap(), [("year".to_owned(), "2024".to_owned())]);
-        let error = values("t", "t/2024/5/f.csv", names).unwrap_err().to_string();
-        assert!(error.contains("2 directories below 't', and partitioning names 1: year"), "{error}");
-        let values = values("data/t", path, PathPartitioning::Hive).unwrap();
-        assert_eq!(values[0], ("year".to_owned(), "2024".to_owned()));
-        assert_eq!(values[1].0, "city");
-        let none = path_values(&Path::from("a=1"), &Path::from("a=1/f.parquet"), &PathPartitioning::Hive);
-        assert!(none.unwrap().is_empty());
-    }
 }

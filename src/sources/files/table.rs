@@ -1,8 +1,8 @@
 //! Files as a table with read tasks.
 //!
 //! The columns come from the first file and stay those of the table. Which files there are, how large, and what their
-//! footers say is found out anew for each scan: a table may be a view that lives for long. Only what was listed in a far
-//! store since a statement began is good for its first scan.
+//! footers say is found out anew for each scan: a table may be a view that lives for long. Only what was listed in a
+//! far store since a statement began is good for its first scan.
 
 use std::any::Any;
 use std::fmt;

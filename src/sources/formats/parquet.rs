@@ -1,19 +1,20 @@
 //! Parquet: what footers tell of a scan, which is row groups, rows, and the memory that reading takes.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::{Fields, Schema};
 use datafusion::catalog::Session;
 use datafusion::common::stats::Precision;
-use datafusion::common::{Result, plan_err};
+use datafusion::common::{Result, exec_err, plan_err};
 use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::execution::cache::cache_manager::FileMetadataCache;
 use datafusion::parquet::file::metadata::ParquetMetaData;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::{ObjectMeta, ObjectStore};
 
 use self::columns::{arrow_schema, check_types, column_names};
@@ -83,12 +84,12 @@ impl ReadFormat for ReadParquetOptions {
 
     async fn columns(&self, session: &dyn Session, listing: &Listing, telling: &ObjectMeta) -> Result<Schema> {
         let path = || full_path(&listing.url, &telling.location);
-        let inferred = format(session).infer_schema(session, &listing.store, std::slice::from_ref(telling)).await;
-        let schema = inferred.while_doing(|| format!("reading the columns of '{}'", path()))?;
-        let schema = without_views_unless_asked(session, schema.as_ref().clone());
         let cache = session.runtime_env().cache_manager.get_file_metadata_cache();
         let footer = footer(cache, listing.store.as_ref(), telling, listing.pinned.is_some()).await;
         let footer = footer.while_doing(|| format!("reading the footer of '{}'", path()))?;
+        let inferred = format(session).infer_schema(session, &listing.store, std::slice::from_ref(telling)).await;
+        let schema = inferred.while_doing(|| format!("reading the columns of '{}'", path()))?;
+        let schema = without_views_unless_asked(session, schema.as_ref().clone());
         // DataFusion leaves out what the file says of its fields.
         let schema = with_tensors_of(schema, &arrow_schema(&footer)?);
         self.without_duplicates(&schema, &column_names(&footer)).while_doing(|| format!("reading '{}'", path()))
@@ -305,5 +306,8 @@ async fn footer(
     // Where a request takes long, most footers come with the first.
     let hint = is_far.then_some(FOOTER_BYTES);
     let footer = DFParquetMetadata::new(store, file).with_metadata_size_hint(hint);
-    footer.with_file_metadata_cache(Some(cache)).fetch_metadata().await
+    let footer = footer.with_file_metadata_cache(Some(cache));
+    // The decoder trusts the length that the last bytes say.
+    let decoded = AssertUnwindSafe(footer.fetch_metadata()).catch_unwind().await;
+    decoded.unwrap_or_else(|_| exec_err!("its last bytes are not those of a Parquet file"))
 }
