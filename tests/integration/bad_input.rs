@@ -238,7 +238,11 @@ async fn unknown_stores_and_paths_of_nothing_are_told() {
         &["no store is known for 's4://bucket/'", "s3://"],
     );
     contains(&sql_error(&context, "SELECT * FROM 'nosuch/x.parquet'").await, &["does not exist"]);
-    contains(&sql_error(&context, "SELECT * FROM 'nosuch'").await, &["not the path of a Parquet, CSV or JSON file"]);
+    contains(&sql_error(&context, "SELECT * FROM 'nosuch'").await, &["path 'nosuch' does not exist"]);
+    contains(
+        &sql_error(&context, "SELECT * FROM 'Cargo.toml'").await,
+        &["not the path of a Parquet, CSV or JSON file"],
+    );
 }
 
 #[tokio::test]

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, RecordBatch, RecordBatchOptions};
-use datafusion::arrow::datatypes::{FieldRef, Fields, Schema, SchemaRef};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::{DataType, FieldRef, Fields, Schema, SchemaRef};
 use datafusion::catalog::Session;
 use datafusion::common::cast::as_boolean_array;
 use datafusion::common::{DFSchema, Result, ScalarValue};
@@ -54,7 +55,8 @@ fn true_paths(filter: &dyn PhysicalExpr, files: &[PartitionedFile], columns: &Sc
     let values = (0..columns.fields().len()).map(values_of).collect::<Result<_>>()?;
     let options = RecordBatchOptions::new().with_row_count(Some(files.len()));
     let values = RecordBatch::try_new_with_options(Arc::clone(columns), values, &options)?;
-    let is_true = filter.evaluate(&values)?.into_array(files.len())?;
+    // NULL has a type of its own.
+    let is_true = cast(&filter.evaluate(&values)?.into_array(files.len())?, &DataType::Boolean)?;
     let is_true = as_boolean_array(&is_true)?;
     Ok((0..files.len()).map(|place| is_true.is_valid(place) && is_true.value(place)).collect())
 }

@@ -132,7 +132,7 @@ impl FileTable {
         };
         let filter = state.create_logical_expr(text, &schema);
         let filter = filter.while_doing(|| format!("reading partition_filter '{text}'"))?;
-        match is_of_paths(&filter, columns) {
+        match is_of_paths(&filter, columns) && !filter.column_refs().is_empty() {
             true => Ok(Some(filter)),
             false => plan_err!("partition_filter '{text}' must be a condition on columns that paths give"),
         }
