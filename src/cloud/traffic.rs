@@ -186,8 +186,8 @@ impl UnderWay {
         if self.began >= flow.since {
             let now = Instant::now();
             let limit = if flow.refusals > 0 { flow.limit } else { flow.limit_at(now, self.traffic.most) };
-            // Those that follow on a refusal at once say nothing of how many are too many.
-            if now.saturating_duration_since(flow.since) >= PACE_WINDOW {
+            // Those that follow on a refusal, or soon after, say nothing of how many are too many.
+            if flow.refusals == 0 && now.saturating_duration_since(flow.since) >= PACE_WINDOW {
                 flow.forget_begun(self.began);
                 let rate = flow.begun.partition_point(|begun| *begun < self.began) as f64 * PACE_PART;
                 flow.pace = (limit <= FEW && rate >= 1.0).then(|| PACE_WINDOW.div_f64(rate));
@@ -254,6 +254,8 @@ mod tests {
         assert_eq!(traffic.limit(), 8);
         traffic.enter().await.was_refused();
         pause_ends();
+        // However long it refuses.
+        traffic.flow.lock().since -= Duration::from_secs(2);
         traffic.enter().await.was_refused();
         pause_ends();
         traffic.enter().await.was_answered();
