@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
-use datafusion::common::{Result, Statistics, exec_err, plan_err};
+use datafusion::common::{Result, ScalarValue, Statistics, exec_err, plan_err};
 use datafusion::datasource::{TableType, source_as_provider};
 use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
@@ -63,7 +63,7 @@ pub struct ReadRequest<'a> {
     /// Numbers of the columns that are needed, in this order; all of them if `None`. Tasks give these, or all columns
     /// of the source.
     pub columns: Option<&'a [usize]>,
-    /// Conditions that the source has said it would look at.
+    /// Conditions that the source has said it would look at. None is a constant.
     pub filters: &'a [Expr],
     /// No more rows than this are needed, of all tasks together.
     pub limit: Option<usize>,
@@ -234,8 +234,16 @@ impl TableProvider for DatasourceTable {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let options = BlockyardOptions::from_config(state.config_options());
         let columns = projection.map(Vec::as_slice);
+        // Conditions that a source has taken over are simplified afterwards, and may be true of no row then.
+        let (constants, filters): (Vec<Expr>, Vec<Expr>) =
+            filters.iter().cloned().partition(|filter| matches!(filter, Expr::Literal(..)));
+        let is_true = |constant: &Expr| matches!(constant, Expr::Literal(ScalarValue::Boolean(Some(true)), _));
+        let filters = filters.as_slice();
         let request = ReadRequest { columns, filters, limit, num_blocks: self.num_blocks, options: &options };
-        let mut plan = self.source.plan(request).await?;
+        let mut plan = match constants.iter().all(is_true) {
+            true => self.source.plan(request).await?,
+            false => ReadPlan::from(Vec::new()),
+        };
         if plan.tasks.is_empty() {
             plan.tasks.push(ReadTask::without_rows(self.source.schema()));
         }

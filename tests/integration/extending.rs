@@ -1,12 +1,17 @@
 use std::io::Write;
+use std::sync::Arc;
 
+use async_trait::async_trait;
 use blockyard::sinks::{EncodeRows, WriteFormat};
-use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::exec_err;
+use blockyard::{Datasource, ReadPlan, ReadRequest, ReadTask};
+use datafusion::arrow::array::{Int64Array, RecordBatch};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::common::{ScalarValue, exec_err, plan_err};
 use datafusion::error::Result;
+use datafusion::logical_expr::{BinaryExpr, Expr, Operator, TableProviderFilterPushDown};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 
-use crate::fixtures::{context, ints};
+use crate::fixtures::{context, ints, rows};
 
 // The examples are what an application does to add something of its own. Their `main` only prints.
 #[path = "../../examples/custom_rule.rs"]
@@ -161,4 +166,67 @@ async fn a_function_of_an_application_is_called_from_sql() {
     });
     let rows = context.sql("SELECT * FROM map_batches(range(4, override_num_blocks => 1), 'tail')").await.unwrap();
     assert_eq!(ints(&rows.take_all().await.unwrap(), "id"), [1, 2, 3]);
+}
+
+/// A task of ten rows for each key from 1 to 3. Conditions `k <> ..` are its own business.
+#[derive(Debug)]
+struct Keys(SchemaRef);
+
+fn other_than(filter: &Expr) -> Option<Option<i64>> {
+    match filter {
+        Expr::BinaryExpr(BinaryExpr { op: Operator::NotEq, right, .. }) => match right.as_ref() {
+            Expr::Literal(ScalarValue::Int64(key), _) => Some(*key),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[async_trait]
+impl Datasource for Keys {
+    fn name(&self) -> &str {
+        "ReadKeys"
+    }
+
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.0)
+    }
+
+    fn pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
+        let answer = |filter: &&Expr| match other_than(filter) {
+            Some(_) => TableProviderFilterPushDown::Exact,
+            None => TableProviderFilterPushDown::Unsupported,
+        };
+        Ok(filters.iter().map(answer).collect())
+    }
+
+    async fn plan(&self, request: ReadRequest<'_>) -> Result<ReadPlan> {
+        let mut keys = vec![1, 2, 3];
+        for filter in request.filters {
+            match other_than(filter) {
+                Some(other) => keys.retain(|key| other.is_some_and(|other| *key != other)),
+                None => return plan_err!("{filter} was not taken over"),
+            }
+        }
+        let task = |key: i64| {
+            let schema = Arc::clone(&self.0);
+            ReadTask::new(Arc::clone(&schema), move |_context| {
+                let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(Int64Array::from(vec![key; 10]))]);
+                let rows = futures::stream::iter([batch.map_err(Into::into)]);
+                Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&schema), rows))
+            })
+        };
+        Ok(keys.into_iter().map(task).collect::<Vec<_>>().into())
+    }
+}
+
+#[tokio::test]
+async fn conditions_that_become_constants_hold_for_sources_that_take_them_over() {
+    let context = context();
+    let schema = Schema::new(vec![Field::new("k", DataType::Int64, true)]);
+    context.register_source("keys", Arc::new(Keys(Arc::new(schema)))).unwrap();
+    for (condition, expected) in [("k <> 1", "20|50"), ("k NOT IN (1, 2)", "10|30"), ("k NOT IN (1, NULL)", "0|NULL")] {
+        let found = rows(&context, &format!("SELECT count(*), sum(k) FROM keys WHERE {condition}")).await;
+        assert_eq!(found, [expected], "{condition}");
+    }
 }

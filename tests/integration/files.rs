@@ -251,3 +251,43 @@ async fn a_file_whose_last_bytes_are_nonsense_is_named() {
     let error = sql_error(&context, &query("")).await;
     assert!(error.contains("b.parquet") && error.contains("not those of a Parquet file"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conditions_on_many_directories_mean_what_they_mean_on_rows() {
+    let (context, directory) = (context(), tempfile::tempdir().unwrap());
+    let path = below(&directory, "t");
+    let run = async |statement: String| context.sql(&statement).await.unwrap().take_all().await.unwrap();
+    // Three directories in each of fifty.
+    run(format!(
+        "COPY (SELECT id, id % 50 AS y, CASE WHEN id % 3 > 0 THEN id % 3 END AS m FROM range(600)) TO '{path}/' \
+         STORED AS PARQUET PARTITIONED BY (y, m)"
+    ))
+    .await;
+    fs::create_dir_all(directory.path().join("t/_temporary/y=7")).unwrap();
+    fs::write(directory.path().join("t/_temporary/y=7/half.parquet"), "half").unwrap();
+    run(format!("CREATE VIEW listed AS SELECT * FROM read_parquet('{path}/')")).await;
+    run("CREATE TABLE copied AS SELECT * FROM listed".to_owned()).await;
+    // Names of directories as they are.
+    run(format!("CREATE VIEW named AS SELECT * FROM read_parquet('{path}/', partitioning => ['a', 'b'])")).await;
+    for (condition, shown) in [
+        ("y = 7", "skipped directories=49"),
+        ("y IN (7, 8) AND m = 2", "skipped directories=52"),
+        // So many are left that one listing of all is as good.
+        ("y <> 7", "files=147/150"),
+        ("m IS NULL", "files=50/150"),
+        ("y % 10 = 3 OR m = 2", "files=60/150"),
+        ("y BETWEEN 10 AND 20 AND id > 300", "skipped directories=39"),
+        ("y < 12 AND m <> 1 AND 12 / (m - 1) > 0", "skipped directories="),
+        ("y NOT IN (1, NULL)", ""),
+        ("y > 100", ""),
+    ] {
+        let counted = async |table: &str| {
+            rows(&context, &format!("SELECT count(*), sum(id), sum(y), sum(m) FROM {table} WHERE {condition}")).await
+        };
+        assert_eq!(counted("listed").await, counted("copied").await, "{condition}");
+        let plan = rows(&context, &format!("EXPLAIN SELECT id FROM listed WHERE {condition}")).await.join(" ");
+        assert!(plan.contains(shown), "{condition}: {plan}");
+    }
+    let found = rows(&context, "SELECT count(*), sum(id) FROM named WHERE a = 'y=7' AND b LIKE 'm=_'").await;
+    assert_eq!(found, rows(&context, "SELECT count(*), sum(id) FROM copied WHERE y = 7 AND m > 0").await);
+}

@@ -12,7 +12,8 @@ use datafusion::datasource::listing::PartitionedFile;
 use datafusion::logical_expr::Expr;
 use datafusion::physical_expr::PhysicalExpr;
 
-/// Whether an expression is of nothing but such columns. A constant is: beside others, DataFusion forgets NULL.
+/// Whether an expression is of nothing but such columns. A constant is: conditions that were taken over are simplified
+/// afterwards, and nobody else asks what became of them.
 pub(super) fn is_of_paths(filter: &Expr, columns: &[FieldRef]) -> bool {
     let names = filter.column_refs();
     let is_of_path = |name: &str| columns.iter().any(|column| column.name() == name);

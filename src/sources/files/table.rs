@@ -61,7 +61,7 @@ pub(crate) struct FileTable {
     /// What was read of small files, and is not needed yet.
     bodies: Bodies,
     /// The files that the columns were found by, and when these were listed, until the first scan.
-    listed: Mutex<Option<(SystemTime, Arc<Listing>)>>,
+    listed: Mutex<Option<(SystemTime, Listing)>>,
 }
 
 impl fmt::Debug for FileTable {
@@ -116,7 +116,7 @@ impl FileTable {
             None => Arc::clone(&full),
         };
         // Another listing of a local directory is not worth to miss what was written meanwhile.
-        let listed = Mutex::new(listing.pinned.is_some().then(|| (now, Arc::new(listing))));
+        let listed = Mutex::new(listing.pinned.is_some().then(|| (now, listing)));
         let table = Self { format, paths, options, table_schema, full, columns, schema, telling, bodies, listed };
         table.partition_filter(session)?;
         Ok(table)
@@ -201,10 +201,10 @@ impl FileTable {
     }
 
     /// What was listed since the statement of this session began.
-    fn listed_since(&self, session: &dyn Session) -> Option<Arc<Listing>> {
+    fn listed_since(&self, session: &dyn Session) -> Option<Listing> {
         let began: SystemTime = session.execution_props().query_execution_start_time?.into();
-        let listed = self.listed.lock();
-        listed.as_ref().filter(|(listed, _)| began <= *listed).map(|(_, listing)| Arc::clone(listing))
+        // Once: the same statement may run again.
+        self.listed.lock().take().filter(|(listed, _)| began <= *listed).map(|(_, listing)| listing)
     }
 
     /// The files as they are now, for which these conditions are true. Fails where they no longer have the columns of
@@ -223,7 +223,7 @@ impl FileTable {
                 // What is drawn is drawn of all.
                 let directories = Some(directories).filter(|_| options.choice.sample.is_none());
                 let format = self.format.as_ref();
-                Arc::new(listed(runtime, format, &self.paths, options, &self.bodies, directories).await?)
+                listed(runtime, format, &self.paths, options, &self.bodies, directories).await?
             }
         };
         let first = (listing.skipped == 0).then(|| &telling(self.format.as_ref(), &listing).meta);
@@ -244,9 +244,9 @@ impl FileTable {
             files,
             compression: listing.compression(),
             columns: Arc::clone(self.table_schema.file_schema()),
-            url: listing.url.clone(),
-            store: Arc::clone(&listing.store),
-            pinned: listing.pinned.clone(),
+            url: listing.url,
+            store: listing.store,
+            pinned: listing.pinned,
         };
         Ok(FilesNow { files, all, skipped: listing.skipped })
     }
@@ -355,8 +355,6 @@ impl TableProvider for FileTable {
         let path_columns = self.table_schema.table_partition_cols();
         let (of_paths, of_rows) = filters.iter().cloned().partition::<Vec<_>, _>(|f| is_of_paths(f, path_columns));
         let FilesNow { files, all, skipped } = self.files_now(session, &of_paths).await?;
-        // The same statement may run again.
-        self.listed.lock().take();
         let full = &self.full;
         let read = self.read_columns(projection);
         if files.files.is_empty() {
