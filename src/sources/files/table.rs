@@ -116,7 +116,7 @@ impl FileTable {
             None => Arc::clone(&full),
         };
         // Another listing of a local directory is not worth to miss what was written meanwhile.
-        let listed = Mutex::new(listing.pinned.is_some().then(|| (now, listing)));
+        let listed = Mutex::new(listing.pinned.is_some().then_some((now, listing)));
         let table = Self { format, paths, options, table_schema, full, columns, schema, telling, bodies, listed };
         table.partition_filter(session)?;
         Ok(table)
