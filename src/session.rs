@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use datafusion::catalog::TableProviderFactory;
 use datafusion::common::{Result, config_err};
 use datafusion::config::{ParquetOptions, SpillCompression as OperatorSpillCompression};
 use datafusion::execution::context::SessionContext;
@@ -21,6 +22,7 @@ use crate::observability::{ExecutionCallback, Observers, SYSTEM_SCHEMA, system_s
 use crate::optimizer::RuleRegistry;
 use crate::planner::{BlockyardQueryPlanner, block_formats};
 use crate::runtime::{BackpressurePolicy, Scheduler, in_thread};
+use crate::sources::ExternalTables;
 use crate::sql::{BlockyardRelationPlanner, DateArithmetic, table_functions};
 use crate::store::{Allocator, BlockStore, Budget, SharedMemoryPool, SpillDirectories};
 
@@ -107,8 +109,12 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         let ours = block_formats();
         formats.retain(|format| !ours.iter().any(|o| o.get_ext() == format.get_ext()));
         formats.extend(ours);
+        let tables: Arc<dyn TableProviderFactory> = Arc::new(ExternalTables);
+        let mut factories = self.table_factories().take().unwrap_or_default();
+        factories.extend(ExternalTables::names().map(|name| (name, Arc::clone(&tables))));
 
         Ok(self
+            .with_table_factories(factories)
             .with_config(config)
             .with_runtime_env(runtime)
             .with_optimizer_rules(logical)

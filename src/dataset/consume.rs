@@ -26,7 +26,7 @@ use crate::observability::{Execution, Watch};
 use crate::optimizer::in_least_memory;
 use crate::physical::{PlanExt, PlanMemory, StoredBlock, collect_blocks, gather, planned_blocks, query_context};
 use crate::runtime::{DeepStack, block_on_io, in_background};
-use crate::sources::{DatasourceTable, FileTable, StoredBlocks, StoredTable};
+use crate::sources::{DatasourceTable, StoredBlocks, StoredTable, files_of};
 use crate::store::{Admission, NextUse, Owner};
 
 impl Dataset {
@@ -164,7 +164,7 @@ impl Dataset {
             return Ok(None);
         }
         let provider = source_as_provider(&scan.source)?;
-        if let Some(files) = provider.downcast_ref::<FileTable>() {
+        if let Some(files) = files_of(provider.as_ref()) {
             return files.count_by_metadata(&self.state).await;
         }
         if let Some(table) = provider.downcast_ref::<StoredTable>() {
@@ -219,7 +219,7 @@ impl Dataset {
         let mut paths = Vec::new();
         self.plan.apply(|node| {
             if let LogicalPlan::TableScan(scan) = node
-                && let Some(files) = source_as_provider(&scan.source)?.downcast_ref::<FileTable>()
+                && let Some(files) = files_of(source_as_provider(&scan.source)?.as_ref())
             {
                 paths.extend(block_on_io(files.input_files(Arc::clone(self.state.runtime_env())))?);
             }

@@ -17,7 +17,10 @@ mod window;
 pub(crate) use blocks::StoredBlocks;
 pub use datasource::{Datasource, DatasourceTable, ReadPlan, ReadRequest};
 pub(crate) use diverted::{DivertedRows, ReadDiverted};
-pub(crate) use files::{FileChoice, FileTable, FormatOptions, check_local, first_file, format_of_path, read_functions};
+pub(crate) use files::{
+    ExternalTables, FileChoice, FileTable, FormatOptions, check_local, files_of, first_file, format_of_path,
+    read_functions,
+};
 pub use files::{FileSchema, FileShuffle, PathPartitioning};
 pub(crate) use formats::ReadOptions;
 pub use formats::{

@@ -71,10 +71,7 @@ async fn files_with_other_types_are_an_error_and_missing_columns_are_null() {
     let query = format!("SELECT * FROM read_parquet('{path}')");
     assert_eq!(crate::fixtures::rows(&context, &query).await, ["1|2", "3|NULL"]);
     context.sql(&copy("SELECT 'text' AS a", "3")).await.unwrap().take_all().await.unwrap();
-    contains(
-        &sql_error(&context, &query).await,
-        &["3.parquet", "column 'a' is Utf8 here, but Int64 in the first file"],
-    );
+    contains(&sql_error(&context, &query).await, &["3.parquet", "column 'a' is Utf8 here, but Int64 in the table"]);
 }
 
 #[tokio::test]
@@ -227,7 +224,7 @@ async fn parquet_files_whose_values_would_change_are_an_error() {
         context.sql(&format!("COPY ({select}) TO '{path}/{name}.parquet'")).await.unwrap().take_all().await.unwrap();
     }
     let error = sql_error(&context, &format!("SELECT * FROM read_parquet('{path}')")).await;
-    contains(&error, &["column 'a' is Float64 here, but Int64 in the first file", "2.parquet"]);
+    contains(&error, &["column 'a' is Float64 here, but Int64 in the table", "2.parquet"]);
 }
 
 #[tokio::test]

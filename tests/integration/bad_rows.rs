@@ -1,6 +1,7 @@
 //! Lines of text that do not fit the columns, and what becomes of them.
 
 use std::fmt::Write;
+use std::fs;
 use std::path::Path;
 
 use blockyard::functions::{MaxErrors, OnError};
@@ -23,7 +24,7 @@ fn write_csv(path: &Path, lines: usize, is_bad: impl Fn(usize) -> bool) {
         };
         written.unwrap();
     }
-    std::fs::write(path, text).unwrap();
+    fs::write(path, text).unwrap();
 }
 
 fn types() -> Vec<(String, DataType)> {
@@ -51,7 +52,7 @@ async fn good_rows_are_all_there_and_bad_ones_are_kept_with_their_place() {
         context.register_dataset(&format!("bad_{tasks}"), &context.diverted("bad").unwrap()).unwrap();
         assert_eq!(bad.iter().map(|batch| batch.num_rows()).sum::<usize>(), 50_000 - good.len());
         // The first line of the file is its header.
-        let text = std::fs::read_to_string(&path).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         let told = rows(&context, &format!("SELECT _line, _raw, _byte FROM bad_{tasks}")).await;
         for told in &told {
@@ -109,7 +110,7 @@ async fn bad_lines_are_left_out_or_become_nulls_or_are_too_many() {
 async fn text_in_another_encoding_is_told_apart() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("t.txt");
-    std::fs::write(&path, b"one\n\xff two\n\nth\xc3\xa4t\r\n\xc3").unwrap();
+    fs::write(&path, b"one\n\xff two\n\nth\xc3\xa4t\r\n\xc3").unwrap();
     let path = path.to_str().unwrap();
     let context = context();
     let read = |more: &str| format!("SELECT text FROM read_text('{path}', {more})");
@@ -131,7 +132,7 @@ async fn lines_of_json_are_told_apart_too() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("t.json");
     let lines = ["{\"a\": 1}", "{\"a\": \"x\"}", "", "{\"a\": 2", "{\"a\": 3, \"b\": 1}", "nothing", "{\"a\": 4.0}"];
-    std::fs::write(&path, lines.join("\n")).unwrap();
+    fs::write(&path, lines.join("\n")).unwrap();
     let context = context();
     let options = ReadJsonOptions {
         types: vec![("a".to_owned(), DataType::Int64)],
@@ -202,7 +203,7 @@ async fn a_line_is_good_or_bad_by_itself() {
         }
         text.push_str(last);
         let path = directory.path().join("t.csv");
-        std::fs::write(&path, text).unwrap();
+        fs::write(&path, text).unwrap();
         for (batch_size, tasks) in [(1, 1), (7, 3), (100, 1), (8192, 4)] {
             let context = context();
             context.sql(&format!("SET datafusion.execution.batch_size = {batch_size}")).await.unwrap();
@@ -221,7 +222,7 @@ async fn long_lines_are_whole() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("t.csv");
     let long = "b".repeat(3 << 20);
-    std::fs::write(&path, format!("\u{feff}id,name\n1,{}\n2,{long}\nx,a\n3,c\n4,a\rb\n", "a".repeat(200))).unwrap();
+    fs::write(&path, format!("\u{feff}id,name\n1,{}\n2,{long}\nx,a\n3,c\n4,a\rb\n", "a".repeat(200))).unwrap();
     let context = context();
     for tasks in [1, 3] {
         let ds = context.read_csv_with(path.to_str().unwrap(), diverting(tasks)).await.unwrap();
@@ -232,4 +233,56 @@ async fn long_lines_are_whole() {
         let bad = rows(&context, &format!("SELECT _line, _raw FROM bad_{tasks} ORDER BY _line")).await;
         assert_eq!(bad, ["4|x,a", "6|4,a\rb"], "{tasks} tasks");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quotes_that_do_not_end_swallow_no_lines() {
+    let (context, directory) = (context(), tempfile::tempdir().unwrap());
+    let path = directory.path().join("q.csv").display().to_string();
+    let of_line = |line: usize| match line {
+        700 => "700,\"open".to_owned(),
+        2300 => "2300,\"in quotes\"".to_owned(),
+        _ => format!("{line},text {line}"),
+    };
+    let lines: Vec<String> = std::iter::once("a,b".to_owned()).chain((2..=3000).map(of_line)).collect();
+    fs::write(&path, lines.join("\n")).unwrap();
+    let count = |more: String| format!("SELECT count(*) FROM read_csv('{path}'{more})");
+    for more in
+        ["override_num_blocks => 1", "newlines_in_values => true", "override_num_blocks => 1, schema => 'union'"]
+    {
+        let error = sql_error(&context, &count(format!(", {more}"))).await;
+        assert!(error.contains("begins in line 700 of '") && error.contains("seems to end in line 2300"), "{error}");
+        assert!(error.contains("'i' follows") && error.contains("on_error => 'skip'"), "{error}");
+    }
+    let error = sql_error(&context, &count(", override_num_blocks => 9".to_owned())).await;
+    assert!(error.contains("line 700 of '") && error.contains("newlines_in_values => true"), "{error}");
+    let skipped = count(", on_error => 'skip', override_num_blocks => 9".to_owned());
+    assert_eq!(rows(&context, &skipped).await, ["2998"]);
+    // One in the last line, of which the end of the file is not the end.
+    fs::write(&path, "a,b\n1,x\n2,\"y").unwrap();
+    let error = sql_error(&context, &count(String::new())).await;
+    assert!(error.contains("begins in line 3 of '") && error.contains("does not end"), "{error}");
+    assert_eq!(rows(&context, &count(", on_error => 'skip'".to_owned())).await, ["1"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn line_breaks_in_values_are_rows_or_an_error() {
+    let (context, directory) = (context(), tempfile::tempdir().unwrap());
+    let path = directory.path().join("v.csv").display().to_string();
+    let lines: Vec<String> = (0..500).map(|row| format!("{row},\"first\nsecond \"\"{row}\"\"\r\nthird\"\n")).collect();
+    fs::write(&path, format!("a,b\n{}", lines.concat())).unwrap();
+    let sql = |more: String| format!("SELECT count(*), sum(a), sum(length(b)) FROM read_csv('{path}'{more})");
+    let whole = rows(&context, &sql(", newlines_in_values => true".to_owned())).await;
+    assert_eq!(whole, ["500|124750|12390"]);
+    let mut failed = 0;
+    for blocks in 1..40 {
+        match context.sql(&sql(format!(", override_num_blocks => {blocks}"))).await.unwrap().take_all().await {
+            Ok(found) => assert_eq!(crate::fixtures::lines(&found), whole, "{blocks} blocks"),
+            Err(e) => {
+                failed += 1;
+                assert!(e.to_string().contains("v.csv"), "{blocks} blocks: {e}");
+            }
+        }
+    }
+    assert!(failed < 39, "a file in one piece can be read");
 }

@@ -103,12 +103,24 @@ pub(crate) struct Format {
     pub(crate) as_it_is: Arc<dyn ReadFormat>,
     /// Its table function.
     pub(crate) function: Arc<dyn AnyTableFunction>,
+    /// The format with options that are said.
+    pub(crate) from_values: fn(&Values) -> Result<Arc<dyn ReadFormat>>,
 }
 
 impl Format {
     /// The format whose options are an `O`.
     pub(crate) fn of<O: FormatOptions>() -> Self {
-        Self { as_it_is: Arc::new(O::default()), function: Arc::new(ReadFunction::<O>::new()) }
+        Self {
+            as_it_is: Arc::new(O::default()),
+            function: Arc::new(ReadFunction::<O>::new()),
+            from_values: |values| Ok(Arc::new(O::from_values(values)?)),
+        }
+    }
+
+    /// The names that it has behind STORED AS: that of the function, and the endings of files.
+    pub(crate) fn stored_as(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let name = self.function.name().trim_start_matches("read_");
+        std::iter::once(name).chain(self.as_it_is.extensions().iter().copied())
     }
 }
 

@@ -12,7 +12,7 @@ use super::path_values::typed;
 use crate::sinks::HIVE_NULL;
 
 /// The columns that the paths of these files give. Integers where all values are, else strings.
-pub(super) fn partition_columns(listing: &Listing, include_paths: bool) -> Result<Vec<FieldRef>> {
+pub(super) fn partition_columns(listing: &Listing) -> Result<Vec<FieldRef>> {
     let keys = |file: &ListedFile| file.hive.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
     let distinct: BTreeSet<Vec<String>> = listing.files.iter().map(keys).collect();
     if distinct.len() > 1 {
@@ -25,14 +25,17 @@ pub(super) fn partition_columns(listing: &Listing, include_paths: bool) -> Resul
         let kind = if integers(place) { DataType::Int64 } else { DataType::Utf8 };
         fields.push(Arc::new(Field::new(name, kind, true)));
     }
-    if include_paths {
-        fields.push(Arc::new(Field::new("path", DataType::Utf8, false)));
-    }
     Ok(fields)
 }
 
-/// The files with their values of `columns`, which were found by these files or by others that were there before.
-pub(super) fn with_values(listing: &Listing, columns: &Fields, include_paths: bool) -> Result<Vec<PartitionedFile>> {
+/// The files with their values of `columns`, which were declared, or found by these files or by others that were there
+/// before.
+pub(super) fn with_values(
+    listing: &Listing,
+    columns: &Fields,
+    include_paths: bool,
+    declared: bool,
+) -> Result<Vec<PartitionedFile>> {
     let keys = &columns[..columns.len() - usize::from(include_paths)];
     let file = |file: &ListedFile| {
         let path = full_path(&listing.url, &file.meta.location);
@@ -44,10 +47,12 @@ pub(super) fn with_values(listing: &Listing, columns: &Fields, include_paths: bo
         let mut values = Vec::new();
         for (field, (name, value)) in keys.iter().zip(&file.hive) {
             let Some(value) = typed(field, value) else {
-                return plan_err!(
-                    "the directory {name}={value} of '{path}' is not a number, and all others were when the table was \
-                     made; make the table or view again"
-                );
+                let advice = match declared {
+                    true => "",
+                    false => ", as all others were when the table was made; make the table or view again",
+                };
+                let kind = field.data_type();
+                return plan_err!("the directory {name}={value} of '{path}' is no value of type {kind}{advice}");
             };
             values.push(value);
         }

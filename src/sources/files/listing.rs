@@ -29,18 +29,29 @@ pub(crate) struct ListedFile {
 /// What files are looked for, and what is wanted of them.
 #[derive(Clone, Copy)]
 pub(super) struct Lookup<'a> {
-    /// How names of files end that a directory is searched for; none means all files.
-    pub(super) extensions: &'a [&'a str],
+    /// How names of files end that a directory is searched for, if not as those of the format. None means all files.
+    pub(super) extensions: Option<&'a [String]>,
+    pub(super) of_format: &'static [&'static str],
     pub(super) partitioning: &'a PathPartitioning,
-    /// Whether a path may mean no file, as long as another does.
-    pub(super) may_be_missing: bool,
+    pub(super) missing: Missing,
     /// What was read of small files already.
     pub(super) bodies: &'a Bodies,
     /// Directories of which these are not true are not listed.
     pub(super) directories: Option<DirectoryFilters<'a>>,
 }
 
-/// The files that some paths mean at one moment: at least one, or none where directories were skipped.
+/// Whether a path may mean no file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    Fails,
+    /// As long as another does.
+    IsPassedOver,
+    /// All of them may.
+    IsEmpty,
+}
+
+/// The files that some paths mean at one moment: at least one, or none where directories were skipped, or nothing has
+/// to be there.
 #[derive(Debug)]
 pub(crate) struct Listing {
     /// The store of all of them.
@@ -69,15 +80,29 @@ impl Listing {
     }
 }
 
-/// The files that some paths mean, sorted by path within each. All must be in the same store.
-pub(super) async fn list_files(runtime: &RuntimeEnv, paths: &[String], lookup: Lookup<'_>) -> Result<Listing> {
-    let extensions = lookup.extensions;
+impl Lookup<'_> {
+    fn extensions(&self) -> Vec<&str> {
+        match self.extensions {
+            Some(said) => said.iter().map(String::as_str).collect(),
+            None => self.of_format.to_vec(),
+        }
+    }
+
+    /// The files that some paths mean, sorted by path within each. All must be in the same store.
+    pub(super) async fn files(self, runtime: &RuntimeEnv, paths: &[String]) -> Result<Listing> {
+        list_files(runtime, paths, self).await
+    }
+}
+
+async fn list_files(runtime: &RuntimeEnv, paths: &[String], lookup: Lookup<'_>) -> Result<Listing> {
+    let extensions = lookup.extensions();
     let mut files = Vec::new();
     let (mut may_grow, mut skipped) = (paths.len() > 1, 0);
     let mut first: Option<(ListingTableUrl, Arc<dyn ObjectStore>)> = None;
     for path in paths {
         let (url, glob) = match place_of(path) {
-            Err(_) if lookup.may_be_missing && !path.contains("://") => continue,
+            Err(_) if lookup.missing == Missing::IsPassedOver && !path.contains("://") => continue,
+            Err(_) if lookup.missing == Missing::IsEmpty => (ListingTableUrl::parse(path)?, None),
             place => place?,
         };
         let store = runtime.object_store(url.object_store())?;
@@ -89,14 +114,15 @@ pub(super) async fn list_files(runtime: &RuntimeEnv, paths: &[String], lookup: L
         may_grow |= url.is_collection() || glob.is_some();
         let found = list_one(store.as_ref(), &url, glob.as_ref(), lookup).await;
         let (found, without) = match found.while_doing(|| format!("listing '{path}'")) {
-            Err(e) if lookup.may_be_missing && is_not_found(&e) => (Vec::new(), 0),
+            Err(e) if lookup.missing != Missing::Fails && is_not_found(&e) => (Vec::new(), 0),
             found => found?,
         };
         skipped += without;
-        if found.is_empty() && without == 0 && lookup.may_be_missing {
+        let is_missing = found.is_empty() && without == 0;
+        if is_missing && lookup.missing == Missing::IsPassedOver {
             continue;
         }
-        if found.is_empty() && without == 0 {
+        if is_missing && lookup.missing == Missing::Fails {
             return match glob {
                 Some(_) => plan_err!("no files match '{path}'"),
                 None if extensions.is_empty() => plan_err!("no files in '{path}'"),
@@ -154,7 +180,7 @@ async fn list_one(
     glob: Option<&Glob>,
     lookup: Lookup<'_>,
 ) -> Result<(Vec<ListedFile>, usize)> {
-    let Lookup { extensions, partitioning, .. } = lookup;
+    let (extensions, partitioning) = (lookup.extensions(), lookup.partitioning);
     let prefix = url.prefix();
     // Stores have no directories, and nobody has to say that a name stands for what is below it.
     let is_name = !url.is_collection() && glob.is_none();

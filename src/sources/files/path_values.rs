@@ -33,13 +33,13 @@ pub(super) fn path_values(
     }
 }
 
-/// The value of a column of paths that a directory gives as text; none where the column has numbers and this is none.
+/// The value of a column of paths that a directory gives as text; none where that is no value of its type.
 pub(super) fn typed(field: &Field, value: &str) -> Option<ScalarValue> {
-    let is_null = value == HIVE_NULL;
     match field.data_type() {
-        DataType::Int64 if is_null => Some(ScalarValue::Int64(None)),
+        kind if value == HIVE_NULL => ScalarValue::try_from(kind).ok(),
+        // As integers are found, without spaces.
         DataType::Int64 => value.parse().ok().map(|number| ScalarValue::Int64(Some(number))),
-        _ => Some(ScalarValue::Utf8((!is_null).then(|| value.to_owned()))),
+        kind => ScalarValue::try_from_string(value.to_owned(), kind).ok(),
     }
 }
 

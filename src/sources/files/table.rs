@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use datafusion::arrow::datatypes::{FieldRef, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
 use datafusion::common::{DFSchema, DataFusionError, Result, Statistics, not_impl_err, plan_err};
@@ -32,7 +32,7 @@ use super::choice::FileSchema;
 use super::columns::{nullable, union_of};
 use super::directories::DirectoryFilters;
 use super::hive::{partition_columns, with_values};
-use super::listing::{ListedFile, Listing, Lookup, full_path, list_files};
+use super::listing::{ListedFile, Listing, Lookup, Missing, full_path};
 use super::path_filters::{is_of_paths, with_true_paths};
 use super::pinned::{Bodies, PinnedStore};
 use super::tasks::{Packed, detect_parallelism, pack};
@@ -56,8 +56,8 @@ pub(crate) struct FileTable {
     /// Which of them the table has, where these are not all.
     columns: Option<Vec<usize>>,
     schema: SchemaRef,
-    /// The file that told the columns, as it was.
-    telling: ObjectMeta,
+    /// The file that told the columns, as it was; none where they were said.
+    telling: Option<ObjectMeta>,
     /// What was read of small files, and is not needed yet.
     bodies: Bodies,
     /// The files that the columns were found by, and when these were listed, until the first scan.
@@ -73,12 +73,10 @@ impl fmt::Debug for FileTable {
 impl FileTable {
     /// Lists the files and opens the first one, or all where the columns are those of all.
     pub(crate) async fn open(session: &dyn Session, format: Arc<dyn ReadFormat>, paths: Vec<String>) -> Result<Self> {
-        let mut options = format.options();
-        options.override_num_blocks.map_or(Ok(()), |n| check_num_blocks("override_num_blocks", n))?;
-        options.choice = options.choice.with_seed()?;
-        format.check()?;
+        let options = checked_options(format.as_ref())?;
         let (bodies, now) = (Bodies::default(), SystemTime::now());
-        let listing = listed(session.runtime_env(), format.as_ref(), &paths, &options, &bodies, None).await?;
+        let lookup = lookup(format.as_ref(), &options, &bodies);
+        let listing = lookup.files(session.runtime_env(), &paths).await?;
         let telling = telling(format.as_ref(), &listing).meta.clone();
         let file_schema = match options.schema {
             FileSchema::First => format.columns(session, &listing, &telling).await?,
@@ -88,14 +86,46 @@ impl FileTable {
         // Another file may lack a column, or have nulls where the first has none.
         let may_lack = listing.may_grow || options.schema == FileSchema::Union;
         let file_schema = if may_lack { nullable(&file_schema) } else { file_schema };
-        let hive = partition_columns(&listing, options.include_paths)?;
+        let of_paths = partition_columns(&listing)?;
+        let table = Self::with_columns(session, format, paths, options, file_schema, of_paths)?;
+        // Another listing of a local directory is not worth to miss what was written meanwhile.
+        let listed = Mutex::new(listing.pinned.is_some().then_some((now, listing)));
+        Ok(Self { telling: Some(telling), bodies, listed, ..table })
+    }
+
+    /// Files with these columns, and others that directories give: none of them has to be there yet.
+    pub(super) fn declared(
+        session: &dyn Session,
+        format: Arc<dyn ReadFormat>,
+        paths: Vec<String>,
+        columns: Schema,
+        of_paths: Vec<FieldRef>,
+    ) -> Result<Self> {
+        let mut options = checked_options(format.as_ref())?;
+        // Who says the columns of a place means all that is there.
+        options.file_extensions.get_or_insert_default();
+        format.check_columns(&columns)?;
+        Self::with_columns(session, format, paths, options, nullable(&columns), of_paths)
+    }
+
+    fn with_columns(
+        session: &dyn Session,
+        format: Arc<dyn ReadFormat>,
+        paths: Vec<String>,
+        options: ReadOptions,
+        file_schema: Schema,
+        mut of_paths: Vec<FieldRef>,
+    ) -> Result<Self> {
+        if options.include_paths {
+            of_paths.push(Arc::new(Field::new("path", DataType::Utf8, false)));
+        }
         let rows = options.row_columns();
-        for field in hive.iter().chain(rows.iter().map(|(field, _)| field)) {
+        for field in of_paths.iter().chain(rows.iter().map(|(field, _)| field)) {
             if file_schema.field_with_name(field.name()).is_ok() {
                 return plan_err!("column '{}' is both in the files and in what is added to them", field.name());
             }
         }
-        let table_schema = TableSchema::builder(Arc::new(file_schema)).with_table_partition_cols(hive).build();
+        let table_schema = TableSchema::builder(Arc::new(file_schema)).with_table_partition_cols(of_paths).build();
         let full = table_schema.table_schema().fields().iter().cloned();
         let full = full.chain(rows.into_iter().map(|(field, _)| field)).collect::<Vec<FieldRef>>();
         let full = Arc::new(Schema::new_with_metadata(full, table_schema.table_schema().metadata().clone()));
@@ -115,11 +145,21 @@ impl FileTable {
             Some(columns) => Arc::new(full.project(columns)?),
             None => Arc::clone(&full),
         };
-        // Another listing of a local directory is not worth to miss what was written meanwhile.
-        let listed = Mutex::new(listing.pinned.is_some().then_some((now, listing)));
+        let (telling, bodies, listed) = (None, Bodies::default(), Mutex::new(None));
         let table = Self { format, paths, options, table_schema, full, columns, schema, telling, bodies, listed };
         table.partition_filter(session)?;
         Ok(table)
+    }
+
+    /// The columns that directories give, from the outermost on.
+    pub(super) fn directory_columns(&self) -> &[FieldRef] {
+        let columns = self.table_schema.table_partition_cols();
+        &columns[..columns.len() - usize::from(self.options.include_paths)]
+    }
+
+    /// Whether the columns are those of the files and their directories, and no others.
+    pub(super) fn has_all_columns(&self) -> bool {
+        self.columns.is_none() && self.options.added_columns().is_empty()
     }
 
     /// The condition that files have to fulfil by their paths.
@@ -150,8 +190,11 @@ impl FileTable {
         runtime: Arc<RuntimeEnv>,
     ) -> impl Future<Output = Result<Vec<String>>> + Send + 'static {
         let (paths, format, options) = (self.paths.clone(), Arc::clone(&self.format), self.options.clone());
+        let missing = self.missing();
         async move {
-            let listing = listed(&runtime, format.as_ref(), &paths, &options, &Bodies::default(), None).await?;
+            let bodies = Bodies::default();
+            let lookup = Lookup { missing, ..lookup(format.as_ref(), &options, &bodies) };
+            let listing = lookup.files(&runtime, &paths).await?;
             Ok(listing.files.iter().map(|f| full_path(&listing.url, &f.meta.location)).collect())
         }
     }
@@ -200,6 +243,15 @@ impl FileTable {
         })
     }
 
+    /// Whether paths may mean no files.
+    fn missing(&self) -> Missing {
+        match self.telling {
+            None => Missing::IsEmpty,
+            Some(_) if self.options.ignore_missing_paths => Missing::IsPassedOver,
+            Some(_) => Missing::Fails,
+        }
+    }
+
     /// What was listed since the statement of this session began.
     fn listed_since(&self, session: &dyn Session) -> Option<Listing> {
         let began: SystemTime = session.execution_props().query_execution_start_time?.into();
@@ -217,25 +269,25 @@ impl FileTable {
             Some(listing) => listing,
             None => {
                 let filters = [required.as_slice(), filters].concat();
-                let columns = &columns[..columns.len() - usize::from(options.include_paths)];
-                let directories =
-                    DirectoryFilters { session, columns, partitioning: &options.partitioning, filters: &filters };
+                let (columns, partitioning) = (self.directory_columns(), &options.partitioning);
+                let directories = DirectoryFilters { session, columns, partitioning, filters: &filters };
                 // What is drawn is drawn of all.
                 let directories = Some(directories).filter(|_| options.choice.sample.is_none());
-                let format = self.format.as_ref();
-                listed(runtime, format, &self.paths, options, &self.bodies, directories).await?
+                let lookup = lookup(self.format.as_ref(), options, &self.bodies);
+                Lookup { directories, missing: self.missing(), ..lookup }.files(runtime, &self.paths).await?
             }
         };
-        let first = (listing.skipped == 0).then(|| &telling(self.format.as_ref(), &listing).meta);
-        if let Some(first) = first
-            && *first != self.telling
+        let first = || &telling(self.format.as_ref(), &listing).meta;
+        if let Some(told) = self.telling.as_ref().filter(|_| listing.skipped == 0)
+            && let first = first()
+            && first != told
             && options.schema == FileSchema::First
         {
             let found = self.format.columns(session, &listing, first).await?;
             let checked = self.format.check_same_columns(self.table_schema.file_schema(), &found);
             checked.while_doing(|| format!("reading '{}' again", full_path(&listing.url, &first.location)))?;
         }
-        let files = with_values(&listing, columns, options.include_paths)?;
+        let files = with_values(&listing, columns, options.include_paths, self.telling.is_none())?;
         let all = files.len();
         let files = with_true_paths(session, files, columns, &required)?;
         let files = options.choice.of(files, |file| file.object_meta.location.to_string());
@@ -244,6 +296,7 @@ impl FileTable {
             files,
             compression: listing.compression(),
             columns: Arc::clone(self.table_schema.file_schema()),
+            is_declared: self.telling.is_none(),
             url: listing.url,
             store: listing.store,
             pinned: listing.pinned,
@@ -261,25 +314,25 @@ struct FilesNow {
     skipped: usize,
 }
 
-/// The files that the paths mean now.
-async fn listed(
-    runtime: &RuntimeEnv,
-    format: &dyn ReadFormat,
-    paths: &[String],
-    options: &ReadOptions,
-    bodies: &Bodies,
-    directories: Option<DirectoryFilters<'_>>,
-) -> Result<Listing> {
-    let said: Option<Vec<&str>> =
-        options.file_extensions.as_ref().map(|said| said.iter().map(String::as_str).collect());
-    let lookup = Lookup {
-        extensions: said.as_deref().unwrap_or(format.extensions()),
+/// What is said of a read of any format, if it makes sense.
+fn checked_options(format: &dyn ReadFormat) -> Result<ReadOptions> {
+    let mut options = format.options();
+    options.override_num_blocks.map_or(Ok(()), |n| check_num_blocks("override_num_blocks", n))?;
+    options.choice = options.choice.with_seed()?;
+    format.check()?;
+    Ok(options)
+}
+
+/// What files are looked for.
+fn lookup<'a>(format: &dyn ReadFormat, options: &'a ReadOptions, bodies: &'a Bodies) -> Lookup<'a> {
+    Lookup {
+        extensions: options.file_extensions.as_deref(),
+        of_format: format.extensions(),
         partitioning: &options.partitioning,
-        may_be_missing: options.ignore_missing_paths,
+        missing: if options.ignore_missing_paths { Missing::IsPassedOver } else { Missing::Fails },
         bodies,
-        directories,
-    };
-    list_files(runtime, paths, lookup).await
+        directories: None,
+    }
 }
 
 /// The columns of all files, by name.

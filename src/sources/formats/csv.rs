@@ -4,39 +4,36 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::csv::reader::Format;
-use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::catalog::Session;
 use datafusion::common::stats::Precision;
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err, plan_err};
+use datafusion::common::{DataFusionError, Result, plan_err};
 use datafusion::datasource::file_format::csv::CsvFormat;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
-use datafusion::datasource::listing::PartitionedFile;
-use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener};
+use datafusion::datasource::physical_plan::FileOpener;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
-use memchr::memchr_iter;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{ObjectMeta, ObjectStoreExt};
 
-use self::by_header::{ByHeader, HEADER_BYTES, Headers, reader_of};
+use self::by_header::{ByHeader, Headers, check_header};
+use self::first_rows::{first_lines, first_rows};
 use self::lines::CsvLines;
-use self::messages::{with_name, without_line};
+use self::rows::CsvRows;
 use super::format::{Files, Finish, Layout, ReadFormat, ReadOptions, Scan};
-use super::text::{
-    ADVICE, Contents, Opening, byte_ranges, columns_by_rows, line_bytes, lines_before, opened_by, projected, with_types,
-};
+use super::text::{Contents, byte_ranges, columns_by_rows, line_bytes, opened_by, projected, with_types};
 use super::tolerant::{BadLines, Tolerant};
 use crate::call::Argument;
-use crate::error::{one_message, unknown_name};
+use crate::error::unknown_name;
 use crate::functions::{Failures, MaxErrors, OnError};
 use crate::physical::ValueRanges;
 use crate::sinks::CSV_EXTENSIONS;
-use crate::sources::files::{CONCURRENT_HEADS, FileSchema, Listing, distinct_names, full_path, is_small, read_options};
+use crate::sources::files::{CONCURRENT_HEADS, FileSchema, Listing, full_path, is_small, read_options};
 
 mod by_header;
+mod first_rows;
 mod lines;
 mod messages;
+mod quotes;
+mod rows;
 
 read_options! {
     /// How CSV files are read. Start from the default and set what differs.
@@ -45,8 +42,8 @@ read_options! {
         pub has_header: Option<bool>,
         /// What separates values; a comma if not said.
         pub delimiter: Option<char>,
-        /// Whether values in quotes may have line breaks. A file is then read by one task. Otherwise such values are
-        /// read wrongly when a file is cut into tasks.
+        /// Whether values in quotes may have line breaks. A file is then read by one task. Otherwise such a value is
+        /// an error where a file is cut into tasks in the middle of it.
         pub newlines_in_values: bool = default,
         /// Types of columns, in place of those that the first rows seem to have.
         pub types: Vec<(String, DataType)> = default,
@@ -112,14 +109,14 @@ impl ReadFormat for ReadCsvOptions {
             let format = &format;
             async move {
                 let rows = format.options().schema_infer_max_rec.unwrap_or(rows);
-                let text =
-                    listing.store.get(&telling.location).await?.into_stream().map_err(DataFusionError::from).boxed();
-                let mut lines = format.read_to_delimited_chunks_from_stream(text);
-                if self.on_error != OnError::Fail {
-                    let (mut width, delimiter) = (None, self.delimiter_byte()?.unwrap_or(b','));
-                    lines = lines.map_ok(move |lines| of_one_width(&lines, delimiter, &mut width)).boxed();
-                }
-                Ok(format.infer_schema_from_stream(session, rows, lines).await?.0)
+                let text = listing.store.get(&telling.location).await?.into_stream().map_err(DataFusionError::from);
+                let text = listing.compression().convert_stream(text.boxed())?;
+                let first = match self.on_error {
+                    OnError::Fail => first_rows(text, rows, format.options()).await?,
+                    _ => first_lines(text, rows, format.options().delimiter).await?,
+                };
+                let first = stream::once(std::future::ready(Ok(first))).boxed();
+                Ok(format.infer_schema_from_stream(session, rows, first).await?.0)
             }
             .boxed()
         };
@@ -150,14 +147,15 @@ impl ReadFormat for ReadCsvOptions {
 
     async fn lay_out(&self, session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<Layout> {
         let bad = BadLines::of(self.failures(), session).map(Arc::new);
+        let format = self.format(session, files.compression)?;
         let finish = match self.schema {
             FileSchema::First => {
                 self.check_headers(files).await?;
                 // Those of small files come with all else.
                 let is_checked_later = files.pinned.is_some() && self.has_headers(files);
-                self.opened(bad, is_checked_later.then(|| self.clone()))?
+                self.opened(bad, &format, is_checked_later)?
             }
-            FileSchema::Union => self.opened_by_header(bad, self.format(session, files.compression)?)?,
+            FileSchema::Union => self.opened_by_header(bad, &format)?,
         };
         Ok(Layout {
             units: byte_ranges(session, files, scan, !self.newlines_in_values, self.override_num_blocks),
@@ -165,7 +163,7 @@ impl ReadFormat for ReadCsvOptions {
             bytes: Precision::Absent,
             row_bytes: line_bytes(files).await?,
             ranges: ValueRanges::default(),
-            format: Arc::new(self.format(session, files.compression)?),
+            format: Arc::new(format),
             opened: None,
             row_groups: (0, 0),
             left_out: Vec::new(),
@@ -180,8 +178,14 @@ impl ReadCsvOptions {
     }
 
     /// How files of the same columns are opened.
-    fn opened(&self, bad: Option<Arc<BadLines>>, checked: Option<Self>) -> Result<Finish> {
-        let Some(bad) = bad else { return Ok(opened_by("csv", move |opening| open(opening, checked.clone()))) };
+    fn opened(&self, bad: Option<Arc<BadLines>>, format: &CsvFormat, checks_headers: bool) -> Result<Finish> {
+        let options = Arc::new(format.options().clone());
+        let Some(bad) = bad else {
+            return Ok(opened_by("csv", move |opening| {
+                let options = Arc::clone(&options);
+                projected(opening, |contents| CsvRows { contents, options, checks_headers })
+            }));
+        };
         let (decode, has_header) = (Arc::new(self.lines()?), self.has_header.unwrap_or(true));
         Ok(opened_by("csv", move |opening| {
             let (decode, bad) = (Arc::clone(&decode), Arc::clone(&bad));
@@ -190,7 +194,7 @@ impl ReadCsvOptions {
     }
 
     /// How files of different columns are opened.
-    fn opened_by_header(&self, bad: Option<Arc<BadLines>>, format: CsvFormat) -> Result<Finish> {
+    fn opened_by_header(&self, bad: Option<Arc<BadLines>>, format: &CsvFormat) -> Result<Finish> {
         let (headers, decode) = (Arc::<Headers>::default(), Arc::new(self.lines()?));
         let (delimiter, options) = (decode.delimiter, Arc::new(format.options().clone()));
         Ok(opened_by("csv", move |opening| {
@@ -202,9 +206,8 @@ impl ReadCsvOptions {
                     Ok(Arc::new(Tolerant { contents, decode, has_header: true, bad }) as Arc<dyn FileOpener>)
                 }
                 None => {
-                    let (inner, columns) = (reader_of(&contents, &options)?, Arc::clone(&contents.file_schema));
-                    let Contents { store, root, .. } = contents;
-                    Ok(Arc::new(CsvPlaces { inner, store, root, columns, checked: None }) as Arc<dyn FileOpener>)
+                    let options = Arc::clone(&options);
+                    Ok(Arc::new(CsvRows { contents, options, checks_headers: false }) as Arc<dyn FileOpener>)
                 }
             };
             projected(opening, |contents| ByHeader { contents, headers, delimiter, open: Arc::new(open) })
@@ -245,114 +248,17 @@ impl ReadCsvOptions {
         }
         let is_checked_now = |file: &&ObjectMeta| file.size > 0 && (files.pinned.is_none() || !is_small(file));
         let now: Vec<_> = files.files.iter().map(|file| &file.object_meta).filter(is_checked_now).cloned().collect();
+        let delimiter = self.delimiter_byte()?.unwrap_or(b',');
         let headers = stream::iter(now).map(|meta| async move {
             let path = full_path(&files.url, &meta.location);
-            self.check_header(files.store.as_ref(), &meta, &path, &files.columns).await
+            check_header(files.store.as_ref(), &meta, &path, &files.columns, delimiter).await
         });
         headers.buffered(CONCURRENT_HEADS).try_collect().await
     }
 
     /// Whether files say the names of their columns, and these can be compared.
     fn has_headers(&self, files: &Files) -> bool {
-        self.has_header.unwrap_or(true) && !files.compression.is_compressed() && files.files.len() > 1
+        let is_told = !files.is_declared && self.has_header.unwrap_or(true);
+        is_told && !files.compression.is_compressed() && files.files.len() > 1
     }
-
-    /// Fails where a file has other columns than the table, or in another order. An empty one has none, and no rows.
-    async fn check_header(
-        &self,
-        store: &dyn ObjectStore,
-        meta: &ObjectMeta,
-        path: &str,
-        columns: &Schema,
-    ) -> Result<()> {
-        if meta.size == 0 {
-            return Ok(());
-        }
-        let head = store.get_range(&meta.location, 0..meta.size.min(HEADER_BYTES)).await?;
-        let delimiter = self.delimiter_byte()?.unwrap_or(b',');
-        let format = Format::default().with_header(true).with_delimiter(delimiter);
-        let (schema, _) = format.infer_schema(head.as_ref(), Some(0))?;
-        let names: Vec<String> = distinct_names(schema.fields()).iter().map(|f| f.name().clone()).collect();
-        let expected: Vec<&String> = columns.fields().iter().map(|f| f.name()).collect();
-        if !names.iter().eq(expected.iter().copied()) {
-            return plan_err!("the columns of '{path}' are {names:?}, but those of the first file are {expected:?}");
-        }
-        Ok(())
-    }
-}
-
-/// Opens files with errors that tell where a row is that does not fit the columns.
-fn open(opening: Opening<'_>, checked: Option<ReadCsvOptions>) -> Result<Arc<dyn FileOpener>> {
-    let Opening { source, store, config, partition, root, .. } = opening;
-    let inner = source.create_file_opener(Arc::clone(&store), config, partition)?;
-    let columns = Arc::clone(source.table_schema().file_schema());
-    Ok(Arc::new(CsvPlaces { inner, store, root, columns, checked }))
-}
-
-/// Opens CSV files. The errors of the decoder count lines from where it began to read.
-struct CsvPlaces {
-    inner: Arc<dyn FileOpener>,
-    store: Arc<dyn ObjectStore>,
-    root: String,
-    columns: SchemaRef,
-    /// How the headers of small files are read, which nobody has looked at.
-    checked: Option<ReadCsvOptions>,
-}
-
-impl FileOpener for CsvPlaces {
-    fn open(&self, file: PartitionedFile) -> Result<FileOpenFuture> {
-        let opened = self.inner.open(file.clone())?;
-        let (store, root, columns) = (Arc::clone(&self.store), self.root.clone(), Arc::clone(&self.columns));
-        let checked = self.checked.clone().filter(|_| is_small(&file.object_meta));
-        Ok(Box::pin(async move {
-            if let Some(options) = checked {
-                let path = format!("{root}{}", file.object_meta.location);
-                options.check_header(store.as_ref(), &file.object_meta, &path, &columns).await?;
-            }
-            let rows = opened.await?;
-            let placed = rows.or_else(move |e| {
-                let (store, root, file, columns) =
-                    (Arc::clone(&store), root.clone(), file.clone(), Arc::clone(&columns));
-                async move { Err::<RecordBatch, _>(place_in_csv(e, store.as_ref(), &root, &file, &columns).await) }
-            });
-            Ok(placed.boxed())
-        }))
-    }
-}
-
-async fn place_in_csv(
-    error: DataFusionError,
-    store: &dyn ObjectStore,
-    root: &str,
-    file: &PartitionedFile,
-    columns: &Schema,
-) -> DataFusionError {
-    if !matches!(error.find_root(), DataFusionError::ArrowError(..)) {
-        return error;
-    }
-    let path = &file.object_meta.location;
-    let start = file.range.as_ref().map_or(0, |range| range.start.max(0) as u64);
-    // An error on the way to the line number is no better than the one that is to be told.
-    let (before, _) = lines_before(store, file, (0, 0), start).await.unwrap_or_default();
-    let message = one_message(&error);
-    let (message, place) = match without_line(&message) {
-        // The decoder counts lines from 0 on.
-        Some((message, line)) => (message, format!("line {} of '{root}{path}'", before + line + 1)),
-        None if before > 0 => (message, format!("the part of '{root}{path}' behind line {before}")),
-        None => (message, format!("'{root}{path}'")),
-    };
-    let message = with_name(&message, columns).unwrap_or(message);
-    exec_datafusion_err!("{message}\n  while reading {place}; {ADVICE}")
-}
-
-/// The lines that have as many values as the first one, in quotes that end: the others say nothing of the columns.
-fn of_one_width(lines: &[u8], delimiter: u8, width: &mut Option<usize>) -> Bytes {
-    let format = Format::default().with_header(false).with_delimiter(delimiter);
-    let values = |line: &[u8]| format.infer_schema(line, None).map_or(0, |(schema, _)| schema.fields().len());
-    let mut is_kept = |line: &&[u8]| {
-        let found = values(line);
-        let is_whole = memchr_iter(b'"', line).count().is_multiple_of(2);
-        is_whole && found == *width.get_or_insert(found)
-    };
-    lines.split_inclusive(|byte| *byte == b'\n').filter(&mut is_kept).flatten().copied().collect()
 }

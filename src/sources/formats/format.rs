@@ -126,8 +126,9 @@ pub(crate) struct Files {
     /// With the values of their directories.
     pub(crate) files: Vec<PartitionedFile>,
     pub(crate) compression: FileCompressionType,
-    /// The columns that the table found in the files.
+    /// The columns that the table found in the files, or that were said.
     pub(crate) columns: SchemaRef,
+    pub(crate) is_declared: bool,
     /// The same store, where it answers only for files that are as they were listed.
     pub(crate) pinned: Option<Arc<PinnedStore>>,
 }

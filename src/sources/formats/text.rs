@@ -221,6 +221,15 @@ impl Contents {
 
 /// The bytes of a file, or of the lines that begin in its range.
 pub(super) async fn bytes_of(contents: &Contents, file: &PartitionedFile) -> Result<BoxStream<'static, Result<Bytes>>> {
+    rows_bytes_of(contents, file, b'\n').await
+}
+
+/// The bytes of a file, or of the rows that begin in its range, each of which ends with `end_of_row`.
+pub(super) async fn rows_bytes_of(
+    contents: &Contents,
+    file: &PartitionedFile,
+    end_of_row: u8,
+) -> Result<BoxStream<'static, Result<Bytes>>> {
     let (path, size) = (&file.object_meta.location, file.object_meta.size);
     if contents.compression.is_compressed() {
         let bytes = contents.store.get(path).await?.into_stream().map_err(DataFusionError::from);
@@ -228,7 +237,7 @@ pub(super) async fn bytes_of(contents: &Contents, file: &PartitionedFile) -> Res
     }
     let (start, end) = file.range.as_ref().map_or((0, size), |r| (r.start.max(0) as u64, r.end.max(0) as u64));
     let store = Arc::clone(&contents.store);
-    let bytes = AlignedBoundaryStream::new(store, path.clone(), start, end, size, b'\n').await?;
+    let bytes = AlignedBoundaryStream::new(store, path.clone(), start, end, size, end_of_row).await?;
     Ok(bytes.map_err(DataFusionError::from).boxed())
 }
 

@@ -7,22 +7,19 @@ use bytes::Bytes;
 use datafusion::arrow::array::{RecordBatch, RecordBatchOptions, new_null_array};
 use datafusion::arrow::csv::reader::Format;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion::common::config::CsvOptions;
-use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::common::{Result, plan_err};
 use datafusion::datasource::listing::PartitionedFile;
-use datafusion::datasource::object_store::ObjectStoreUrl;
-use datafusion::datasource::physical_plan::{CsvSource, FileOpenFuture, FileOpener, FileScanConfigBuilder, FileSource};
-use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener};
 use futures::{StreamExt, TryStreamExt};
-use object_store::ObjectStoreExt;
 use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use parking_lot::Mutex;
 
 use crate::sources::files::distinct_names;
 use crate::sources::formats::text::{Contents, bytes_of};
 
 /// The names of the columns of a file are in this many bytes.
-pub(super) const HEADER_BYTES: u64 = 64 << 10;
+const HEADER_BYTES: u64 = 64 << 10;
 
 /// The columns of files by their headers, as far as these have been read.
 #[derive(Debug, Default)]
@@ -67,6 +64,28 @@ async fn head(contents: &Contents, file: &PartitionedFile) -> Result<Bytes> {
     Ok(head.into())
 }
 
+/// Fails where a file has other columns than the table, or in another order. An empty one has none, and no rows.
+pub(super) async fn check_header(
+    store: &dyn ObjectStore,
+    meta: &ObjectMeta,
+    path: &str,
+    columns: &Schema,
+    delimiter: u8,
+) -> Result<()> {
+    if meta.size == 0 {
+        return Ok(());
+    }
+    let head = store.get_range(&meta.location, 0..meta.size.min(HEADER_BYTES)).await?;
+    let format = Format::default().with_header(true).with_delimiter(delimiter);
+    let (schema, _) = format.infer_schema(head.as_ref(), Some(0))?;
+    let names: Vec<String> = distinct_names(schema.fields()).iter().map(|f| f.name().clone()).collect();
+    let expected: Vec<&String> = columns.fields().iter().map(|f| f.name()).collect();
+    if !names.iter().eq(expected.iter().copied()) {
+        return plan_err!("the columns of '{path}' are {names:?}, but those of the first file are {expected:?}");
+    }
+    Ok(())
+}
+
 /// How a file is opened whose columns are known.
 type Open = Arc<dyn Fn(Contents) -> Result<Arc<dyn FileOpener>> + Send + Sync>;
 
@@ -104,17 +123,4 @@ fn with_missing(batch: &RecordBatch, wanted: &SchemaRef) -> Result<RecordBatch> 
     let columns = wanted.fields().iter().map(column).collect();
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     Ok(RecordBatch::try_new_with_options(Arc::clone(wanted), columns, &options)?)
-}
-
-/// DataFusion's reader of the columns of `contents`.
-pub(super) fn reader_of(contents: &Contents, options: &CsvOptions) -> Result<Arc<dyn FileOpener>> {
-    let source = CsvSource::new(Arc::clone(&contents.file_schema)).with_csv_options(options.clone());
-    let projection = ProjectionExprs::from_indices(&contents.columns, &contents.file_schema);
-    let source = source.with_batch_size(contents.batch_size).try_pushdown_projection(&projection)?;
-    let source = source.ok_or_else(|| exec_datafusion_err!("CSV cannot be read without some of its columns"))?;
-    // Of which only the compression is looked at.
-    let config = FileScanConfigBuilder::new(ObjectStoreUrl::local_filesystem(), Arc::clone(&source))
-        .with_file_compression_type(contents.compression)
-        .build();
-    source.create_file_opener(Arc::clone(&contents.store), &config, contents.partition)
 }

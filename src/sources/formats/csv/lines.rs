@@ -8,10 +8,12 @@ use datafusion::arrow::csv::ReaderBuilder;
 use datafusion::arrow::csv::reader::Decoder;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::arrow::error::ArrowError;
-use datafusion::common::{DataFusionError, Result};
-use memchr::{memchr, memchr_iter};
+use datafusion::common::config::CsvOptions;
+use datafusion::common::{DataFusionError, Result, exec_err};
+use memchr::{memchr, memchr_iter, memrchr};
 
 use super::messages::{with_name, without_line};
+use super::quotes::Quotes;
 use crate::error::one_message;
 use crate::sources::formats::tolerant::{DecodeLines, LineDecoder, all_null};
 
@@ -29,7 +31,9 @@ impl CsvLines {
 
     fn csv_decoder(&self, columns: &SchemaRef, most: usize) -> CsvDecoder {
         let builder = ReaderBuilder::new(Arc::clone(columns)).with_delimiter(self.delimiter).with_batch_size(most);
-        CsvDecoder { decoder: builder.build_decoder(), columns: Arc::clone(columns), most, rows: 0 }
+        let options = CsvOptions { delimiter: self.delimiter, ..CsvOptions::default() };
+        let (decoder, quotes) = (builder.build_decoder(), Quotes::new(&options));
+        CsvDecoder { decoder, quotes, columns: Arc::clone(columns), most, rows: 0 }
     }
 }
 
@@ -106,6 +110,8 @@ impl DecodeLines for CsvLines {
 /// Decodes some lines at once.
 struct CsvDecoder {
     decoder: Decoder,
+    /// How quotes are followed, from the beginning of a line on.
+    quotes: Quotes,
     columns: SchemaRef,
     most: usize,
     /// Rows into which lines were taken apart last.
@@ -122,6 +128,11 @@ impl LineDecoder for CsvDecoder {
             }
         }
         if read == text.len() && !text.ends_with(b"\n") {
+            // The end of the text would be taken for the end of a value.
+            let (last, mut quotes) = (memrchr(b'\n', text).map_or(text, |end| &text[end + 1..]), self.quotes.clone());
+            if quotes.follow(last).and_then(|()| quotes.end()).is_err() {
+                return exec_err!("a value in quotes does not end");
+            }
             self.decoder.decode(&[])?;
         }
         // It stops in the middle of such an end.

@@ -20,10 +20,10 @@ pub(super) fn arrow_schema(footer: &ParquetMetaData) -> Result<Schema> {
     Ok(parquet_to_arrow_schema(metadata.schema_descr(), metadata.key_value_metadata())?)
 }
 
-/// A file whose values would have to be changed to fit the columns of the first file is an error.
+/// A file whose values would have to be changed to fit the columns of the table is an error.
 pub(super) fn check_types(expected: &Schema, footer: &ParquetMetaData) -> Result<()> {
     if let Some(name) = twice(&column_names(footer)).into_iter().find(|n| expected.field_with_name(n).is_ok()) {
-        return plan_err!("there are two columns '{name}' here, and one in the first file");
+        return plan_err!("there are two columns '{name}' here, and one in the table");
     }
     for field in arrow_schema(footer)?.fields() {
         let Some((_, wanted)) = expected.fields().find(field.name()) else {
@@ -32,7 +32,7 @@ pub(super) fn check_types(expected: &Schema, footer: &ParquetMetaData) -> Result
         check_same_tensors([wanted, field])?;
         if !fits(field.data_type(), wanted.data_type()) {
             return plan_err!(
-                "column '{}' is {} here, but {} in the first file",
+                "column '{}' is {} here, but {} in the table",
                 field.name(),
                 field.data_type(),
                 wanted.data_type()
