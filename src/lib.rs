@@ -44,6 +44,7 @@ pub mod runtime;
 pub mod store;
 
 pub mod block;
+mod boxed;
 
 /// Writing to local disks, through the page cache or past it.
 mod disk;
@@ -99,8 +100,8 @@ pub use seed::RandomSeed;
 pub use session::{Blockyard, SessionStateBuilderExt};
 pub use sinks::{Datasink, SaveMode, WriteJob, WrittenFile};
 pub use sources::{
-    Datasource, FileSchema, FileShuffle, PathPartitioning, ReadBinaryFilesOptions, ReadCsvOptions, ReadJsonOptions,
-    ReadParquetOptions, ReadPlan, ReadRequest, ReadTask, ReadTextOptions, TaskOrigin, TextEncoding,
+    Datasource, FileSchema, FileShuffle, Filters, PathPartitioning, ReadBinaryFilesOptions, ReadCsvOptions,
+    ReadJsonOptions, ReadParquetOptions, ReadPlan, ReadRequest, ReadTask, ReadTextOptions, TaskOrigin, TextEncoding,
 };
 pub use token::ResumeToken;
 

@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use datafusion::catalog::TableProviderFactory;
 use datafusion::common::{Result, config_err};
 use datafusion::config::{ParquetOptions, SpillCompression as OperatorSpillCompression};
+use datafusion::datasource::file_format::FileFormatFactory;
 use datafusion::execution::context::SessionContext;
 use datafusion::execution::object_store::{DefaultObjectStoreRegistry, ObjectStoreRegistry};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
@@ -105,16 +105,12 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         let scalars = with_lengths_of_binary(self.scalar_functions().take().unwrap_or_default());
         let mut scalars = bounded(scalars);
         scalars.extend(crate::tensors::scalar_functions());
-        let mut formats = self.file_formats().take().unwrap_or_default();
-        let ours = block_formats();
-        formats.retain(|format| !ours.iter().any(|o| o.get_ext() == format.get_ext()));
-        formats.extend(ours);
-        let tables: Arc<dyn TableProviderFactory> = Arc::new(ExternalTables);
-        let mut factories = self.table_factories().take().unwrap_or_default();
-        factories.extend(ExternalTables::names().map(|name| (name, Arc::clone(&tables))));
+        let formats = with_ours(self.file_formats().take().unwrap_or_default());
+        let mut tables = self.table_factories().take().unwrap_or_default();
+        tables.extend(ExternalTables::factories());
 
         Ok(self
-            .with_table_factories(factories)
+            .with_table_factories(tables)
             .with_config(config)
             .with_runtime_env(runtime)
             .with_optimizer_rules(logical)
@@ -125,6 +121,14 @@ impl SessionStateBuilderExt for SessionStateBuilder {
             .with_aggregate_functions(aggregates)
             .with_file_formats(formats))
     }
+}
+
+/// The formats of an application with ours in the place of those of the same names.
+fn with_ours(mut formats: Vec<Arc<dyn FileFormatFactory>>) -> Vec<Arc<dyn FileFormatFactory>> {
+    let ours = block_formats();
+    formats.retain(|format| !ours.iter().any(|o| o.get_ext() == format.get_ext()));
+    formats.extend(ours);
+    formats
 }
 
 /// Where files are read from that are not registered.

@@ -16,6 +16,8 @@ use datafusion::logical_expr::logical_plan::TableScanBuilder;
 use datafusion::logical_expr::{Expr, LogicalPlan, Projection, TableScan, UserDefinedLogicalNode, lit};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::union::UnionExec;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
 use super::NodePlanner;
 use crate::functions::WindowSize;
@@ -44,8 +46,7 @@ impl NodePlanner for PlanWindows {
             let [input] = inputs else { return UnionExec::try_new(inputs.to_vec()).map(Some) };
             return Ok(Some(Arc::clone(input)));
         }
-        let plan = with_labels(window, window.all_rows()?, (0, 0))?;
-        planned(state_of(session)?, &plan).await.map(Some)
+        planned(session, with_labels(window, window.all_rows()?, (0, 0))?).await.map(Some)
     }
 }
 
@@ -60,9 +61,22 @@ impl NodePlanner for PlanPipeline {
         inputs: &[Arc<dyn ExecutionPlan>],
         session: &dyn Session,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-        let Some(node) = node.as_any().downcast_ref::<PipelineNode>() else {
-            return Ok(None);
-        };
+        let node = node.as_any().downcast_ref::<PipelineNode>();
+        let planned = node.map(|node| pipeline(node, Arc::clone(&inputs[0]), session));
+        match planned {
+            Some(planned) => planned.await.map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+/// The operator of a pipeline.
+fn pipeline<'a>(
+    node: &'a PipelineNode,
+    source: Arc<dyn ExecutionPlan>,
+    session: &'a dyn Session,
+) -> BoxFuture<'a, Result<Arc<dyn ExecutionPlan>>> {
+    async move {
         let window = node.window().clone();
         let epochs = match node.epochs() {
             Epochs::OfSource => PassEpochs::OfSource,
@@ -76,8 +90,9 @@ impl NodePlanner for PlanPipeline {
         };
         let first = plans.begin(0).await?;
         let about = about(node, first.source());
-        Ok(Some(PipelineExec::new(Arc::clone(&inputs[0]), Arc::new(plans), first, epochs, about).into_plan()))
+        Ok(PipelineExec::new(source, Arc::new(plans), first, epochs, about).into_plan())
     }
+    .boxed()
 }
 
 /// How the windows of a pipeline are, and how many there are in a pass where that is known.
@@ -98,8 +113,12 @@ fn state_of(session: &dyn Session) -> Result<&SessionState> {
 }
 
 /// The operators of a plan that is optimized.
-async fn planned(state: &SessionState, plan: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
-    state.query_planner().create_physical_plan(plan, state).await
+fn planned(session: &dyn Session, plan: LogicalPlan) -> BoxFuture<'_, Result<Arc<dyn ExecutionPlan>>> {
+    async move {
+        let state = state_of(session)?;
+        state.query_planner().create_physical_plan(&plan, state).await
+    }
+    .boxed()
 }
 
 /// Plans windows.
@@ -112,43 +131,45 @@ struct Plans {
     readers: usize,
 }
 
-#[async_trait]
 impl WindowPlans for Plans {
-    async fn begin(&self, pass: u64) -> Result<Arc<dyn Pass>> {
-        let inputs = self.window.sources().len();
-        let mut planner = PassPlanner {
-            state: self.state.clone(),
-            each_window: self.each_window.clone(),
-            window: self.window.clone(),
-            readers: self.readers,
-            pass,
-            table: None,
-            source: PassSource::Inputs(inputs),
-        };
-        let Some(size) = self.window.size() else {
-            return Ok(Arc::new(planner));
-        };
-        let source = plan_of_epoch(self.window.source(0)?, pass)?;
-        if self.readers == 1
-            && let Some(table) = table_of_tasks(&source)?
-        {
-            planner.table = Some(WindowedTable::new(table));
-            // It is planned to see which tasks are left behind filters, and of which columns.
-            planner.plan(0, (0, 0), WindowInput::Source(0)).await?;
-            let windows = planner.table.as_ref().and_then(WindowedTable::read).and_then(|read| windows(read, size));
-            if let Some(windows) = windows {
-                planner.source = PassSource::Tasks(windows);
-                return Ok(Arc::new(planner));
+    fn begin(&self, pass: u64) -> BoxFuture<'_, Result<Arc<dyn Pass>>> {
+        async move {
+            let inputs = self.window.sources().len();
+            let mut planner = PassPlanner {
+                state: self.state.clone(),
+                each_window: self.each_window.clone(),
+                window: self.window.clone(),
+                readers: self.readers,
+                pass,
+                table: None,
+                source: PassSource::Inputs(inputs),
+            };
+            let Some(size) = self.window.size() else {
+                return Ok(Arc::new(planner) as Arc<dyn Pass>);
+            };
+            let source = plan_of_epoch(self.window.source(0)?, pass)?;
+            if self.readers == 1
+                && let Some(table) = table_of_tasks(&source)?
+            {
+                planner.table = Some(WindowedTable::new(table));
+                // It is planned to see which tasks are left behind filters, and of which columns.
+                planner.plan(0, (0, 0), WindowInput::Source(0)).await?;
+                let windows = planner.table.as_ref().and_then(WindowedTable::read).and_then(|read| windows(read, size));
+                if let Some(windows) = windows {
+                    planner.source = PassSource::Tasks(windows);
+                    return Ok(Arc::new(planner) as Arc<dyn Pass>);
+                }
+                planner.table = None;
             }
-            planner.table = None;
+            // A window that no plan reads was not optimized with it.
+            let plan = match self.readers {
+                0 => self.state.create_physical_plan(&source).await?,
+                _ => planned(&self.state, source).await?,
+            };
+            planner.source = PassSource::Rows { plan, size, keeps_epochs: self.window.keeps_epochs() };
+            Ok(Arc::new(planner) as Arc<dyn Pass>)
         }
-        // A window that no plan reads was not optimized with it.
-        let plan = match self.readers {
-            0 => self.state.create_physical_plan(&source).await?,
-            _ => planned(&self.state, &source).await?,
-        };
-        planner.source = PassSource::Rows { plan, size, keeps_epochs: self.window.keeps_epochs() };
-        Ok(Arc::new(planner))
+        .boxed()
     }
 }
 
@@ -234,7 +255,6 @@ impl PassPlanner {
     }
 }
 
-#[async_trait]
 impl Pass for PassPlanner {
     fn source(&self) -> &PassSource {
         &self.source
@@ -244,24 +264,33 @@ impl Pass for PassPlanner {
         self.readers > 1
     }
 
-    async fn plan(&self, number: u64, label: (u32, u32), input: WindowInput) -> Result<Arc<dyn ExecutionPlan>> {
-        let rows = self.rows(&input)?;
-        // Other seeds for each window of each pass. In the first window of the first pass they are those of the plan.
-        let plan = plan_of_epoch(self.each_window.clone(), self.pass << 32 | number)?;
-        let plan = plan.transform_down_with_subqueries(|node| {
-            if node_of::<PipelineNode>(&node).is_some() {
-                return Ok(Transformed::new(node, false, TreeNodeRecursion::Jump));
-            }
-            Ok(match node_of::<WindowNode>(&node) {
-                Some(window) => {
-                    let rows =
-                        if window.has_labels() { with_labels(window, rows.clone(), label)? } else { rows.clone() };
-                    Transformed::new(rows, true, TreeNodeRecursion::Jump)
+    fn plan(
+        &self,
+        number: u64,
+        label: (u32, u32),
+        input: WindowInput,
+    ) -> BoxFuture<'_, Result<Arc<dyn ExecutionPlan>>> {
+        async move {
+            let rows = self.rows(&input)?;
+            // Other seeds for each window of each pass. In the first window of the first pass they are those of the
+            // plan.
+            let plan = plan_of_epoch(self.each_window.clone(), self.pass << 32 | number)?;
+            let plan = plan.transform_down_with_subqueries(|node| {
+                if node_of::<PipelineNode>(&node).is_some() {
+                    return Ok(Transformed::new(node, false, TreeNodeRecursion::Jump));
                 }
-                None => Transformed::no(node),
-            })
-        });
-        planned(&self.state, &plan.data()?).await
+                Ok(match node_of::<WindowNode>(&node) {
+                    Some(window) => {
+                        let rows =
+                            if window.has_labels() { with_labels(window, rows.clone(), label)? } else { rows.clone() };
+                        Transformed::new(rows, true, TreeNodeRecursion::Jump)
+                    }
+                    None => Transformed::no(node),
+                })
+            });
+            planned(&self.state, plan.data()?).await
+        }
+        .boxed()
     }
 }
 

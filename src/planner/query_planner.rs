@@ -15,9 +15,12 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::analyze::AnalyzeExec;
 use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
 use super::unions::check_unions;
 use super::{NodePlanner, node_planners};
+use crate::boxed::boxed;
 use crate::logical::{is_endless, is_ours};
 use crate::observability::DiagnoseExec;
 use crate::optimizer::expected_rows;
@@ -37,39 +40,58 @@ impl BlockyardQueryPlanner {
     }
 }
 
-#[async_trait]
-impl QueryPlanner for BlockyardQueryPlanner {
-    async fn create_physical_plan(&self, plan: &LogicalPlan, session: &dyn Session) -> Result<Arc<dyn ExecutionPlan>> {
-        is_endless(plan)?;
-        check_unions(plan)?;
-        let pinned = pin_tables(plan)?;
-        let plan = pinned.as_ref().unwrap_or(plan);
-        if let Some(others) = &self.others
-            && !uses_our_nodes(plan)?
-        {
-            return others.create_physical_plan(plan, session).await;
-        }
-        let planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>> =
-            node_planners().into_iter().map(|p| Arc::new(Adapter(p)) as _).collect();
-        let planned =
-            DefaultPhysicalPlanner::with_extension_planners(planners).create_physical_plan(plan, session).await?;
-        if let Some(explain) = planned.downcast_ref::<ExplainExec>().filter(|explain| !explain.verbose()) {
-            fail_as_planned(explain, session.config_options().explain.logical_plan_only)?;
-        }
-        // DataFusion puts an AnalyzeExec on top after all rules have run.
-        if let Some(analyze) = planned.downcast_ref::<AnalyzeExec>() {
-            let joins = expected_of_joins(analyze.input());
-            return Ok(DiagnoseExec::new(planned, &joins).into_plan());
-        }
-        match plan {
-            LogicalPlan::Explain(explain) if says_expected(explain, session) => {
-                // Where it cannot be planned, a verbose explanation says why.
-                let Ok(explained) = self.create_physical_plan(&explain.plan, session).await else { return Ok(planned) };
-                let joins = expected_of_joins(&explained);
-                Ok(if joins.is_empty() { planned } else { DiagnoseExec::new(planned, &joins).into_plan() })
+impl BlockyardQueryPlanner {
+    /// The operators of a plan.
+    fn planned<'a>(
+        &'a self,
+        plan: &'a LogicalPlan,
+        session: &'a dyn Session,
+    ) -> BoxFuture<'a, Result<Arc<dyn ExecutionPlan>>> {
+        async move {
+            is_endless(plan)?;
+            check_unions(plan)?;
+            let pinned = pin_tables(plan)?;
+            let plan = pinned.as_ref().unwrap_or(plan);
+            if let Some(others) = &self.others
+                && !uses_our_nodes(plan)?
+            {
+                return others.create_physical_plan(plan, session).await;
             }
-            _ => Ok(planned),
+            let planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>> =
+                node_planners().into_iter().map(|p| Arc::new(Adapter(p)) as _).collect();
+            let planned =
+                DefaultPhysicalPlanner::with_extension_planners(planners).create_physical_plan(plan, session).await?;
+            if let Some(explain) = planned.downcast_ref::<ExplainExec>().filter(|explain| !explain.verbose()) {
+                fail_as_planned(explain, session.config_options().explain.logical_plan_only)?;
+            }
+            // DataFusion puts an AnalyzeExec on top after all rules have run.
+            if let Some(analyze) = planned.downcast_ref::<AnalyzeExec>() {
+                let joins = expected_of_joins(analyze.input());
+                return Ok(DiagnoseExec::new(planned, &joins).into_plan());
+            }
+            match plan {
+                LogicalPlan::Explain(explain) if says_expected(explain, session) => {
+                    // Where it cannot be planned, a verbose explanation says why.
+                    let Ok(explained) = self.create_physical_plan(&explain.plan, session).await else {
+                        return Ok(planned);
+                    };
+                    let joins = expected_of_joins(&explained);
+                    Ok(if joins.is_empty() { planned } else { DiagnoseExec::new(planned, &joins).into_plan() })
+                }
+                _ => Ok(planned),
+            }
         }
+        .boxed()
+    }
+}
+
+impl QueryPlanner for BlockyardQueryPlanner {
+    boxed! {
+        fn create_physical_plan<'b, 'c>(
+            &self,
+            plan: &'b LogicalPlan,
+            session: &'c dyn Session,
+        ) -> Result<Arc<dyn ExecutionPlan>> = Self::planned;
     }
 }
 

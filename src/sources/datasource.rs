@@ -1,7 +1,8 @@
 //! The trait for sources of your own, and the table that any of them makes.
 
 use std::any::Any;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -16,9 +17,12 @@ use datafusion::physical_plan::streaming::StreamingTableExec;
 
 use super::files::detect_parallelism;
 use super::read_task::{ReadTask, TaskOrigin, checked};
+use crate::boxed::boxed;
 use crate::call::Planning;
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::physical::{IntoPlan, ReadExec, ReadMemory};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
 /// A source of rows in independent read tasks.
 ///
@@ -64,11 +68,38 @@ pub struct ReadRequest<'a> {
     /// of the source.
     pub columns: Option<&'a [usize]>,
     /// Conditions that the source has said it would look at. None is a constant.
-    pub filters: &'a [Expr],
+    pub filters: Filters<'a>,
     /// No more rows than this are needed, of all tasks together.
     pub limit: Option<usize>,
     num_blocks: Option<usize>,
     options: &'a BlockyardOptions,
+}
+
+/// Conditions: a slice of expressions.
+#[derive(Clone, Copy)]
+pub struct Filters<'a>(&'a (dyn Deref<Target = [Expr]> + Send + Sync));
+
+impl Deref for Filters<'_> {
+    type Target = [Expr];
+
+    fn deref(&self) -> &[Expr] {
+        self.0
+    }
+}
+
+impl<'a> IntoIterator for Filters<'a> {
+    type Item = &'a Expr;
+    type IntoIter = std::slice::Iter<'a, Expr>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+impl fmt::Debug for Filters<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
 }
 
 impl ReadRequest<'_> {
@@ -201,7 +232,60 @@ impl DatasourceTable {
     }
 }
 
-#[async_trait]
+impl DatasourceTable {
+    /// The scan of the table.
+    fn scan_rows<'a>(
+        &'a self,
+        state: &'a dyn Session,
+        projection: Option<&'a Vec<usize>>,
+        filters: &'a [Expr],
+        limit: Option<usize>,
+    ) -> BoxFuture<'a, Result<Arc<dyn ExecutionPlan>>> {
+        async move {
+            let options = BlockyardOptions::from_config(state.config_options());
+            let columns = projection.map(Vec::as_slice);
+            // Conditions that a source has taken over are simplified afterwards, and may be true of no row then.
+            let (constants, filters): (Vec<Expr>, Vec<Expr>) =
+                filters.iter().cloned().partition(|filter| matches!(filter, Expr::Literal(..)));
+            let is_true = |constant: &Expr| matches!(constant, Expr::Literal(ScalarValue::Boolean(Some(true)), _));
+            let request = ReadRequest {
+                columns,
+                filters: Filters(&filters),
+                limit,
+                num_blocks: self.num_blocks,
+                options: &options,
+            };
+            let mut plan = match constants.iter().all(is_true) {
+                true => self.source.plan(request).await?,
+                false => ReadPlan::from(Vec::new()),
+            };
+            if plan.tasks.is_empty() {
+                plan.tasks.push(ReadTask::without_rows(self.source.schema()));
+            }
+            let statistics = self.statistics_of(&plan, projection, &filters, limit);
+            let scan = self.scan_of(&plan.tasks, projection, limit)?;
+            let memory = ReadMemory {
+                // What tasks say is of all columns.
+                row_bytes: plan
+                    .tasks
+                    .iter()
+                    .filter_map(ReadTask::row_bytes)
+                    .max()
+                    .filter(|_| columns.is_none())
+                    .unwrap_or(0),
+                task_bytes: plan.tasks.iter().map(|task| task.held_bytes).collect(),
+                rows_bytes: plan.tasks.iter().map(|task| task.bytes).collect::<Option<_>>().unwrap_or_default(),
+            };
+            let read = ReadExec::new(self.source.name(), scan, state.config().target_partitions());
+            let read = read
+                .with_memory(memory)
+                .with_origins(plan.tasks.into_iter().map(|task| task.origin.map(TaskOrigin::into)));
+            Ok(read.with_statistics(statistics).into_plan())
+        }
+        .boxed()
+    }
+}
+
 impl TableProvider for DatasourceTable {
     fn schema(&self) -> SchemaRef {
         self.source.schema()
@@ -225,46 +309,14 @@ impl TableProvider for DatasourceTable {
         Ok(answers)
     }
 
-    async fn scan(
-        &self,
-        state: &dyn Session,
-        projection: Option<&Vec<usize>>,
-        filters: &[Expr],
-        limit: Option<usize>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = BlockyardOptions::from_config(state.config_options());
-        let columns = projection.map(Vec::as_slice);
-        // Conditions that a source has taken over are simplified afterwards, and may be true of no row then.
-        let (constants, filters): (Vec<Expr>, Vec<Expr>) =
-            filters.iter().cloned().partition(|filter| matches!(filter, Expr::Literal(..)));
-        let is_true = |constant: &Expr| matches!(constant, Expr::Literal(ScalarValue::Boolean(Some(true)), _));
-        let filters = filters.as_slice();
-        let request = ReadRequest { columns, filters, limit, num_blocks: self.num_blocks, options: &options };
-        let mut plan = match constants.iter().all(is_true) {
-            true => self.source.plan(request).await?,
-            false => ReadPlan::from(Vec::new()),
-        };
-        if plan.tasks.is_empty() {
-            plan.tasks.push(ReadTask::without_rows(self.source.schema()));
-        }
-        let statistics = self.statistics_of(&plan, projection, filters, limit);
-        let scan = self.scan_of(&plan.tasks, projection, limit)?;
-        let memory = ReadMemory {
-            // What tasks say is of all columns.
-            row_bytes: plan
-                .tasks
-                .iter()
-                .filter_map(ReadTask::row_bytes)
-                .max()
-                .filter(|_| columns.is_none())
-                .unwrap_or(0),
-            task_bytes: plan.tasks.iter().map(|task| task.held_bytes).collect(),
-            rows_bytes: plan.tasks.iter().map(|task| task.bytes).collect::<Option<_>>().unwrap_or_default(),
-        };
-        let read = ReadExec::new(self.source.name(), scan, state.config().target_partitions());
-        let read =
-            read.with_memory(memory).with_origins(plan.tasks.into_iter().map(|task| task.origin.map(TaskOrigin::into)));
-        Ok(read.with_statistics(statistics).into_plan())
+    boxed! {
+        fn scan<'b, 'c, 'd>(
+            &self,
+            session: &'b dyn Session,
+            projection: Option<&'c Vec<usize>>,
+            filters: &'d [Expr],
+            limit: Option<usize>,
+        ) -> Result<Arc<dyn ExecutionPlan>> = Self::scan_rows;
     }
 
     fn statistics(&self) -> Option<Statistics> {

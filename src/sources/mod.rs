@@ -15,7 +15,7 @@ mod tpch;
 mod window;
 
 pub(crate) use blocks::StoredBlocks;
-pub use datasource::{Datasource, DatasourceTable, ReadPlan, ReadRequest};
+pub use datasource::{Datasource, DatasourceTable, Filters, ReadPlan, ReadRequest};
 pub(crate) use diverted::{DivertedRows, ReadDiverted};
 pub(crate) use files::{
     ExternalTables, FileChoice, FileTable, FormatOptions, check_local, files_of, first_file, format_of_path,

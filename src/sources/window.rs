@@ -19,8 +19,11 @@ use tokio::sync::OnceCell;
 
 use super::{Datasource, ReadPlan, ReadRequest, ReadTask};
 use crate::block::BlockMetadata;
+use crate::boxed::boxed;
 use crate::physical::{IntoPlan, PlanExt, ReadExec, block_batches, stream_of};
 use crate::store::BlockHandle;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
 /// The tasks of a table, which is scanned once for all of its windows. Clones have the same scan.
 #[derive(Debug, Clone)]
@@ -47,7 +50,27 @@ impl WindowedTable {
     }
 }
 
-#[async_trait]
+impl WindowedTable {
+    /// The scan of the table.
+    fn scan_rows<'a>(
+        &'a self,
+        session: &'a dyn Session,
+        projection: Option<&'a Vec<usize>>,
+        filters: &'a [Expr],
+        limit: Option<usize>,
+    ) -> BoxFuture<'a, Result<Arc<dyn ExecutionPlan>>> {
+        async move {
+            let scan = self.scan.get_or_try_init(|| self.table.scan(session, projection, filters, limit)).await?;
+            match (self.read(), &self.tasks) {
+                (Some(read), tasks) => Ok(read.of_tasks(tasks.clone().unwrap_or(0..read.num_tasks())).into_plan()),
+                (None, None) => Ok(Arc::clone(scan)),
+                (None, Some(_)) => internal_err!("a window of a table without tasks"),
+            }
+        }
+        .boxed()
+    }
+}
+
 impl TableProvider for WindowedTable {
     fn schema(&self) -> SchemaRef {
         self.table.schema()
@@ -57,19 +80,14 @@ impl TableProvider for WindowedTable {
         self.table.table_type()
     }
 
-    async fn scan(
-        &self,
-        session: &dyn Session,
-        projection: Option<&Vec<usize>>,
-        filters: &[Expr],
-        limit: Option<usize>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let scan = self.scan.get_or_try_init(|| self.table.scan(session, projection, filters, limit)).await?;
-        match (self.read(), &self.tasks) {
-            (Some(read), tasks) => Ok(read.of_tasks(tasks.clone().unwrap_or(0..read.num_tasks())).into_plan()),
-            (None, None) => Ok(Arc::clone(scan)),
-            (None, Some(_)) => internal_err!("a window of a table without tasks"),
-        }
+    boxed! {
+        fn scan<'b, 'c, 'd>(
+            &self,
+            session: &'b dyn Session,
+            projection: Option<&'c Vec<usize>>,
+            filters: &'d [Expr],
+            limit: Option<usize>,
+        ) -> Result<Arc<dyn ExecutionPlan>> = Self::scan_rows;
     }
 }
 

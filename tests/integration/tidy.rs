@@ -74,12 +74,24 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("optimizer", &["config", "error", "functions", "logical", "physical", "sources"]),
     (
         "planner",
-        &["config", "functions", "logical", "observability", "optimizer", "physical", "sinks", "sources", "tensors"],
+        &[
+            "boxed",
+            "config",
+            "functions",
+            "logical",
+            "observability",
+            "optimizer",
+            "physical",
+            "sinks",
+            "sources",
+            "tensors",
+        ],
     ),
     (
         "sources",
         &[
             "block",
+            "boxed",
             "call",
             "config",
             "error",
@@ -105,6 +117,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("seed", &["block", "call"]),
     ("token", &["block"]),
     ("block", &[]),
+    ("boxed", &[]),
     ("disk", &[]),
     ("config", &["call", "error"]),
     ("call", &["error"]),

@@ -4,23 +4,24 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use datafusion::common::Result;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::config::ByteSize;
 use crate::functions::WindowSize;
 use crate::store::BlockHandle;
+use futures::future::BoxFuture;
 
 /// Plans the windows of a pipeline.
-#[async_trait]
 pub(crate) trait WindowPlans: Debug + Send + Sync {
     /// Looks at the source as it is now, for pass number `pass` over it.
-    async fn begin(&self, pass: u64) -> Result<Arc<dyn Pass>>;
+    fn begin(&self, pass: u64) -> BoxFuture<'_, Result<Arc<dyn Pass>>>;
 }
 
+/// The plan of a window, when it is made.
+pub(crate) type PlannedWindow<'a> = BoxFuture<'a, Result<Arc<dyn ExecutionPlan>>>;
+
 /// A pass over the source of a pipeline.
-#[async_trait]
 pub(crate) trait Pass: Debug + Send + Sync {
     /// What its windows are.
     fn source(&self) -> &PassSource;
@@ -29,7 +30,7 @@ pub(crate) trait Pass: Debug + Send + Sync {
     fn plans_hold_blocks(&self) -> bool;
 
     /// The plan of its window number `number`, in which it is window `window` of epoch `epoch`.
-    async fn plan(&self, number: u64, label: (u32, u32), input: WindowInput) -> Result<Arc<dyn ExecutionPlan>>;
+    fn plan(&self, number: u64, label: (u32, u32), input: WindowInput) -> PlannedWindow<'_>;
 }
 
 /// What the windows of a pass are.

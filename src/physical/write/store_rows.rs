@@ -1,10 +1,10 @@
 //! Rows of a statement on their way into a table of the store: all of them become visible at once, or none.
 
 use crate::physical::operator::IntoPlan;
+use futures::future::BoxFuture;
 use std::fmt;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use datafusion::arrow::array::{RecordBatch, UInt64Array};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::{Result, internal_err};
@@ -26,14 +26,18 @@ use crate::runtime::Drivers;
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner, QueryPool};
 
 /// Where the blocks of a statement go.
-#[async_trait]
 pub(crate) trait BlockTarget: fmt::Debug + fmt::Display + Send + Sync {
     /// A block as it is stored, and how many of its rows the statement has changed. An error ends the statement.
     fn prepare(&self, block: Block) -> Result<(Block, usize)>;
 
     /// Makes the blocks visible, in this order; `changed` of their rows were changed. Nothing is visible after an
     /// error. Returns the number of rows that the statement reports.
-    async fn commit(&self, blocks: Vec<BlockHandle>, changed: usize, context: &Arc<TaskContext>) -> Result<usize>;
+    fn commit<'a>(
+        &'a self,
+        blocks: Vec<BlockHandle>,
+        changed: usize,
+        context: &'a Arc<TaskContext>,
+    ) -> BoxFuture<'a, Result<usize>>;
 }
 
 /// Stores its input and returns the number of rows that have changed.

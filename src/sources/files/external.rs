@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use datafusion::arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider, TableProviderFactory};
 use datafusion::common::{Constraints, Result, SchemaExt, not_impl_err, plan_datafusion_err, plan_err};
@@ -19,55 +18,76 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::calls::Format;
 use super::table::FileTable;
+use crate::boxed::boxed;
 use crate::call::{Argument, Value, Values};
 use crate::sources::formats::formats;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
 /// Makes tables of the formats that can be read. Others, and those without an end, are DataFusion's.
 #[derive(Debug)]
 pub(crate) struct ExternalTables;
 
 impl ExternalTables {
-    /// The names behind STORED AS.
-    pub(crate) fn names() -> impl Iterator<Item = String> {
-        formats().into_iter().flat_map(|format| format.stored_as()).map(|name| name.to_uppercase())
+    /// By the names behind STORED AS.
+    pub(crate) fn factories() -> impl Iterator<Item = (String, Arc<dyn TableProviderFactory>)> {
+        let names = formats().into_iter().flat_map(|format| format.stored_as());
+        names.map(|name| (name.to_uppercase(), Arc::new(Self) as _))
     }
 }
 
-#[async_trait]
-impl TableProviderFactory for ExternalTables {
-    async fn create(&self, session: &dyn Session, command: &CreateExternalTable) -> Result<Arc<dyn TableProvider>> {
-        let name = command.file_type.to_lowercase();
-        let read = formats().into_iter().find(|format| format.stored_as().any(|known| known == name));
-        let Some(read) = read.filter(|_| !command.unbounded) else {
-            return DefaultTableFactory::new().create(session, command).await;
-        };
-        let said = Said::of(session, command, &read)?;
-        let format = (read.from_values)(&said.of_read)?;
-        let paths: Vec<String> = command.locations.iter().map(|location| directory_of(location)).collect();
-        let files = match command.schema.fields().is_empty() {
-            true => FileTable::open(session, format, paths.clone()).await?,
-            false => {
-                let (columns, of_paths) = declared_columns(command)?;
-                FileTable::declared(session, format, paths.clone(), columns, of_paths)?
+impl ExternalTables {
+    /// The table of a command.
+    fn table<'a>(
+        &'a self,
+        session: &'a dyn Session,
+        command: &'a CreateExternalTable,
+    ) -> BoxFuture<'a, Result<Arc<dyn TableProvider>>> {
+        async move {
+            let name = command.file_type.to_lowercase();
+            let read = formats().into_iter().find(|format| format.stored_as().any(|known| known == name));
+            let Some(read) = read.filter(|_| !command.unbounded) else {
+                return DefaultTableFactory::new().create(session, command).await;
+            };
+            let said = Said::of(session, command, &read)?;
+            let format = (read.from_values)(&said.of_read)?;
+            let paths: Vec<String> = command.locations.iter().map(|location| directory_of(location)).collect();
+            let files = match command.schema.fields().is_empty() {
+                true => FileTable::open(session, format, paths.clone()).await?,
+                false => {
+                    let (columns, of_paths) = declared_columns(command)?;
+                    FileTable::declared(session, format, paths.clone(), columns, of_paths)?
+                }
+            };
+            let keys: Vec<_> = files.directory_columns().iter().map(|field| field.name().clone()).collect();
+            if !command.table_partition_cols.is_empty() && command.table_partition_cols != keys {
+                return plan_err!(
+                    "PARTITIONED BY ({}) does not fit the directories, which give ({})",
+                    command.table_partition_cols.join(", "),
+                    keys.join(", ")
+                );
             }
-        };
-        let keys: Vec<_> = files.directory_columns().iter().map(|field| field.name().clone()).collect();
-        if !command.table_partition_cols.is_empty() && command.table_partition_cols != keys {
-            return plan_err!(
-                "PARTITIONED BY ({}) does not fit the directories, which give ({})",
-                command.table_partition_cols.join(", "),
-                keys.join(", ")
-            );
+            Ok(Arc::new(ExternalTable {
+                files,
+                written: said.written,
+                file_type: command.file_type.clone(),
+                paths,
+                constraints: command.constraints.clone(),
+                defaults: command.column_defaults.clone(),
+                definition: command.definition.clone(),
+            }) as Arc<dyn TableProvider>)
         }
-        Ok(Arc::new(ExternalTable {
-            files,
-            written: said.written,
-            file_type: command.file_type.clone(),
-            paths,
-            constraints: command.constraints.clone(),
-            defaults: command.column_defaults.clone(),
-            definition: command.definition.clone(),
-        }))
+        .boxed()
+    }
+}
+
+impl TableProviderFactory for ExternalTables {
+    boxed! {
+        fn create<'b, 'c>(
+            &self,
+            session: &'b dyn Session,
+            command: &'c CreateExternalTable,
+        ) -> Result<Arc<dyn TableProvider>> = Self::table;
     }
 }
 
@@ -162,7 +182,65 @@ struct ExternalTable {
     definition: Option<String>,
 }
 
-#[async_trait]
+impl ExternalTable {
+    /// The scan of the table.
+    fn scan_rows<'a>(
+        &'a self,
+        session: &'a dyn Session,
+        projection: Option<&'a Vec<usize>>,
+        filters: &'a [Expr],
+        limit: Option<usize>,
+    ) -> BoxFuture<'a, Result<Arc<dyn ExecutionPlan>>> {
+        self.files.scan(session, projection, filters, limit)
+    }
+
+    /// The insertion of rows.
+    fn insert_rows<'a>(
+        &'a self,
+        session: &'a dyn Session,
+        input: Arc<dyn ExecutionPlan>,
+        insert_op: InsertOp,
+    ) -> BoxFuture<'a, Result<Arc<dyn ExecutionPlan>>> {
+        async move {
+            self.schema().logically_equivalent_names_and_types(&input.schema())?;
+            let Some(written) = &self.written else {
+                return not_impl_err!("INSERT into a table STORED AS {}, which is only read", self.file_type);
+            };
+            let url = match self.paths.as_slice() {
+                [path] => ListingTableUrl::parse(path)?,
+                paths => return not_impl_err!("INSERT into a table of {} places", paths.len()),
+            };
+            if !url.is_collection() || url.get_glob().is_some() {
+                return not_impl_err!(
+                    "INSERT into '{}', which is not a directory; with a '/' at its end it is one",
+                    self.paths[0]
+                );
+            }
+            if !self.files.has_all_columns() {
+                return not_impl_err!(
+                    "INSERT into a table with other columns than its files and their directories have"
+                );
+            }
+            let keys =
+                self.files.directory_columns().iter().map(|field| (field.name().clone(), field.data_type().clone()));
+            let conf = FileSinkConfig {
+                original_url: self.paths[0].clone(),
+                object_store_url: url.object_store(),
+                table_paths: vec![url],
+                file_group: Vec::new().into(),
+                output_schema: self.schema(),
+                table_partition_cols: keys.collect::<Vec<(String, DataType)>>(),
+                insert_op,
+                keep_partition_by_columns: session.config_options().execution.keep_partition_by_columns,
+                file_extension: written.get_ext(),
+                file_output_mode: FileOutputMode::Directory,
+            };
+            written.create_writer_physical_plan(input, session, conf, None).await
+        }
+        .boxed()
+    }
+}
+
 impl TableProvider for ExternalTable {
     fn schema(&self) -> SchemaRef {
         self.files.schema()
@@ -184,56 +262,26 @@ impl TableProvider for ExternalTable {
         self.defaults.get(column)
     }
 
-    async fn scan(
-        &self,
-        session: &dyn Session,
-        projection: Option<&Vec<usize>>,
-        filters: &[Expr],
-        limit: Option<usize>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.files.scan(session, projection, filters, limit).await
+    boxed! {
+        fn scan<'b, 'c, 'd>(
+            &self,
+            session: &'b dyn Session,
+            projection: Option<&'c Vec<usize>>,
+            filters: &'d [Expr],
+            limit: Option<usize>,
+        ) -> Result<Arc<dyn ExecutionPlan>> = Self::scan_rows;
     }
 
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
         self.files.supports_filters_pushdown(filters)
     }
 
-    async fn insert_into(
-        &self,
-        session: &dyn Session,
-        input: Arc<dyn ExecutionPlan>,
-        insert_op: InsertOp,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.schema().logically_equivalent_names_and_types(&input.schema())?;
-        let Some(written) = &self.written else {
-            return not_impl_err!("INSERT into a table STORED AS {}, which is only read", self.file_type);
-        };
-        let url = match self.paths.as_slice() {
-            [path] => ListingTableUrl::parse(path)?,
-            paths => return not_impl_err!("INSERT into a table of {} places", paths.len()),
-        };
-        if !url.is_collection() || url.get_glob().is_some() {
-            return not_impl_err!(
-                "INSERT into '{}', which is not a directory; with a '/' at its end it is one",
-                self.paths[0]
-            );
-        }
-        if !self.files.has_all_columns() {
-            return not_impl_err!("INSERT into a table with other columns than its files and their directories have");
-        }
-        let keys = self.files.directory_columns().iter().map(|field| (field.name().clone(), field.data_type().clone()));
-        let conf = FileSinkConfig {
-            original_url: self.paths[0].clone(),
-            object_store_url: url.object_store(),
-            table_paths: vec![url],
-            file_group: Vec::new().into(),
-            output_schema: self.schema(),
-            table_partition_cols: keys.collect::<Vec<(String, DataType)>>(),
-            insert_op,
-            keep_partition_by_columns: session.config_options().execution.keep_partition_by_columns,
-            file_extension: written.get_ext(),
-            file_output_mode: FileOutputMode::Directory,
-        };
-        written.create_writer_physical_plan(input, session, conf, None).await
+    boxed! {
+        fn insert_into<'b>(
+            &self,
+            session: &'b dyn Session,
+            input: Arc<dyn ExecutionPlan>,
+            insert_op: InsertOp,
+        ) -> Result<Arc<dyn ExecutionPlan>> = Self::insert_rows;
     }
 }

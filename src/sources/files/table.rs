@@ -9,7 +9,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use async_trait::async_trait;
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
@@ -36,11 +35,14 @@ use super::listing::{ListedFile, Listing, Lookup, Missing, full_path};
 use super::path_filters::{is_of_paths, with_true_paths};
 use super::pinned::{Bodies, PinnedStore};
 use super::tasks::{Packed, detect_parallelism, pack};
+use crate::boxed::boxed;
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::error::{ErrorContext, unknown_name};
 use crate::physical::{FileCounts, IntoPlan, ReadExec, ReadMemory, RowColumn, RowColumns};
 use crate::sources::formats::{Files, ReadFormat, ReadOptions, Scan};
 use crate::store::{BlockStore, Owner};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
 /// What a read has asked for ahead takes at most this part of the memory limit.
 const READ_AHEAD_PART: usize = 16;
@@ -387,7 +389,67 @@ fn resolve_columns(schema: &Schema, names: &[String], read_name: &str) -> Result
     names.iter().map(find).collect()
 }
 
-#[async_trait]
+impl FileTable {
+    /// The scan of the table.
+    fn scan_rows<'a>(
+        &'a self,
+        session: &'a dyn Session,
+        projection: Option<&'a Vec<usize>>,
+        filters: &'a [Expr],
+        limit: Option<usize>,
+    ) -> BoxFuture<'a, Result<Arc<dyn ExecutionPlan>>> {
+        async move {
+            let options = BlockyardOptions::from_config(session.config_options());
+            let path_columns = self.table_schema.table_partition_cols();
+            let (of_paths, of_rows) = filters.iter().cloned().partition::<Vec<_>, _>(|f| is_of_paths(f, path_columns));
+            let FilesNow { files, all, skipped } = self.files_now(session, &of_paths).await?;
+            let full = &self.full;
+            let read = self.read_columns(projection);
+            if files.files.is_empty() {
+                return Ok(Arc::new(EmptyExec::new(Arc::new(full.project(&read)?))) as Arc<dyn ExecutionPlan>);
+            }
+            let (rows, of_scan) = self.split(&read)?;
+            let names = of_scan.iter().map(|i| full.field(*i).name().as_str()).collect();
+            let scan = Scan { columns: names, filters: &of_rows, limit, numbers_rows: rows.is_some() };
+            let layout = self.format.lay_out(session, &files, &scan).await?;
+            let counts = FileCounts { skipped, ..layout.counts(files.files.len(), all) };
+            let of_files = self.table_schema.table_schema().fields().len();
+            let mut statistics = Statistics::new_unknown(self.table_schema.table_schema());
+            statistics.num_rows = layout.rows;
+            statistics.total_byte_size = layout.bytes;
+            let bytes = layout.units.iter().map(|u| u.bytes).sum();
+            let tasks = self.options.override_num_blocks.unwrap_or_else(|| detect_parallelism(bytes, &options));
+            let Packed { groups, held_bytes, bytes } = pack(&files.files, layout.units, tasks);
+            let memory = ReadMemory { row_bytes: layout.row_bytes, task_bytes: held_bytes, rows_bytes: bytes };
+            // Declaring the partitioning keeps DataFusion from splitting the groups again and from stealing between
+            // them.
+            let pinned = Partitioning::UnknownPartitioning(groups.len());
+            let source = layout.format.file_source(self.table_schema.clone());
+            let config = FileScanConfigBuilder::new(files.url.object_store(), source)
+                .with_file_groups(groups)
+                .with_statistics(statistics)
+                .with_projection_indices(Some(of_scan).filter(|columns| !columns.iter().copied().eq(0..of_files)))?
+                .with_limit(limit)
+                .with_output_partitioning(Some(pinned))
+                .build();
+            let scan = layout.format.create_physical_plan(session, config).await?;
+            let pinned = match limit {
+                // Of a few rows nobody knows how many files they are in.
+                Some(_) => files.pinned.clone(),
+                None => reading_ahead(session, &files, &options)?,
+            };
+            let scan = (layout.finish)(scan, pinned);
+            let read = ReadExec::new(self.format.read_name(), scan, session.config().target_partitions());
+            let read = read.with_memory(memory).with_ranges(layout.ranges).with_files(counts);
+            Ok(match rows {
+                Some(rows) => read.with_row_columns(rows).into_plan(),
+                None => read.into_plan(),
+            })
+        }
+        .boxed()
+    }
+}
+
 impl TableProvider for FileTable {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
@@ -397,58 +459,14 @@ impl TableProvider for FileTable {
         TableType::Base
     }
 
-    async fn scan(
-        &self,
-        session: &dyn Session,
-        projection: Option<&Vec<usize>>,
-        filters: &[Expr],
-        limit: Option<usize>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = BlockyardOptions::from_config(session.config_options());
-        let path_columns = self.table_schema.table_partition_cols();
-        let (of_paths, of_rows) = filters.iter().cloned().partition::<Vec<_>, _>(|f| is_of_paths(f, path_columns));
-        let FilesNow { files, all, skipped } = self.files_now(session, &of_paths).await?;
-        let full = &self.full;
-        let read = self.read_columns(projection);
-        if files.files.is_empty() {
-            return Ok(Arc::new(EmptyExec::new(Arc::new(full.project(&read)?))));
-        }
-        let (rows, of_scan) = self.split(&read)?;
-        let names = of_scan.iter().map(|i| full.field(*i).name().as_str()).collect();
-        let scan = Scan { columns: names, filters: &of_rows, limit, numbers_rows: rows.is_some() };
-        let layout = self.format.lay_out(session, &files, &scan).await?;
-        let counts = FileCounts { skipped, ..layout.counts(files.files.len(), all) };
-        let of_files = self.table_schema.table_schema().fields().len();
-        let mut statistics = Statistics::new_unknown(self.table_schema.table_schema());
-        statistics.num_rows = layout.rows;
-        statistics.total_byte_size = layout.bytes;
-        let bytes = layout.units.iter().map(|u| u.bytes).sum();
-        let tasks = self.options.override_num_blocks.unwrap_or_else(|| detect_parallelism(bytes, &options));
-        let Packed { groups, held_bytes, bytes } = pack(&files.files, layout.units, tasks);
-        let memory = ReadMemory { row_bytes: layout.row_bytes, task_bytes: held_bytes, rows_bytes: bytes };
-        // Declaring the partitioning keeps DataFusion from splitting the groups again and from stealing between them.
-        let pinned = Partitioning::UnknownPartitioning(groups.len());
-        let source = layout.format.file_source(self.table_schema.clone());
-        let config = FileScanConfigBuilder::new(files.url.object_store(), source)
-            .with_file_groups(groups)
-            .with_statistics(statistics)
-            .with_projection_indices(Some(of_scan).filter(|columns| !columns.iter().copied().eq(0..of_files)))?
-            .with_limit(limit)
-            .with_output_partitioning(Some(pinned))
-            .build();
-        let scan = layout.format.create_physical_plan(session, config).await?;
-        let pinned = match limit {
-            // Of a few rows nobody knows how many files they are in.
-            Some(_) => files.pinned.clone(),
-            None => reading_ahead(session, &files, &options)?,
-        };
-        let scan = (layout.finish)(scan, pinned);
-        let read = ReadExec::new(self.format.read_name(), scan, session.config().target_partitions());
-        let read = read.with_memory(memory).with_ranges(layout.ranges).with_files(counts);
-        Ok(match rows {
-            Some(rows) => read.with_row_columns(rows).into_plan(),
-            None => read.into_plan(),
-        })
+    boxed! {
+        fn scan<'b, 'c, 'd>(
+            &self,
+            session: &'b dyn Session,
+            projection: Option<&'c Vec<usize>>,
+            filters: &'d [Expr],
+            limit: Option<usize>,
+        ) -> Result<Arc<dyn ExecutionPlan>> = Self::scan_rows;
     }
 
     /// Paths say whether what is asked of them is true: nothing has to be asked again. Statistics say what cannot be.

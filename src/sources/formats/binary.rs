@@ -19,6 +19,7 @@ use super::text::{Contents, opened_by, projected};
 use crate::error::ErrorContext;
 use crate::physical::ValueRanges;
 use crate::sources::files::{Listing, Unit, read_options};
+use futures::future::BoxFuture;
 
 read_options! {
     /// How files are read as they are: one row per file. Start from the default and set what differs.
@@ -53,28 +54,36 @@ impl ReadFormat for ReadBinaryFilesOptions {
         Ok(())
     }
 
-    async fn lay_out(&self, _session: &dyn Session, files: &Files, _scan: &Scan<'_>) -> Result<Layout> {
-        let sizes = files.files.iter().map(|file| file.object_meta.size);
-        let unit = |(file, size): (usize, u64)| Unit {
-            file,
-            range: (0, size),
-            first_row: Some(0),
-            bytes: size as usize,
-            held_bytes: size as usize,
-            pieces: None,
-        };
-        Ok(Layout {
-            units: sizes.clone().enumerate().map(unit).collect(),
-            rows: Precision::Exact(files.files.len()),
-            bytes: Precision::Exact(sizes.clone().sum::<u64>() as usize),
-            row_bytes: sizes.max().unwrap_or(0) as usize,
-            ranges: ValueRanges::default(),
-            format: Arc::new(JsonFormat::default()),
-            opened: None,
-            row_groups: (0, 0),
-            left_out: Vec::new(),
-            finish: opened_by("binary", |opening| projected(opening, WholeFiles)),
-        })
+    fn lay_out<'a>(
+        &'a self,
+        _session: &'a dyn Session,
+        files: &'a Files,
+        _scan: &'a Scan<'a>,
+    ) -> BoxFuture<'a, Result<Layout>> {
+        async move {
+            let sizes = files.files.iter().map(|file| file.object_meta.size);
+            let unit = |(file, size): (usize, u64)| Unit {
+                file,
+                range: (0, size),
+                first_row: Some(0),
+                bytes: size as usize,
+                held_bytes: size as usize,
+                pieces: None,
+            };
+            Ok(Layout {
+                units: sizes.clone().enumerate().map(unit).collect(),
+                rows: Precision::Exact(files.files.len()),
+                bytes: Precision::Exact(sizes.clone().sum::<u64>() as usize),
+                row_bytes: sizes.max().unwrap_or(0) as usize,
+                ranges: ValueRanges::default(),
+                format: Arc::new(JsonFormat::default()),
+                opened: None,
+                row_groups: (0, 0),
+                left_out: Vec::new(),
+                finish: opened_by("binary", |opening| projected(opening, WholeFiles)),
+            })
+        }
+        .boxed()
     }
 }
 

@@ -27,6 +27,7 @@ use crate::functions::{Failures, MaxErrors, OnError};
 use crate::physical::ValueRanges;
 use crate::sinks::CSV_EXTENSIONS;
 use crate::sources::files::{CONCURRENT_HEADS, FileSchema, Listing, full_path, is_small, read_options};
+use futures::future::BoxFuture;
 
 mod by_header;
 mod first_rows;
@@ -145,30 +146,38 @@ impl ReadFormat for ReadCsvOptions {
         Ok(())
     }
 
-    async fn lay_out(&self, session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<Layout> {
-        let bad = BadLines::of(self.failures(), session).map(Arc::new);
-        let format = self.format(session, files.compression)?;
-        let finish = match self.schema {
-            FileSchema::First => {
-                self.check_headers(files).await?;
-                // Those of small files come with all else.
-                let is_checked_later = files.pinned.is_some() && self.has_headers(files);
-                self.opened(bad, &format, is_checked_later)?
-            }
-            FileSchema::Union => self.opened_by_header(bad, &format)?,
-        };
-        Ok(Layout {
-            units: byte_ranges(session, files, scan, !self.newlines_in_values, self.override_num_blocks),
-            rows: Precision::Absent,
-            bytes: Precision::Absent,
-            row_bytes: line_bytes(files).await?,
-            ranges: ValueRanges::default(),
-            format: Arc::new(format),
-            opened: None,
-            row_groups: (0, 0),
-            left_out: Vec::new(),
-            finish,
-        })
+    fn lay_out<'a>(
+        &'a self,
+        session: &'a dyn Session,
+        files: &'a Files,
+        scan: &'a Scan<'a>,
+    ) -> BoxFuture<'a, Result<Layout>> {
+        async move {
+            let bad = BadLines::of(self.failures(), session).map(Arc::new);
+            let format = self.format(session, files.compression)?;
+            let finish = match self.schema {
+                FileSchema::First => {
+                    self.check_headers(files).await?;
+                    // Those of small files come with all else.
+                    let is_checked_later = files.pinned.is_some() && self.has_headers(files);
+                    self.opened(bad, &format, is_checked_later)?
+                }
+                FileSchema::Union => self.opened_by_header(bad, &format)?,
+            };
+            Ok(Layout {
+                units: byte_ranges(session, files, scan, !self.newlines_in_values, self.override_num_blocks),
+                rows: Precision::Absent,
+                bytes: Precision::Absent,
+                row_bytes: line_bytes(files).await?,
+                ranges: ValueRanges::default(),
+                format: Arc::new(format),
+                opened: None,
+                row_groups: (0, 0),
+                left_out: Vec::new(),
+                finish,
+            })
+        }
+        .boxed()
     }
 }
 

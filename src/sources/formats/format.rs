@@ -18,6 +18,7 @@ use object_store::{ObjectMeta, ObjectStore};
 
 use crate::physical::{FileCounts, RowColumn, ValueRanges};
 use crate::sources::files::{FileChoice, FileSchema, Listing, PathPartitioning, PinnedStore, Unit};
+use futures::future::BoxFuture;
 
 /// A format of files with what its users say of a read: how the columns are found, how files become tasks, and how a
 /// task reads them.
@@ -75,7 +76,12 @@ pub(crate) trait ReadFormat: Any + Debug + Send + Sync {
     fn check_same_columns(&self, told: &Schema, found: &Schema) -> Result<()>;
 
     /// How the files are read for a scan. Fails where one of them does not have the columns of the table.
-    async fn lay_out(&self, session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<Layout>;
+    fn lay_out<'a>(
+        &'a self,
+        session: &'a dyn Session,
+        files: &'a Files,
+        scan: &'a Scan<'a>,
+    ) -> BoxFuture<'a, Result<Layout>>;
 }
 
 /// What is said of a read of files of any format.

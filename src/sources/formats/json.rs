@@ -21,6 +21,7 @@ use crate::functions::{Failures, MaxErrors, OnError};
 use crate::physical::ValueRanges;
 use crate::sinks::JSON_EXTENSIONS;
 use crate::sources::files::{Listing, read_options};
+use futures::future::BoxFuture;
 
 mod lines;
 
@@ -90,32 +91,44 @@ impl ReadFormat for ReadJsonOptions {
         Ok(())
     }
 
-    async fn lay_out(&self, session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<Layout> {
-        let metas = files.files.iter().map(|file| &file.object_meta);
-        let is_array = is_array(files.store.as_ref(), metas, files.compression).await?;
-        let finish = match BadLines::of(self.failures(), session).map(Arc::new) {
-            None => opened_by("json", move |opening| {
-                // Who reads all columns would miss a key that is none of them.
-                projected(opening, |contents| JsonLines { is_strict: contents.has_all_columns(), contents, is_array })
-            }),
-            Some(_) if is_array => return plan_err!("on_error is for one object per line, and files are arrays"),
-            Some(bad) => opened_by("json", move |opening| {
-                let (decode, bad) = (Arc::new(ObjectLines), Arc::clone(&bad));
-                projected(opening, |contents| Tolerant { contents, decode, has_header: false, bad })
-            }),
-        };
-        Ok(Layout {
-            units: byte_ranges(session, files, scan, !is_array, self.override_num_blocks),
-            rows: Precision::Absent,
-            bytes: Precision::Absent,
-            row_bytes: line_bytes(files).await?,
-            ranges: ValueRanges::default(),
-            format: format(session, files.compression, is_array, None),
-            opened: None,
-            row_groups: (0, 0),
-            left_out: Vec::new(),
-            finish,
-        })
+    fn lay_out<'a>(
+        &'a self,
+        session: &'a dyn Session,
+        files: &'a Files,
+        scan: &'a Scan<'a>,
+    ) -> BoxFuture<'a, Result<Layout>> {
+        async move {
+            let metas = files.files.iter().map(|file| &file.object_meta);
+            let is_array = is_array(files.store.as_ref(), metas, files.compression).await?;
+            let finish = match BadLines::of(self.failures(), session).map(Arc::new) {
+                None => opened_by("json", move |opening| {
+                    // Who reads all columns would miss a key that is none of them.
+                    projected(opening, |contents| JsonLines {
+                        is_strict: contents.has_all_columns(),
+                        contents,
+                        is_array,
+                    })
+                }),
+                Some(_) if is_array => return plan_err!("on_error is for one object per line, and files are arrays"),
+                Some(bad) => opened_by("json", move |opening| {
+                    let (decode, bad) = (Arc::new(ObjectLines), Arc::clone(&bad));
+                    projected(opening, |contents| Tolerant { contents, decode, has_header: false, bad })
+                }),
+            };
+            Ok(Layout {
+                units: byte_ranges(session, files, scan, !is_array, self.override_num_blocks),
+                rows: Precision::Absent,
+                bytes: Precision::Absent,
+                row_bytes: line_bytes(files).await?,
+                ranges: ValueRanges::default(),
+                format: format(session, files.compression, is_array, None),
+                opened: None,
+                row_groups: (0, 0),
+                left_out: Vec::new(),
+                finish,
+            })
+        }
+        .boxed()
     }
 }
 

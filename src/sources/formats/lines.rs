@@ -24,6 +24,8 @@ use crate::call::Argument;
 use crate::functions::{Failures, MaxErrors, OnError};
 use crate::physical::ValueRanges;
 use crate::sources::files::{Listing, read_options};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
 /// A batch has no more text than this, but for a line that is longer.
 const BATCH_BYTES: usize = 1 << 20;
@@ -103,30 +105,38 @@ impl ReadFormat for ReadTextOptions {
         Ok(())
     }
 
-    async fn lay_out(&self, session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<Layout> {
-        let (keeps_empty, encoding) = (self.keep_empty_lines, self.encoding);
-        let finish = match BadLines::of(self.failures(), session).map(Arc::new) {
-            None => opened_by("text", move |opening| {
-                projected(opening, |contents| Lines { contents, keeps_empty, encoding })
-            }),
-            Some(bad) => opened_by("text", move |opening| {
-                let (decode, bad) = (Arc::new(TextLines { keeps_empty, encoding }), Arc::clone(&bad));
-                projected(opening, |contents| Tolerant { contents, decode, has_header: false, bad })
-            }),
-        };
-        let format = JsonFormat::default().with_file_compression_type(files.compression);
-        Ok(Layout {
-            units: byte_ranges(session, files, scan, true, self.override_num_blocks),
-            rows: Precision::Absent,
-            bytes: Precision::Absent,
-            row_bytes: line_bytes(files).await?,
-            ranges: ValueRanges::default(),
-            format: Arc::new(format) as Arc<dyn FileFormat>,
-            opened: None,
-            row_groups: (0, 0),
-            left_out: Vec::new(),
-            finish,
-        })
+    fn lay_out<'a>(
+        &'a self,
+        session: &'a dyn Session,
+        files: &'a Files,
+        scan: &'a Scan<'a>,
+    ) -> BoxFuture<'a, Result<Layout>> {
+        async move {
+            let (keeps_empty, encoding) = (self.keep_empty_lines, self.encoding);
+            let finish = match BadLines::of(self.failures(), session).map(Arc::new) {
+                None => opened_by("text", move |opening| {
+                    projected(opening, |contents| Lines { contents, keeps_empty, encoding })
+                }),
+                Some(bad) => opened_by("text", move |opening| {
+                    let (decode, bad) = (Arc::new(TextLines { keeps_empty, encoding }), Arc::clone(&bad));
+                    projected(opening, |contents| Tolerant { contents, decode, has_header: false, bad })
+                }),
+            };
+            let format = JsonFormat::default().with_file_compression_type(files.compression);
+            Ok(Layout {
+                units: byte_ranges(session, files, scan, true, self.override_num_blocks),
+                rows: Precision::Absent,
+                bytes: Precision::Absent,
+                row_bytes: line_bytes(files).await?,
+                ranges: ValueRanges::default(),
+                format: Arc::new(format) as Arc<dyn FileFormat>,
+                opened: None,
+                row_groups: (0, 0),
+                left_out: Vec::new(),
+                finish,
+            })
+        }
+        .boxed()
     }
 }
 

@@ -30,6 +30,7 @@ use crate::sources::files::{
     CONCURRENT_HEADS, Listing, full_path, is_small, read_options, twice, without_views_unless_asked,
 };
 use crate::tensors::with_tensors_of;
+use futures::future::BoxFuture;
 
 mod columns;
 mod conditions;
@@ -116,31 +117,39 @@ impl ReadFormat for ReadParquetOptions {
         Ok(())
     }
 
-    async fn lay_out(&self, session: &dyn Session, files: &Files, scan: &Scan<'_>) -> Result<Layout> {
-        let (found, opened) = row_groups(session, files, scan).await?;
-        let reading = Reading {
-            cache: session.runtime_env().cache_manager.get_file_metadata_cache(),
-            unseen: found.is_partial.then(|| Arc::clone(&files.columns)),
-            kept: Arc::new(kept_groups(files, &found)),
-        };
-        let rows = match scan.limit {
-            Some(limit) => Precision::Inexact(found.rows.min(limit)),
-            None if found.is_partial => Precision::Inexact(found.rows),
-            None => Precision::Exact(found.rows),
-        };
-        Ok(Layout {
-            rows,
-            bytes: Precision::Inexact(found.units.iter().map(|u| u.bytes).sum()),
-            row_bytes: found.row_bytes,
-            // A file whose footer could not be read may have any value.
-            row_groups: found.row_groups,
-            left_out: found.left_out.into_iter().collect(),
-            ranges: if found.is_partial { ValueRanges::default() } else { found.ranges },
-            units: found.units,
-            format: format(session),
-            opened: (opened < files.files.len() && scan.limit.is_none()).then_some(opened),
-            finish: Box::new(move |scan, pinned| reading.of(scan, pinned)),
-        })
+    fn lay_out<'a>(
+        &'a self,
+        session: &'a dyn Session,
+        files: &'a Files,
+        scan: &'a Scan<'a>,
+    ) -> BoxFuture<'a, Result<Layout>> {
+        async move {
+            let (found, opened) = row_groups(session, files, scan).await?;
+            let reading = Reading {
+                cache: session.runtime_env().cache_manager.get_file_metadata_cache(),
+                unseen: found.is_partial.then(|| Arc::clone(&files.columns)),
+                kept: Arc::new(kept_groups(files, &found)),
+            };
+            let rows = match scan.limit {
+                Some(limit) => Precision::Inexact(found.rows.min(limit)),
+                None if found.is_partial => Precision::Inexact(found.rows),
+                None => Precision::Exact(found.rows),
+            };
+            Ok(Layout {
+                rows,
+                bytes: Precision::Inexact(found.units.iter().map(|u| u.bytes).sum()),
+                row_bytes: found.row_bytes,
+                // A file whose footer could not be read may have any value.
+                row_groups: found.row_groups,
+                left_out: found.left_out.into_iter().collect(),
+                ranges: if found.is_partial { ValueRanges::default() } else { found.ranges },
+                units: found.units,
+                format: format(session),
+                opened: (opened < files.files.len() && scan.limit.is_none()).then_some(opened),
+                finish: Box::new(move |scan, pinned| reading.of(scan, pinned)),
+            })
+        }
+        .boxed()
     }
 }
 

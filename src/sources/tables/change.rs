@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use datafusion::arrow::array::{Array, AsArray, RecordBatch, RecordBatchOptions};
 use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -20,9 +19,12 @@ use futures::TryStreamExt;
 use super::stored::{Contents, StoredTable};
 use super::unique::check_unique;
 use crate::block::Block;
+use crate::boxed::boxed;
 use crate::physical::{BlockTarget, IntoPlan, StoreExec, block_batches};
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 use crate::tensors::check_same_tensors;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
 /// Blocks up to this many bytes are joined when rows come a few at a time.
 const SMALL_BLOCK_BYTES: usize = 1 << 20;
@@ -66,7 +68,40 @@ impl TableChange {
     }
 }
 
-#[async_trait]
+impl TableChange {
+    /// The scan of the table.
+    fn scan_rows<'a>(
+        &'a self,
+        state: &'a dyn Session,
+        projection: Option<&'a Vec<usize>>,
+        filters: &'a [Expr],
+        limit: Option<usize>,
+    ) -> BoxFuture<'a, Result<Arc<dyn ExecutionPlan>>> {
+        self.table.scan(state, projection, filters, limit)
+    }
+
+    /// The insertion of rows.
+    fn insert_rows<'a>(
+        &'a self,
+        state: &'a dyn Session,
+        input: Arc<dyn ExecutionPlan>,
+        _insert_op: InsertOp,
+    ) -> BoxFuture<'a, Result<Arc<dyn ExecutionPlan>>> {
+        async move {
+            let Some(state) = state.as_any().downcast_ref::<SessionState>() else {
+                return not_impl_err!("changing a stored table in a session that is not DataFusion's own");
+            };
+            for (column, given) in self.table.schema().fields().iter().zip(input.schema().fields()) {
+                check_same_tensors([column, given])?;
+            }
+            let before = self.before.clone().unwrap_or_else(|| self.table.contents());
+            let target = Planned { table: self.table.clone(), change: self.change, before, state: state.clone() };
+            Ok(StoreExec::new(input, Arc::new(target)).into_plan())
+        }
+        .boxed()
+    }
+}
+
 impl TableProvider for TableChange {
     fn schema(&self) -> SchemaRef {
         self.table.schema()
@@ -76,31 +111,23 @@ impl TableProvider for TableChange {
         TableType::Base
     }
 
-    async fn scan(
-        &self,
-        state: &dyn Session,
-        projection: Option<&Vec<usize>>,
-        filters: &[Expr],
-        limit: Option<usize>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.table.scan(state, projection, filters, limit).await
+    boxed! {
+        fn scan<'b, 'c, 'd>(
+            &self,
+            session: &'b dyn Session,
+            projection: Option<&'c Vec<usize>>,
+            filters: &'d [Expr],
+            limit: Option<usize>,
+        ) -> Result<Arc<dyn ExecutionPlan>> = Self::scan_rows;
     }
 
-    async fn insert_into(
-        &self,
-        state: &dyn Session,
-        input: Arc<dyn ExecutionPlan>,
-        _insert_op: InsertOp,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let Some(state) = state.as_any().downcast_ref::<SessionState>() else {
-            return not_impl_err!("changing a stored table in a session that is not DataFusion's own");
-        };
-        for (column, given) in self.table.schema().fields().iter().zip(input.schema().fields()) {
-            check_same_tensors([column, given])?;
-        }
-        let before = self.before.clone().unwrap_or_else(|| self.table.contents());
-        let target = Planned { table: self.table.clone(), change: self.change, before, state: state.clone() };
-        Ok(StoreExec::new(input, Arc::new(target)).into_plan())
+    boxed! {
+        fn insert_into<'b>(
+            &self,
+            session: &'b dyn Session,
+            input: Arc<dyn ExecutionPlan>,
+            insert_op: InsertOp,
+        ) -> Result<Arc<dyn ExecutionPlan>> = Self::insert_rows;
     }
 }
 
@@ -130,7 +157,6 @@ impl fmt::Display for Planned {
     }
 }
 
-#[async_trait]
 impl BlockTarget for Planned {
     fn prepare(&self, block: Block) -> Result<(Block, usize)> {
         let schema = self.table.schema();
@@ -147,24 +173,32 @@ impl BlockTarget for Planned {
         Ok((Block::new(schema, batches), changed))
     }
 
-    async fn commit(&self, blocks: Vec<BlockHandle>, changed: usize, context: &Arc<TaskContext>) -> Result<usize> {
-        if self.change == Change::Insert {
-            return self.append(blocks, changed, context).await;
+    fn commit<'a>(
+        &'a self,
+        blocks: Vec<BlockHandle>,
+        changed: usize,
+        context: &'a Arc<TaskContext>,
+    ) -> BoxFuture<'a, Result<usize>> {
+        async move {
+            if self.change == Change::Insert {
+                return self.append(blocks, changed, context).await;
+            }
+            check_unique(&self.table, &blocks, &self.state, context).await?;
+            let (before, after) = (self.before.num_rows(), num_rows(&blocks));
+            let reported = match self.change {
+                Change::Delete if after > before => {
+                    return internal_err!("a DELETE made {after} rows of {before} in table '{}'", self.table.name());
+                }
+                Change::Delete => before - after,
+                Change::Update if after != before => {
+                    return internal_err!("an UPDATE made {after} rows of {before} in table '{}'", self.table.name());
+                }
+                _ => changed,
+            };
+            self.table.replace(&self.before, blocks)?;
+            Ok(reported)
         }
-        check_unique(&self.table, &blocks, &self.state, context).await?;
-        let (before, after) = (self.before.num_rows(), num_rows(&blocks));
-        let reported = match self.change {
-            Change::Delete if after > before => {
-                return internal_err!("a DELETE made {after} rows of {before} in table '{}'", self.table.name());
-            }
-            Change::Delete => before - after,
-            Change::Update if after != before => {
-                return internal_err!("an UPDATE made {after} rows of {before} in table '{}'", self.table.name());
-            }
-            _ => changed,
-        };
-        self.table.replace(&self.before, blocks)?;
-        Ok(reported)
+        .boxed()
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::Result;
@@ -11,8 +10,11 @@ use datafusion::logical_expr::Expr;
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::stored::{Contents, StoredTable};
+use crate::boxed::boxed;
 use crate::sources::blocks::StoredBlocks;
 use crate::sources::datasource::DatasourceTable;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
 /// A stored table with a column more, the last: the number of the row, from 0 on.
 #[derive(Debug)]
@@ -41,7 +43,19 @@ impl NumberedTable {
     }
 }
 
-#[async_trait]
+impl NumberedTable {
+    /// The scan of the table.
+    fn scan_rows<'a>(
+        &'a self,
+        state: &'a dyn Session,
+        projection: Option<&'a Vec<usize>>,
+        filters: &'a [Expr],
+        limit: Option<usize>,
+    ) -> BoxFuture<'a, Result<Arc<dyn ExecutionPlan>>> {
+        async move { self.frozen(&self.table.contents()).scan(state, projection, filters, limit).await }.boxed()
+    }
+}
+
 impl TableProvider for NumberedTable {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
@@ -51,13 +65,13 @@ impl TableProvider for NumberedTable {
         TableType::Base
     }
 
-    async fn scan(
-        &self,
-        state: &dyn Session,
-        projection: Option<&Vec<usize>>,
-        filters: &[Expr],
-        limit: Option<usize>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.frozen(&self.table.contents()).scan(state, projection, filters, limit).await
+    boxed! {
+        fn scan<'b, 'c, 'd>(
+            &self,
+            session: &'b dyn Session,
+            projection: Option<&'c Vec<usize>>,
+            filters: &'d [Expr],
+            limit: Option<usize>,
+        ) -> Result<Arc<dyn ExecutionPlan>> = Self::scan_rows;
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
@@ -13,9 +12,12 @@ use datafusion::logical_expr::Expr;
 use datafusion::physical_plan::ExecutionPlan;
 use parking_lot::Mutex;
 
+use crate::boxed::boxed;
 use crate::sources::blocks::StoredBlocks;
 use crate::sources::datasource::DatasourceTable;
 use crate::store::BlockHandle;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
 /// A table whose rows are blocks of the store. Clones are the same table.
 #[derive(Debug, Clone)]
@@ -136,7 +138,19 @@ pub(super) fn frozen(schema: SchemaRef, blocks: &[BlockHandle]) -> DatasourceTab
     DatasourceTable::new(Arc::new(blocks), None)
 }
 
-#[async_trait]
+impl StoredTable {
+    /// The scan of the table.
+    fn scan_rows<'a>(
+        &'a self,
+        state: &'a dyn Session,
+        projection: Option<&'a Vec<usize>>,
+        filters: &'a [Expr],
+        limit: Option<usize>,
+    ) -> BoxFuture<'a, Result<Arc<dyn ExecutionPlan>>> {
+        async move { self.frozen(&self.contents()).scan(state, projection, filters, limit).await }.boxed()
+    }
+}
+
 impl TableProvider for StoredTable {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.0.schema)
@@ -154,14 +168,14 @@ impl TableProvider for StoredTable {
         self.0.defaults.get(column)
     }
 
-    async fn scan(
-        &self,
-        state: &dyn Session,
-        projection: Option<&Vec<usize>>,
-        filters: &[Expr],
-        limit: Option<usize>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.frozen(&self.contents()).scan(state, projection, filters, limit).await
+    boxed! {
+        fn scan<'b, 'c, 'd>(
+            &self,
+            session: &'b dyn Session,
+            projection: Option<&'c Vec<usize>>,
+            filters: &'d [Expr],
+            limit: Option<usize>,
+        ) -> Result<Arc<dyn ExecutionPlan>> = Self::scan_rows;
     }
 
     fn statistics(&self) -> Option<Statistics> {
