@@ -6,8 +6,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::catalog::Session;
+use datafusion::common::config::CsvOptions;
 use datafusion::common::stats::Precision;
-use datafusion::common::{DataFusionError, Result, plan_err};
+use datafusion::common::{DataFusionError, Result, plan_datafusion_err, plan_err};
 use datafusion::datasource::file_format::csv::CsvFormat;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::physical_plan::FileOpener;
@@ -30,6 +31,7 @@ use crate::sources::files::{CONCURRENT_HEADS, FileSchema, Listing, full_path, is
 use futures::future::BoxFuture;
 
 mod by_header;
+mod dialect;
 mod first_rows;
 mod lines;
 mod messages;
@@ -53,6 +55,16 @@ read_options! {
         pub on_error: OnError,
         /// How many lines may not fit, like `100` or `0.5%`; any number if not said.
         pub max_errors: Option<MaxErrors>,
+        /// What values with special characters stand in; a double quote if not said. In a value it is written twice.
+        pub quote: Option<char>,
+        /// What a quote in a value may have before it instead.
+        pub escape: Option<char>,
+        /// What lines begin with that are not rows.
+        pub comment: Option<char>,
+        /// What ends rows; a line break if not said.
+        pub terminator: Option<char>,
+        /// Whether rows may have fewer values than there are columns: the last ones are null.
+        pub truncated_rows: Option<bool>,
     }
 }
 
@@ -100,7 +112,16 @@ impl ReadFormat for ReadCsvOptions {
         if self.newlines_in_values && self.on_error != OnError::Fail {
             return plan_err!("on_error tells lines apart, and newlines_in_values says that they are not rows");
         }
-        self.delimiter_byte().map(|_| ())
+        if self.terminator.is_some() && self.on_error != OnError::Fail {
+            return plan_err!("on_error tells lines apart, and terminator says that rows end with something else");
+        }
+        let signs = [self.delimiter, self.quote, self.escape, self.comment, self.terminator];
+        let mut signs: Vec<char> = signs.into_iter().flatten().collect();
+        signs.sort_unstable();
+        match signs.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => plan_err!("'{}' is said to be two different signs of {}", pair[0], self.read_name()),
+            None => Ok(()),
+        }
     }
 
     async fn columns(&self, session: &dyn Session, listing: &Listing, telling: &ObjectMeta) -> Result<Schema> {
@@ -114,7 +135,7 @@ impl ReadFormat for ReadCsvOptions {
                 let text = listing.compression().convert_stream(text.boxed())?;
                 let first = match self.on_error {
                     OnError::Fail => first_rows(text, rows, format.options()).await?,
-                    _ => first_lines(text, rows, format.options().delimiter).await?,
+                    _ => first_lines(text, rows, format.options()).await?,
                 };
                 let first = stream::once(std::future::ready(Ok(first))).boxed();
                 Ok(format.infer_schema_from_stream(session, rows, first).await?.0)
@@ -157,7 +178,7 @@ impl ReadFormat for ReadCsvOptions {
             let format = self.format(session, files.compression)?;
             let finish = match self.schema {
                 FileSchema::First => {
-                    self.check_headers(files).await?;
+                    self.check_headers(files, format.options()).await?;
                     // Those of small files come with all else.
                     let is_checked_later = files.pinned.is_some() && self.has_headers(files);
                     self.opened(bad, &format, is_checked_later)?
@@ -195,7 +216,8 @@ impl ReadCsvOptions {
                 projected(opening, |contents| CsvRows { contents, options, checks_headers })
             }));
         };
-        let (decode, has_header) = (Arc::new(self.lines()?), self.has_header.unwrap_or(true));
+        let decode = Arc::new(CsvLines { options: format.options().clone() });
+        let has_header = self.has_header.unwrap_or(true);
         Ok(opened_by("csv", move |opening| {
             let (decode, bad) = (Arc::clone(&decode), Arc::clone(&bad));
             projected(opening, |contents| Tolerant { contents, decode, has_header, bad })
@@ -204,11 +226,11 @@ impl ReadCsvOptions {
 
     /// How files of different columns are opened.
     fn opened_by_header(&self, bad: Option<Arc<BadLines>>, format: &CsvFormat) -> Result<Finish> {
-        let (headers, decode) = (Arc::<Headers>::default(), Arc::new(self.lines()?));
-        let (delimiter, options) = (decode.delimiter, Arc::new(format.options().clone()));
+        let (headers, options) = (Arc::<Headers>::default(), Arc::new(format.options().clone()));
+        let decode = Arc::new(CsvLines { options: format.options().clone() });
         Ok(opened_by("csv", move |opening| {
             let (headers, bad, options) = (Arc::clone(&headers), bad.clone(), Arc::clone(&options));
-            let decode = Arc::clone(&decode);
+            let (decode, dialect) = (Arc::clone(&decode), Arc::clone(&options));
             let open = move |contents: Contents| match &bad {
                 Some(bad) => {
                     let (decode, bad) = (Arc::clone(&decode), Arc::clone(bad));
@@ -219,13 +241,8 @@ impl ReadCsvOptions {
                     Ok(Arc::new(CsvRows { contents, options, checks_headers: false }) as Arc<dyn FileOpener>)
                 }
             };
-            projected(opening, |contents| ByHeader { contents, headers, delimiter, open: Arc::new(open) })
+            projected(opening, |contents| ByHeader { contents, headers, options: dialect, open: Arc::new(open) })
         }))
-    }
-
-    /// How lines are decoded by themselves.
-    fn lines(&self) -> Result<CsvLines> {
-        Ok(CsvLines { delimiter: self.delimiter_byte()?.unwrap_or(b',') })
     }
 
     /// DataFusion's format.
@@ -233,34 +250,38 @@ impl ReadCsvOptions {
         let defaults = session.default_table_options().csv;
         let format = CsvFormat::default().with_options(defaults).with_file_compression_type(compression);
         let format = format.with_has_header(self.has_header.unwrap_or(true));
-        let format = format.with_newlines_in_values(self.newlines_in_values);
-        Ok(match self.delimiter_byte()? {
-            Some(delimiter) => format.with_delimiter(delimiter),
+        let mut format = format.with_newlines_in_values(self.newlines_in_values);
+        if let Some(delimiter) = self.delimiter {
+            format = format.with_delimiter(byte(delimiter)?);
+        }
+        if let Some(quote) = self.quote {
+            format = format.with_quote(byte(quote)?);
+        }
+        if let Some(escape) = self.escape {
+            format = format.with_escape(Some(byte(escape)?));
+        }
+        if let Some(comment) = self.comment {
+            format = format.with_comment(Some(byte(comment)?));
+        }
+        if let Some(terminator) = self.terminator {
+            format = format.with_terminator(Some(byte(terminator)?));
+        }
+        Ok(match self.truncated_rows {
+            Some(truncated_rows) => format.with_truncated_rows(truncated_rows),
             None => format,
         })
     }
 
-    /// The byte that separates values. Fails where that would be several.
-    fn delimiter_byte(&self) -> Result<Option<u8>> {
-        match self.delimiter {
-            Some(delimiter) if !delimiter.is_ascii() => {
-                plan_err!("delimiter must be {}, got '{delimiter}'", char::WHAT)
-            }
-            delimiter => Ok(delimiter.map(|delimiter| delimiter as u8)),
-        }
-    }
-
     /// Fails where a file has other columns than the table, or in another order.
-    async fn check_headers(&self, files: &Files) -> Result<()> {
+    async fn check_headers(&self, files: &Files, options: &CsvOptions) -> Result<()> {
         if !self.has_headers(files) {
             return Ok(());
         }
         let is_checked_now = |file: &&ObjectMeta| file.size > 0 && (files.pinned.is_none() || !is_small(file));
         let now: Vec<_> = files.files.iter().map(|file| &file.object_meta).filter(is_checked_now).cloned().collect();
-        let delimiter = self.delimiter_byte()?.unwrap_or(b',');
         let headers = stream::iter(now).map(|meta| async move {
             let path = full_path(&files.url, &meta.location);
-            check_header(files.store.as_ref(), &meta, &path, &files.columns, delimiter).await
+            check_header(files.store.as_ref(), &meta, &path, &files.columns, options).await
         });
         headers.buffered(CONCURRENT_HEADS).try_collect().await
     }
@@ -270,4 +291,12 @@ impl ReadCsvOptions {
         let is_told = !files.is_declared && self.has_header.unwrap_or(true);
         is_told && !files.compression.is_compressed() && files.files.len() > 1
     }
+}
+
+/// The byte that a character is.
+fn byte(sign: char) -> Result<u8> {
+    u8::try_from(sign)
+        .ok()
+        .filter(u8::is_ascii)
+        .ok_or_else(|| plan_datafusion_err!("a sign of CSV must be {}, got '{sign}'", char::WHAT))
 }

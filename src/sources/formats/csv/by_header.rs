@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use datafusion::arrow::array::{RecordBatch, RecordBatchOptions, new_null_array};
-use datafusion::arrow::csv::reader::Format;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::common::config::CsvOptions;
 use datafusion::common::{Result, plan_err};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener};
@@ -15,6 +15,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use parking_lot::Mutex;
 
+use super::dialect::format_of;
 use crate::sources::files::distinct_names;
 use crate::sources::formats::text::{Contents, bytes_of};
 
@@ -29,13 +30,13 @@ pub(super) struct Headers {
 
 impl Headers {
     /// The columns of a file: with the types of the table where it has them, others as text.
-    async fn columns(&self, contents: &Contents, file: &PartitionedFile, delimiter: u8) -> Result<SchemaRef> {
+    async fn columns(&self, contents: &Contents, file: &PartitionedFile, options: &CsvOptions) -> Result<SchemaRef> {
         let place = &file.object_meta.location;
         if let Some(known) = self.known.lock().get(place) {
             return Ok(Arc::clone(known));
         }
         let head = head(contents, file).await?;
-        let format = Format::default().with_header(true).with_delimiter(delimiter);
+        let format = format_of(options).with_header(true);
         let (named, _) = format.infer_schema(head.as_ref(), Some(0))?;
         let field = |name: &String| match contents.file_schema.field_with_name(name) {
             Ok(field) => field.clone(),
@@ -70,13 +71,13 @@ pub(super) async fn check_header(
     meta: &ObjectMeta,
     path: &str,
     columns: &Schema,
-    delimiter: u8,
+    options: &CsvOptions,
 ) -> Result<()> {
     if meta.size == 0 {
         return Ok(());
     }
     let head = store.get_range(&meta.location, 0..meta.size.min(HEADER_BYTES)).await?;
-    let format = Format::default().with_header(true).with_delimiter(delimiter);
+    let format = format_of(options).with_header(true);
     let (schema, _) = format.infer_schema(head.as_ref(), Some(0))?;
     let names: Vec<String> = distinct_names(schema.fields()).iter().map(|f| f.name().clone()).collect();
     let expected: Vec<&String> = columns.fields().iter().map(|f| f.name()).collect();
@@ -93,19 +94,19 @@ type Open = Arc<dyn Fn(Contents) -> Result<Arc<dyn FileOpener>> + Send + Sync>;
 pub(super) struct ByHeader {
     pub(super) contents: Contents,
     pub(super) headers: Arc<Headers>,
-    pub(super) delimiter: u8,
+    pub(super) options: Arc<CsvOptions>,
     pub(super) open: Open,
 }
 
 impl FileOpener for ByHeader {
     fn open(&self, file: PartitionedFile) -> Result<FileOpenFuture> {
         let (contents, headers) = (self.contents.clone(), Arc::clone(&self.headers));
-        let (delimiter, open) = (self.delimiter, Arc::clone(&self.open));
+        let (options, open) = (Arc::clone(&self.options), Arc::clone(&self.open));
         Ok(Box::pin(async move {
             let has_no_line = file.object_meta.size == 0;
             let columns = match has_no_line {
                 true => Arc::new(Schema::empty()),
-                false => headers.columns(&contents, &file, delimiter).await?,
+                false => headers.columns(&contents, &file, &options).await?,
             };
             let wanted = Arc::clone(&contents.schema);
             let rows = open(contents.with_columns(columns)?)?.open(file)?.await?;

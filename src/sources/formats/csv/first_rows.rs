@@ -1,13 +1,13 @@
 //! The first rows of a CSV file, by which its columns are told.
 
 use bytes::Bytes;
-use datafusion::arrow::csv::reader::Format;
 use datafusion::common::Result;
 use datafusion::common::config::CsvOptions;
 use futures::TryStreamExt;
 use futures::stream::BoxStream;
 use memchr::{memchr_iter, memrchr};
 
+use super::dialect::format_of;
 use super::quotes::Quotes;
 
 /// However long they are, they are no more bytes than this.
@@ -29,17 +29,21 @@ pub(super) async fn first_rows(
 
 /// The same of lines, without those that do not have as many values as the first, in quotes that end: they say nothing
 /// of the columns.
-pub(super) async fn first_lines(text: BoxStream<'static, Result<Bytes>>, lines: usize, delimiter: u8) -> Result<Bytes> {
+pub(super) async fn first_lines(
+    text: BoxStream<'static, Result<Bytes>>,
+    lines: usize,
+    options: &CsvOptions,
+) -> Result<Bytes> {
     let (mut head, ended) = head(text, lines).await?;
     if let Some(end) = memrchr(b'\n', &head).filter(|_| !ended) {
         head.truncate(end + 1);
     }
-    let format = Format::default().with_header(false).with_delimiter(delimiter);
+    let format = format_of(options).with_header(false);
     let values = |line: &[u8]| format.infer_schema(line, None).map_or(0, |(schema, _)| schema.fields().len());
     let mut width = None;
     let mut is_kept = |line: &&[u8]| {
         let found = values(line);
-        let is_whole = memchr_iter(b'"', line).count().is_multiple_of(2);
+        let is_whole = memchr_iter(options.quote, line).count().is_multiple_of(2);
         is_whole && found == *width.get_or_insert(found)
     };
     Ok(head.split_inclusive(|byte| *byte == b'\n').filter(&mut is_kept).flatten().copied().collect())

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray};
 use datafusion::arrow::compute::cast;
-use datafusion::arrow::csv::ReaderBuilder;
 use datafusion::arrow::csv::reader::Decoder;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::arrow::error::ArrowError;
@@ -12,6 +11,7 @@ use datafusion::common::config::CsvOptions;
 use datafusion::common::{DataFusionError, Result, exec_err};
 use memchr::{memchr, memchr_iter, memrchr};
 
+use super::dialect::decoder_of;
 use super::messages::{with_name, without_line};
 use super::quotes::Quotes;
 use crate::error::one_message;
@@ -19,20 +19,24 @@ use crate::sources::formats::tolerant::{DecodeLines, LineDecoder, all_null};
 
 /// Decodes lines of CSV.
 pub(super) struct CsvLines {
-    pub(super) delimiter: u8,
+    pub(super) options: CsvOptions,
 }
 
 impl CsvLines {
     /// The values of a line without quotes. Of what is in quotes nothing is seen at a glance.
     fn values<'a>(&self, line: &'a [u8]) -> Option<impl Iterator<Item = &'a [u8]> + use<'a>> {
-        let delimiter = self.delimiter;
-        memchr(b'"', line).is_none().then(|| line.split(move |byte| *byte == delimiter))
+        let delimiter = self.options.delimiter;
+        memchr(self.options.quote, line).is_none().then(|| line.split(move |byte| *byte == delimiter))
+    }
+
+    /// Whether a row cannot have so many values.
+    fn has_other_width(&self, found: usize, expected: usize) -> bool {
+        found > expected || found < expected && !self.options.truncated_rows.unwrap_or(false)
     }
 
     fn csv_decoder(&self, columns: &SchemaRef, most: usize) -> CsvDecoder {
-        let builder = ReaderBuilder::new(Arc::clone(columns)).with_delimiter(self.delimiter).with_batch_size(most);
-        let options = CsvOptions { delimiter: self.delimiter, ..CsvOptions::default() };
-        let (decoder, quotes) = (builder.build_decoder(), Quotes::new(&options));
+        let builder = decoder_of(&self.options, Arc::clone(columns), most);
+        let (decoder, quotes) = (builder.build_decoder(), Quotes::new(&self.options));
         CsvDecoder { decoder, quotes, columns: Arc::clone(columns), most, rows: 0 }
     }
 }
@@ -44,12 +48,13 @@ impl DecodeLines for CsvLines {
 
     /// A line of blanks has a value.
     fn is_row(&self, line: &[u8]) -> bool {
-        !line.is_empty()
+        line.first().is_some_and(|first| self.options.comment != Some(*first))
     }
 
     fn misfit(&self, line: &[u8], columns: &Schema) -> Option<String> {
-        let (expected, found) = (columns.fields().len(), memchr_iter(self.delimiter, line).count() + 1);
-        let is_misfit = self.is_row(line) && found != expected && memchr(b'"', line).is_none();
+        let (expected, found) = (columns.fields().len(), memchr_iter(self.options.delimiter, line).count() + 1);
+        let has_other = self.has_other_width(found, expected);
+        let is_misfit = self.is_row(line) && has_other && memchr(self.options.quote, line).is_none();
         is_misfit.then(|| format!("incorrect number of fields: expected {expected} got {found}"))
     }
 
@@ -58,18 +63,19 @@ impl DecodeLines for CsvLines {
         let mut kinds = columns.fields().iter().map(|field| field.data_type());
         let (mut found, mut is_quoted) = (0, false);
         let values = line.split(|byte| {
-            is_quoted ^= *byte == b'"';
-            *byte == self.delimiter && !is_quoted
+            is_quoted ^= *byte == self.options.quote;
+            *byte == self.options.delimiter && !is_quoted
         });
         for value in values {
             found += 1;
-            let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+            let quote = &[self.options.quote];
+            let value = value.strip_prefix(quote).and_then(|value| value.strip_suffix(quote)).unwrap_or(value);
             match kinds.next() {
                 Some(kind) if kind.is_numeric() && !value.is_empty() && !is_number(value) => return true,
                 _ => {}
             }
         }
-        found != columns.fields().len()
+        self.has_other_width(found, columns.fields().len())
     }
 
     fn with_nulls(&self, line: &[u8], columns: &SchemaRef) -> Result<RecordBatch> {

@@ -14,6 +14,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::by_header::check_header;
+use super::dialect::decoder_of;
 use super::messages::{with_name, without_line};
 use super::quotes::{Quotes, Stray};
 use crate::error::one_message;
@@ -37,7 +38,7 @@ impl FileOpener for CsvRows {
             let (meta, options) = (&file.object_meta, &part.rows.options);
             if part.rows.checks_headers && is_small(meta) {
                 let (store, columns) = (contents.store.as_ref(), &contents.file_schema);
-                check_header(store, meta, &part.path(), columns, options.delimiter).await?;
+                check_header(store, meta, &part.path(), columns, options).await?;
             }
             let end_of_row = options.terminator.unwrap_or(b'\n');
             let bytes = rows_bytes_of(contents, file, end_of_row).await?;
@@ -63,23 +64,9 @@ impl Part {
     /// How the rows are decoded.
     fn builder(&self) -> ReaderBuilder {
         let (contents, options) = (&self.rows.contents, &self.rows.options);
-        let mut builder = ReaderBuilder::new(Arc::clone(&contents.file_schema))
-            .with_projection(contents.columns.clone())
-            .with_batch_size(contents.batch_size)
-            .with_header(options.has_header.unwrap_or(true) && self.start() == 0)
-            .with_truncated_rows(options.truncated_rows.unwrap_or(false))
-            .with_delimiter(options.delimiter)
-            .with_quote(options.quote);
-        if let Some(escape) = options.escape {
-            builder = builder.with_escape(escape);
-        }
-        if let Some(comment) = options.comment {
-            builder = builder.with_comment(comment);
-        }
-        if let Some(terminator) = options.terminator {
-            builder = builder.with_terminator(terminator);
-        }
-        builder
+        let builder = decoder_of(options, Arc::clone(&contents.file_schema), contents.batch_size);
+        let has_header = options.has_header.unwrap_or(true) && self.start() == 0;
+        builder.with_projection(contents.columns.clone()).with_header(has_header)
     }
 
     fn path(&self) -> String {
