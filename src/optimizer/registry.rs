@@ -270,6 +270,7 @@ mod tests {
         let added = [
             "change_tables",
             "evaluate_once",
+            "exact_subqueries",
             "group_distinct",
             "narrow_shared",
             "order_conditions",

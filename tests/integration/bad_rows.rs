@@ -7,6 +7,7 @@ use std::path::Path;
 use blockyard::functions::{MaxErrors, OnError};
 use blockyard::{ReadCsvOptions, ReadJsonOptions};
 use datafusion::arrow::datatypes::DataType;
+use futures::{StreamExt, TryStreamExt};
 
 use crate::fixtures::{context, ints, rows, sql_error};
 
@@ -258,6 +259,19 @@ async fn quotes_that_do_not_end_swallow_no_lines() {
     assert!(error.contains("line 700 of '") && error.contains("newlines_in_values => true"), "{error}");
     let skipped = count(", on_error => 'skip', override_num_blocks => 9".to_owned());
     assert_eq!(rows(&context, &skipped).await, ["2998"]);
+    // Values of several lines are rows as ever, and a header whose quotes do not end names no columns.
+    fs::write(&path, "\"a\n1\",b\n1,\"x\n2,y\"\n3,z\nbad\n4,\"u\n\n\"\n").unwrap();
+    for on_error in ["skip", "null"] {
+        let sql = format!("SELECT sum(length(b)) FROM read_csv('{path}', on_error => '{on_error}')");
+        assert_eq!(rows(&context, &sql).await, [(5 + 1 + 3).to_string()], "{on_error}");
+    }
+    fs::write(&path, "a,\"b\n1,x\n2,y\n").unwrap();
+    let error = sql_error(&context, &count(", on_error => 'skip'".to_owned())).await;
+    assert!(error.contains("quotes of the first line do not end"), "{error}");
+    fs::write(&path, "a,b\r1,x\r2,y\r").unwrap();
+    let error = sql_error(&context, &count(", on_error => 'skip'".to_owned())).await;
+    assert!(error.contains("carriage return alone"), "{error}");
+    assert_eq!(rows(&context, &count(String::new())).await, ["2"]);
     // One in the last line, of which the end of the file is not the end.
     fs::write(&path, "a,b\n1,x\n2,\"y").unwrap();
     let error = sql_error(&context, &count(String::new())).await;
@@ -285,4 +299,64 @@ async fn line_breaks_in_values_are_rows_or_an_error() {
         }
     }
     assert!(failed < 39, "a file in one piece can be read");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_say_no_columns_are_passed_over() {
+    let (context, directory) = (context(), tempfile::tempdir().unwrap());
+    for (ending, without, with) in [("json", "[]", "[{\"a\":1},{\"a\":2}]"), ("csv", "\n", "a\n1\n2\n")] {
+        let place = directory.path().join(ending);
+        fs::create_dir(&place).unwrap();
+        fs::write(place.join(format!("a.{ending}")), without).unwrap();
+        fs::write(place.join(format!("b.{ending}")), with).unwrap();
+        let sql = format!("SELECT * FROM read_{ending}('{}') ORDER BY a", place.display());
+        assert_eq!(rows(&context, &sql).await, ["1", "2"], "{ending}");
+    }
+    let path = directory.path().join("c.csv").display().to_string();
+    for end in ["", "\n"] {
+        fs::write(&path, format!("a,b\n#x\n1,2\n#last{end}")).unwrap();
+        for more in ["", ", on_error => 'null'", ", newlines_in_values => true"] {
+            let sql = format!("SELECT * FROM read_csv('{path}', comment => '#'{more})");
+            assert_eq!(rows(&context, &sql).await, ["1|2"], "{more}");
+        }
+    }
+}
+
+/// What was compressed in several pieces is all there.
+#[tokio::test(flavor = "multi_thread")]
+async fn compressed_files_have_all_their_members() {
+    use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+    let (context, directory) = (context(), tempfile::tempdir().unwrap());
+    for (ending, kind) in [
+        ("gz", FileCompressionType::GZIP),
+        ("bz2", FileCompressionType::BZIP2),
+        ("xz", FileCompressionType::XZ),
+        ("zst", FileCompressionType::ZSTD),
+    ] {
+        let compressed = async |text: String| {
+            let one = futures::stream::iter([Ok(bytes::Bytes::from(text))]).boxed();
+            let pieces: Vec<bytes::Bytes> = kind.convert_to_compress_stream(one).unwrap().try_collect().await.unwrap();
+            pieces.concat()
+        };
+        let numbers: String = (0..1000).map(|n| format!("{{\"a\":{n}}}\n")).collect();
+        let members = [compressed(numbers.clone()).await, compressed(numbers).await].concat();
+        for name in ["json", "txt"] {
+            fs::write(directory.path().join(format!("m.{name}.{ending}")), &members).unwrap();
+        }
+        let numbers: String = (0..1000).map(|n| format!("{n}\n")).collect();
+        let members = [compressed("a\n".to_owned()).await, compressed(numbers).await].concat();
+        fs::write(directory.path().join(format!("m.csv.{ending}")), members).unwrap();
+        let place = directory.path().display();
+        for (sql, expected) in [
+            (format!("SELECT count(*), sum(a) FROM read_json('{place}/m.json.{ending}')"), "2000|999000"),
+            (
+                format!("SELECT count(*), sum(a) FROM read_json('{place}/m.json.{ending}', on_error => 'skip')"),
+                "2000|999000",
+            ),
+            (format!("SELECT count(*) FROM read_text('{place}/m.txt.{ending}')"), "2000"),
+            (format!("SELECT count(*), sum(a) FROM read_csv('{place}/m.csv.{ending}')"), "1000|499500"),
+        ] {
+            assert_eq!(rows(&context, &sql).await, [expected], "{sql}");
+        }
+    }
 }

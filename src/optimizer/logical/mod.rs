@@ -2,6 +2,7 @@
 
 mod change_tables;
 mod evaluate_once;
+mod exact_subqueries;
 mod group_distinct;
 mod guard_filter_pushdown;
 mod narrow_shared;
@@ -32,5 +33,7 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(conditions), Anchor::after("optimize_projections"), &[]);
     let share = share_subplans::ShareSubplans;
     registry.add_logical(Arc::new(share), Anchor::after("order_partial_functions"), &["evaluate_once"]);
+    let exact = exact_subqueries::ExactSubqueries;
+    registry.add_logical(Arc::new(exact), Anchor::before("rewrite_set_comparison"), &[]);
     registry.add_logical(Arc::new(narrow_shared::NarrowShared), Anchor::Last, &["share_subplans"]);
 }

@@ -70,6 +70,7 @@ impl ExternalTables {
             Ok(Arc::new(ExternalTable {
                 files,
                 written: said.written,
+                only_read: said.only_read,
                 file_type: command.file_type.clone(),
                 paths,
                 constraints: command.constraints.clone(),
@@ -91,12 +92,29 @@ impl TableProviderFactory for ExternalTables {
     }
 }
 
+/// Options of what is written that are none of the read, where it would then find other values, or other rows.
+const NOT_READ: &[&str] = &[
+    "date_format",
+    "datetime_format",
+    "double_quote",
+    "null_regex",
+    "null_value",
+    "terminator",
+    "time_format",
+    "timestamp_format",
+    "timestamp_tz_format",
+];
+/// Options of the read by which nothing is written.
+const NOT_WRITTEN: &[&str] = &["comment", "escape"];
+
 /// What OPTIONS say.
 struct Said {
     /// Of the read.
     of_read: Values,
     /// Of what is written, in the format as it is written, if it can be.
     written: Option<Arc<dyn FileFormat>>,
+    /// An option because of which nothing can be written.
+    only_read: Option<&'static str>,
 }
 
 impl Said {
@@ -118,6 +136,7 @@ impl Said {
             }
             let option = HashMap::from([(key.clone(), value.clone())]);
             let writes = || writer.as_ref().is_some_and(|writer| writer.create(state, &option).is_ok());
+            check_option(name)?;
             if parameter.is_none() && writer.is_none() {
                 return plan_err!("{} has no option '{name}'", read.function.name());
             }
@@ -126,7 +145,19 @@ impl Said {
             }
         }
         let written = writer.map(|writer| writer.create(state, &of_write)).transpose()?;
-        Ok(Self { of_read, written })
+        let only_read = NOT_WRITTEN.iter().copied().find(|name| of_read.get(name).is_some());
+        Ok(Self { of_read, written, only_read })
+    }
+}
+
+/// Fails where an option makes no sense for a table that is written and read.
+fn check_option(name: &str) -> Result<()> {
+    if NOT_READ.contains(&name) {
+        return plan_err!("what is written with the option '{name}' would not be read as it was; COPY takes it");
+    }
+    match name {
+        "write_id" => plan_err!("write_id is the name of one write, and a table is written several times"),
+        _ => Ok(()),
     }
 }
 
@@ -175,6 +206,7 @@ struct ExternalTable {
     files: FileTable,
     /// How files are added.
     written: Option<Arc<dyn FileFormat>>,
+    only_read: Option<&'static str>,
     file_type: String,
     paths: Vec<String>,
     constraints: Constraints,
@@ -206,6 +238,9 @@ impl ExternalTable {
             let Some(written) = &self.written else {
                 return not_impl_err!("INSERT into a table STORED AS {}, which is only read", self.file_type);
             };
+            if let Some(name) = self.only_read {
+                return not_impl_err!("INSERT into a table with the option '{name}', by which nothing is written");
+            }
             let url = match self.paths.as_slice() {
                 [path] => ListingTableUrl::parse(path)?,
                 paths => return not_impl_err!("INSERT into a table of {} places", paths.len()),
@@ -232,7 +267,10 @@ impl ExternalTable {
                 table_partition_cols: keys.collect::<Vec<(String, DataType)>>(),
                 insert_op,
                 keep_partition_by_columns: session.config_options().execution.keep_partition_by_columns,
-                file_extension: written.get_ext(),
+                file_extension: match written.compression_type() {
+                    Some(compression) => written.get_ext_with_compression(&compression)?,
+                    None => written.get_ext(),
+                },
                 file_output_mode: FileOutputMode::Directory,
             };
             written.create_writer_physical_plan(input, session, conf, None).await

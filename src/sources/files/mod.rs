@@ -16,6 +16,7 @@ mod path_values;
 mod pinned;
 mod table;
 mod tasks;
+mod told;
 
 pub(crate) use by_name::{format_of_path, read_functions};
 pub(crate) use calls::{Format, FormatOptions, read_options};

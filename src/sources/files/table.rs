@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
-use datafusion::common::{DFSchema, DataFusionError, Result, Statistics, not_impl_err, plan_err};
+use datafusion::common::{DFSchema, Result, Statistics, not_impl_err, plan_err};
 use datafusion::datasource::TableType;
 use datafusion::datasource::physical_plan::FileScanConfigBuilder;
 use datafusion::datasource::table_schema::TableSchema;
@@ -22,19 +22,18 @@ use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_expr::Partitioning;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
-use futures::{StreamExt, TryStreamExt, stream};
 use object_store::ObjectMeta;
 use parking_lot::Mutex;
 
-use super::CONCURRENT_HEADS;
 use super::choice::FileSchema;
-use super::columns::{nullable, union_of};
+use super::columns::nullable;
 use super::directories::DirectoryFilters;
 use super::hive::{partition_columns, with_values};
-use super::listing::{ListedFile, Listing, Lookup, Missing, full_path};
+use super::listing::{Listing, Lookup, Missing, full_path};
 use super::path_filters::{is_of_paths, with_true_paths};
 use super::pinned::{Bodies, PinnedStore};
 use super::tasks::{Packed, detect_parallelism, pack};
+use super::told::{columns_of_all, first_columns, telling};
 use crate::boxed::boxed;
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::error::{ErrorContext, unknown_name};
@@ -79,10 +78,12 @@ impl FileTable {
         let (bodies, now) = (Bodies::default(), SystemTime::now());
         let lookup = lookup(format.as_ref(), &options, &bodies);
         let listing = lookup.files(session.runtime_env(), &paths).await?;
-        let telling = telling(format.as_ref(), &listing).meta.clone();
-        let file_schema = match options.schema {
-            FileSchema::First => format.columns(session, &listing, &telling).await?,
-            FileSchema::Union => columns_of_all(session, format.as_ref(), &listing).await?,
+        let (telling, file_schema) = match options.schema {
+            FileSchema::First => first_columns(session, format.as_ref(), &listing).await?,
+            FileSchema::Union => {
+                let telling = telling(format.as_ref(), &listing).meta.clone();
+                (telling, columns_of_all(session, format.as_ref(), &listing).await?)
+            }
         };
         format.check_columns(&file_schema)?;
         // Another file may lack a column, or have nulls where the first has none.
@@ -281,11 +282,11 @@ impl FileTable {
         };
         let first = || &telling(self.format.as_ref(), &listing).meta;
         if let Some(told) = self.telling.as_ref().filter(|_| listing.skipped == 0)
-            && let first = first()
-            && first != told
+            && first() != told
             && options.schema == FileSchema::First
+            && let (first, found) = first_columns(session, self.format.as_ref(), &listing).await?
+            && first != *told
         {
-            let found = self.format.columns(session, &listing, first).await?;
             let checked = self.format.check_same_columns(self.table_schema.file_schema(), &found);
             checked.while_doing(|| format!("reading '{}' again", full_path(&listing.url, &first.location)))?;
         }
@@ -337,31 +338,6 @@ fn lookup<'a>(format: &dyn ReadFormat, options: &'a ReadOptions, bodies: &'a Bod
     }
 }
 
-/// The columns of all files, by name.
-async fn columns_of_all(session: &dyn Session, format: &dyn ReadFormat, listing: &Listing) -> Result<Schema> {
-    if !format.has_names() {
-        return plan_err!(
-            "{} of files without headers tells columns apart by their place, so these cannot have different ones; schema \
-             must be 'first'",
-            format.read_name()
-        );
-    }
-    let with_columns = listing.files.iter().filter(|file| file.meta.size > 0 || !format.may_be_empty());
-    let columns = |file: ObjectMeta| async move {
-        let _read = listing.pinned.as_ref().map(|pinned| pinned.reading(&file.location));
-        let columns = format.columns(session, listing, &file).await?;
-        Ok::<_, DataFusionError>((file, columns))
-    };
-    let files = with_columns.map(|file| file.meta.clone()).collect::<Vec<_>>();
-    let mut found = stream::iter(files).map(columns).buffered(CONCURRENT_HEADS);
-    let mut all = Schema::empty();
-    while let Some((file, columns)) = found.try_next().await? {
-        let union = union_of(&all, &columns, |one, other| format.common_type(one, other));
-        all = union.while_doing(|| format!("reading the columns of '{}'", full_path(&listing.url, &file.location)))?;
-    }
-    Ok(all)
-}
-
 /// The store of the files for who reads them all, where a request to it takes long.
 fn reading_ahead(session: &dyn Session, files: &Files, options: &BlockyardOptions) -> Result<Option<Arc<PinnedStore>>> {
     let store = session.config().get_extension::<BlockStore>();
@@ -372,12 +348,6 @@ fn reading_ahead(session: &dyn Session, files: &Files, options: &BlockyardOption
     let max_bytes = options.read_ahead_bytes.bound().min(options.memory_limit.bytes() / READ_AHEAD_PART);
     let metas = files.files.iter().map(|file| file.object_meta.clone());
     Ok(Some(Arc::new(pinned.reading_ahead(metas, store.working_set(&owner, 0)?, max_bytes))))
-}
-
-/// The file that tells the columns: one without bytes has none to tell, if the format has such files.
-fn telling<'a>(format: &dyn ReadFormat, listing: &'a Listing) -> &'a ListedFile {
-    let telling = listing.files.iter().find(|file| file.meta.size > 0 || !format.may_be_empty());
-    telling.unwrap_or(&listing.files[0])
 }
 
 fn resolve_columns(schema: &Schema, names: &[String], read_name: &str) -> Result<Vec<usize>> {

@@ -20,7 +20,7 @@ use self::first_rows::{first_lines, first_rows};
 use self::lines::CsvLines;
 use self::rows::CsvRows;
 use super::format::{Files, Finish, Layout, ReadFormat, ReadOptions, Scan};
-use super::text::{Contents, byte_ranges, columns_by_rows, line_bytes, opened_by, projected, with_types};
+use super::text::{Contents, byte_ranges, columns_by_rows, decompressed, line_bytes, opened_by, projected, with_types};
 use super::tolerant::{BadLines, Tolerant};
 use crate::call::Argument;
 use crate::error::unknown_name;
@@ -61,8 +61,6 @@ read_options! {
         pub escape: Option<char>,
         /// What lines begin with that are not rows.
         pub comment: Option<char>,
-        /// What ends rows; a line break if not said.
-        pub terminator: Option<char>,
         /// Whether rows may have fewer values than there are columns: the last ones are null.
         pub truncated_rows: Option<bool>,
     }
@@ -112,10 +110,7 @@ impl ReadFormat for ReadCsvOptions {
         if self.newlines_in_values && self.on_error != OnError::Fail {
             return plan_err!("on_error tells lines apart, and newlines_in_values says that they are not rows");
         }
-        if self.terminator.is_some() && self.on_error != OnError::Fail {
-            return plan_err!("on_error tells lines apart, and terminator says that rows end with something else");
-        }
-        let signs = [self.delimiter, self.quote, self.escape, self.comment, self.terminator];
+        let signs = [self.delimiter, self.quote, self.escape, self.comment];
         let mut signs: Vec<char> = signs.into_iter().flatten().collect();
         signs.sort_unstable();
         match signs.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -132,10 +127,10 @@ impl ReadFormat for ReadCsvOptions {
             async move {
                 let rows = format.options().schema_infer_max_rec.unwrap_or(rows);
                 let text = listing.store.get(&telling.location).await?.into_stream().map_err(DataFusionError::from);
-                let text = listing.compression().convert_stream(text.boxed())?;
+                let text = decompressed(listing.compression(), text.boxed())?;
                 let first = match self.on_error {
                     OnError::Fail => first_rows(text, rows, format.options()).await?,
-                    _ => first_lines(text, rows, format.options()).await?,
+                    _ => first_lines(text, rows, format.options(), self.has_header.unwrap_or(true)).await?,
                 };
                 let first = stream::once(std::future::ready(Ok(first))).boxed();
                 Ok(format.infer_schema_from_stream(session, rows, first).await?.0)
@@ -262,9 +257,6 @@ impl ReadCsvOptions {
         }
         if let Some(comment) = self.comment {
             format = format.with_comment(Some(byte(comment)?));
-        }
-        if let Some(terminator) = self.terminator {
-            format = format.with_terminator(Some(byte(terminator)?));
         }
         Ok(match self.truncated_rows {
             Some(truncated_rows) => format.with_truncated_rows(truncated_rows),

@@ -15,7 +15,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use self::lines::{JsonLines, ObjectLines, columns_of_array, columns_of_objects};
 use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
-use super::text::{byte_ranges, columns_by_rows, line_bytes, opened_by, projected, with_types};
+use super::text::{byte_ranges, columns_by_rows, decompressed, line_bytes, opened_by, projected, with_types};
 use super::tolerant::{BadLines, Tolerant};
 use crate::functions::{Failures, MaxErrors, OnError};
 use crate::physical::ValueRanges;
@@ -164,7 +164,7 @@ async fn is_array(
         false => store.get_range(&file.location, 0..file.size.min(HEAD_BYTES)).await?,
         true => {
             let stream = store.get(&file.location).await?.into_stream().map_err(DataFusionError::from).boxed();
-            compression.convert_stream(stream)?.try_next().await?.unwrap_or_default()
+            decompressed(compression, stream)?.try_next().await?.unwrap_or_default()
         }
     };
     Ok(head.trim_ascii_start().starts_with(b"["))

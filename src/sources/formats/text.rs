@@ -6,6 +6,7 @@
 use std::fmt::{self, Formatter};
 use std::sync::Arc;
 
+use async_compression::tokio::bufread::{BzDecoder, XzDecoder, ZstdDecoder};
 use bytes::Bytes;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
@@ -29,6 +30,7 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use tokio_util::io::{ReaderStream, StreamReader};
 
 use super::format::{Files, Finish, Scan};
 use crate::config::BlockyardOptions;
@@ -219,6 +221,27 @@ impl Contents {
     }
 }
 
+/// What compressed bytes stand for. They may be those of several files, one after the other: as when one was appended
+/// to another, or several threads have compressed.
+pub(super) fn decompressed(
+    compression: FileCompressionType,
+    bytes: BoxStream<'static, Result<Bytes>>,
+) -> Result<BoxStream<'static, Result<Bytes>>> {
+    macro_rules! all_members {
+        ($decoder:ident) => {{
+            let mut decoder = $decoder::new(StreamReader::new(bytes));
+            decoder.multiple_members(true);
+            Ok(ReaderStream::new(decoder).map_err(DataFusionError::from).boxed())
+        }};
+    }
+    match compression {
+        FileCompressionType::BZIP2 => all_members!(BzDecoder),
+        FileCompressionType::XZ => all_members!(XzDecoder),
+        FileCompressionType::ZSTD => all_members!(ZstdDecoder),
+        compression => compression.convert_stream(bytes),
+    }
+}
+
 /// The bytes of a file, or of the lines that begin in its range.
 pub(super) async fn bytes_of(contents: &Contents, file: &PartitionedFile) -> Result<BoxStream<'static, Result<Bytes>>> {
     rows_bytes_of(contents, file, b'\n').await
@@ -233,7 +256,7 @@ pub(super) async fn rows_bytes_of(
     let (path, size) = (&file.object_meta.location, file.object_meta.size);
     if contents.compression.is_compressed() {
         let bytes = contents.store.get(path).await?.into_stream().map_err(DataFusionError::from);
-        return contents.compression.convert_stream(bytes.boxed());
+        return decompressed(contents.compression, bytes.boxed());
     }
     let (start, end) = file.range.as_ref().map_or((0, size), |r| (r.start.max(0) as u64, r.end.max(0) as u64));
     let store = Arc::clone(&contents.store);

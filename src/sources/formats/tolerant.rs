@@ -23,7 +23,7 @@ use tokio::sync::OnceCell;
 pub(super) use self::bad_lines::BadLines;
 use super::text::{Contents, bytes_of};
 use crate::block::{Block, TaskId};
-use crate::error::one_message;
+use crate::error::{ErrorContext, one_message};
 use crate::store::{BlockHandle, NextUse, Owner};
 
 mod bad_lines;
@@ -39,6 +39,16 @@ const DIVERTED_LINES: usize = 1024;
 pub(super) trait DecodeLines: Send + Sync + 'static {
     /// A decoder of rows with all columns of the files, of up to `most` at once.
     fn decoder(&self, columns: &SchemaRef, most: usize) -> Result<Box<dyn LineDecoder>>;
+
+    /// Bytes of the row at the beginning of a text, with its end: mostly a line. `None` where it does not end there.
+    fn row_length(&self, text: &[u8]) -> Option<usize> {
+        Some(line_length(text))
+    }
+
+    /// Fails where the first row cannot name the columns.
+    fn check_header(&self, _row: &[u8]) -> Result<()> {
+        Ok(())
+    }
 
     /// Whether a line is a row.
     fn is_row(&self, line: &[u8]) -> bool {
@@ -173,7 +183,10 @@ impl<D: DecodeLines> Part<D> {
                 self.pass(BYTE_ORDER_MARK.len(), 0);
             }
             if std::mem::take(&mut self.skips_header) {
-                self.pass(line_length(&self.buffer[self.at..self.whole]), 1);
+                let text = &self.buffer[self.at..self.whole];
+                let header = &text[..self.decode.row_length(text).unwrap_or_else(|| line_length(text))];
+                self.decode.check_header(header).while_doing(|| format!("reading '{}'", self.path()))?;
+                self.pass(header.len(), lines_of(header));
                 continue;
             }
             let rows = match self.rows_at_once() {
@@ -234,51 +247,68 @@ impl<D: DecodeLines> Part<D> {
 
     /// The rows of those of the next lines that fit.
     async fn rows_by_lines(&mut self) -> Result<RecordBatch> {
-        let text = &self.buffer[self.at..self.whole];
-        let end = self.at + nth_line_end(text, self.contents.batch_size).unwrap_or(text.len());
-        let starts = line_starts(&self.buffer[self.at..end]);
-        let starts: Vec<usize> = starts.into_iter().map(|start| self.at + start).collect();
-        let (mut rows, mut bad) = (Vec::new(), Vec::new());
-        self.decode_lines(end, &starts, false, &mut rows, &mut bad)?;
-        self.bad.seen(starts.len());
-        let (begin, byte, line) = (self.at, self.byte, self.line);
-        for (start, error) in bad {
-            let place = starts.partition_point(|known| *known < start);
-            let raw = String::from_utf8_lossy(line_at(&self.buffer[..end], start)).into_owned();
-            self.note(BadLine { error, line: line + place, byte: byte + (start - begin) as u64, raw }).await?;
+        let rows = self.next_rows();
+        let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
+            return Ok(RecordBatch::new_empty(Arc::clone(&self.contents.file_schema)));
+        };
+        let (begin, end, byte, line) = (first.start, last.end, self.byte, self.line);
+        let (mut decoded, mut bad) = (Vec::new(), Vec::new());
+        self.decode_rows(&rows, false, &mut decoded, &mut bad)?;
+        self.bad.seen(rows.len());
+        for (row, error) in bad {
+            let before = &self.buffer[begin..row.start];
+            let (line, byte) = (line + memchr_iter(b'\n', before).count(), byte + before.len() as u64);
+            let raw = String::from_utf8_lossy(without_end(&self.buffer[row])).into_owned();
+            self.note(BadLine { error, line, byte, raw }).await?;
         }
-        self.pass(end - begin, starts.len());
-        Ok(concat_batches(&self.contents.file_schema, &rows)?)
+        self.pass(end - begin, lines_of(&self.buffer[begin..end]));
+        Ok(concat_batches(&self.contents.file_schema, &decoded)?)
     }
 
-    /// Decodes the lines before `end` that begin here, and says where those are that do not fit, and why.
-    fn decode_lines(
+    /// Where the next rows are, as many as are decoded at once. None where the first has not come as a whole.
+    fn next_rows(&self) -> Vec<Range<usize>> {
+        let (mut rows, mut at) = (Vec::new(), self.at);
+        while at < self.whole && rows.len() < self.contents.batch_size.max(1) {
+            let text = &self.buffer[at..self.whole];
+            let length = match self.decode.row_length(text) {
+                Some(length) => length,
+                // It comes with the next bytes.
+                None if !self.ended && self.buffer.len() - self.at < LINES_BYTES / 2 => break,
+                None => line_length(text),
+            };
+            rows.push(at..at + length);
+            at += length;
+        }
+        rows
+    }
+
+    /// Decodes rows, and says where those are that do not fit, and why.
+    fn decode_rows(
         &mut self,
-        end: usize,
-        starts: &[usize],
+        rows: &[Range<usize>],
         was_looked_at: bool,
-        rows: &mut Vec<RecordBatch>,
-        bad: &mut Vec<(usize, String)>,
+        decoded: &mut Vec<RecordBatch>,
+        bad: &mut Vec<(Range<usize>, String)>,
     ) -> Result<()> {
-        let (Some(first), Some(last)) = (starts.first().copied(), starts.last().copied()) else { return Ok(()) };
-        let text = first..last + line_length(&self.buffer[last..end]);
+        let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(()) };
+        let text = first.start..last.end;
         let columns = Arc::clone(&self.contents.file_schema);
         let decode = Arc::clone(&self.decode);
-        let misfit = match starts {
-            [start] => decode.misfit(line_at(&self.buffer[..end], *start), &columns),
+        let misfit = match rows {
+            [row] => decode.misfit(without_end(&self.buffer[row.clone()]), &columns),
             _ => None,
         };
         let misfit = match misfit {
             Some(misfit) => misfit,
             None => {
-                let lines = &self.buffer[..end];
-                let expected = starts.iter().filter(|start| decode.is_row(line_at(lines, **start))).count();
-                let has_other_ends = number_of_lines(&lines[text.clone()]).is_none();
+                let is_row = |row: &&Range<usize>| decode.is_row(without_end(&self.buffer[(*row).clone()]));
+                let expected = rows.iter().filter(is_row).count();
+                let has_other_ends = number_of_lines(&self.buffer[text.clone()]).is_none();
                 let error = match self.decoded(text.clone()) {
-                    Ok(_) if has_other_ends && starts.len() > 1 => exec_datafusion_err!("a line has several ends"),
+                    Ok(_) if has_other_ends && rows.len() > 1 => exec_datafusion_err!("a line has several ends"),
                     // Quotes can make one row of several lines.
                     Ok((batch, bytes)) if batch.num_rows() == expected && bytes == text.len() => {
-                        rows.push(batch);
+                        decoded.push(batch);
                         return Ok(());
                     }
                     Ok((batch, _)) => exec_datafusion_err!("{} rows in {expected} lines", batch.num_rows()),
@@ -287,27 +317,27 @@ impl<D: DecodeLines> Part<D> {
                 decode.explain(&error, &columns)
             }
         };
-        if starts.len() > 1 && !was_looked_at {
+        if rows.len() > 1 && !was_looked_at {
             // Bad lines, and the runs of good ones between them.
-            let lines = &self.buffer[..end];
-            let is_suspect = |start: &usize| (*start, decode.is_suspect(line_at(lines, *start), &columns));
-            let looked_at: Vec<(usize, bool)> = starts.iter().map(is_suspect).collect();
-            let runs = looked_at.chunk_by(|line, next| !line.1 && !next.1);
+            let is_suspect =
+                |row: &Range<usize>| (row.clone(), decode.is_suspect(without_end(&self.buffer[row.clone()]), &columns));
+            let looked_at: Vec<(Range<usize>, bool)> = rows.iter().map(is_suspect).collect();
+            let runs = looked_at.chunk_by(|row, next| !row.1 && !next.1);
             let mut before = 0;
             return runs.map(<[_]>::len).try_for_each(|length| {
-                let run = &starts[before..before + length];
+                let run = &rows[before..before + length];
                 before += length;
-                self.decode_lines(end, run, true, rows, bad)
+                self.decode_rows(run, true, decoded, bad)
             });
         }
-        if starts.len() > 1 {
-            let (one, two) = starts.split_at(starts.len() / 2);
-            self.decode_lines(end, one, true, rows, bad)?;
-            return self.decode_lines(end, two, true, rows, bad);
+        if rows.len() > 1 {
+            let (one, two) = rows.split_at(rows.len() / 2);
+            self.decode_rows(one, true, decoded, bad)?;
+            return self.decode_rows(two, true, decoded, bad);
         }
-        bad.push((first, misfit));
+        bad.push((first.clone(), misfit));
         if self.bad.makes_nulls() {
-            rows.push(decode.with_nulls(line_at(&self.buffer[..end], first), &columns)?);
+            decoded.push(decode.with_nulls(without_end(&self.buffer[first.clone()]), &columns)?);
         }
         Ok(())
     }
@@ -430,26 +460,19 @@ fn number_of_lines(text: &[u8]) -> Option<usize> {
     memchr_iter(b'\r', text).all(is_of_end).then_some(lines)
 }
 
-/// Where lines begin.
-fn line_starts(lines: &[u8]) -> Vec<usize> {
-    let ends = memchr_iter(b'\n', lines).map(|place| place + 1);
-    std::iter::once(0).chain(ends).filter(|start| *start < lines.len()).collect()
-}
-
-/// The end of the line number `most`, or of the last whole one.
-fn nth_line_end(buffer: &[u8], most: usize) -> Option<usize> {
-    memchr_iter(b'\n', buffer).map(|place| place + 1).take(most.max(1)).last()
-}
-
 /// Bytes of the line at the beginning of a text, with its end.
 fn line_length(text: &[u8]) -> usize {
     memchr(b'\n', text).map_or(text.len(), |end| end + 1)
 }
 
-/// The line that begins at `start`, without its end.
-fn line_at(lines: &[u8], start: usize) -> &[u8] {
-    let line = &lines[start..start + line_length(&lines[start..])];
-    line.strip_suffix(b"\n").map_or(line, |line| line.strip_suffix(b"\r").unwrap_or(line))
+/// How many lines begin in a text.
+fn lines_of(text: &[u8]) -> usize {
+    memchr_iter(b'\n', text).count() + usize::from(!text.is_empty() && !text.ends_with(b"\n"))
+}
+
+/// A row without the end of its last line.
+fn without_end(row: &[u8]) -> &[u8] {
+    row.strip_suffix(b"\n").map_or(row, |row| row.strip_suffix(b"\r").unwrap_or(row))
 }
 
 #[cfg(test)]
@@ -458,11 +481,7 @@ mod tests {
 
     #[test]
     fn lines_are_found_with_and_without_their_ends() {
-        let text = b"a\r\n\nbc\nd";
-        assert_eq!(line_starts(text), [0, 3, 4, 7]);
-        let lines: Vec<&[u8]> = line_starts(text).iter().map(|start| line_at(text, *start)).collect();
-        assert_eq!(lines, [&b"a"[..], b"", b"bc", b"d"]);
-        assert_eq!((nth_line_end(text, 2), nth_line_end(text, 9), nth_line_end(b"d", 9)), (Some(4), Some(7), None));
-        assert!(line_starts(b"").is_empty());
+        assert_eq!([&b"a\r\n"[..], b"\n", b"bc\n", b"d", b""].map(without_end), [&b"a"[..], b"", b"bc", b"d", b""]);
+        assert_eq!([&b""[..], b"a", b"a\n", b"a\nb"].map(lines_of), [0, 1, 1, 2]);
     }
 }

@@ -243,6 +243,37 @@ async fn external_tables_are_in_stores_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn external_tables_have_directories_in_stores_too() {
+    let server = Server::start("data", false);
+    let context = session(&server).await;
+    let create = "CREATE EXTERNAL TABLE t (id BIGINT, day DATE) STORED AS PARQUET PARTITIONED BY (day) LOCATION \
+                  's3://data/days'";
+    run(&context, create).await;
+    assert_eq!(rows(&context, "SELECT count(*) FROM t").await, ["0"]);
+    run(&context, "INSERT INTO t VALUES (1, '2026-01-01'), (2, NULL), (3, '2026-01-02')").await;
+    assert_eq!(rows(&context, "SELECT id FROM t WHERE day IS NULL").await, ["2"]);
+    assert_eq!(rows(&context, "SELECT id FROM t WHERE day > DATE '2026-01-01'").await, ["3"]);
+    assert_eq!(rows(&context, "SELECT count(*) FROM t").await, ["3"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn arrays_of_objects_come_in_pieces() {
+    let server = Server::start("data", true);
+    let objects: Vec<String> = (0..60_000)
+        .map(|id| format!("{{\n  \"id\": {id},\n  \"text\": \"a ] , }} \\\" {id}\",\n  \"list\": [1, 2]\n}}"))
+        .collect();
+    fs::write(server.path("data").join("a.json"), format!("[{}]", objects.join(",\n"))).unwrap();
+    fs::write(server.path("data").join("cut.json"), format!("[{}", objects.join(","))).unwrap();
+    let context = context();
+    let read = |name: &str| {
+        format!("SELECT count(*), sum(id), sum(list[2]) FROM read_json('{}/data/{name}')", server.endpoint)
+    };
+    assert_eq!(rows(&context, &read("a.json")).await, ["60000|1799970000|120000"]);
+    let error = sql_error(&context, &read("cut.json")).await;
+    assert!(error.contains("closing bracket") && error.contains("cut.json"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn conditions_on_directories_open_no_other_files() {
     let server = Server::start("data", false);
     let context = session(&server).await;

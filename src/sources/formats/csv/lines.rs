@@ -13,7 +13,7 @@ use memchr::{memchr, memchr_iter, memrchr};
 
 use super::dialect::decoder_of;
 use super::messages::{with_name, without_line};
-use super::quotes::Quotes;
+use super::quotes::{Quotes, is_whole, row_length};
 use crate::error::one_message;
 use crate::sources::formats::tolerant::{DecodeLines, LineDecoder, all_null};
 
@@ -44,6 +44,21 @@ impl CsvLines {
 impl DecodeLines for CsvLines {
     fn decoder(&self, columns: &SchemaRef, most: usize) -> Result<Box<dyn LineDecoder>> {
         Ok(Box::new(self.csv_decoder(columns, most)))
+    }
+
+    fn row_length(&self, text: &[u8]) -> Option<usize> {
+        row_length(text, &Quotes::new(&self.options))
+    }
+
+    fn check_header(&self, row: &[u8]) -> Result<()> {
+        let is_of_line_end = |place: usize| row.get(place + 1).is_none_or(|next| *next == b'\n');
+        if !is_whole(row, &Quotes::new(&self.options)) {
+            return exec_err!("the quotes of the first line do not end");
+        }
+        match memchr_iter(b'\r', row).all(is_of_line_end) {
+            true => Ok(()),
+            false => exec_err!("lines end with a carriage return alone, by which on_error does not tell them apart"),
+        }
     }
 
     /// A line of blanks has a value.
@@ -139,7 +154,8 @@ impl LineDecoder for CsvDecoder {
             if quotes.follow(last).and_then(|()| quotes.end()).is_err() {
                 return exec_err!("a value in quotes does not end");
             }
-            self.decoder.decode(&[])?;
+            // The end of the text does not end a comment.
+            self.decoder.decode(b"\n")?;
         }
         // It stops in the middle of such an end.
         if text[..read].ends_with(b"\r") && text.get(read) == Some(&b'\n') {

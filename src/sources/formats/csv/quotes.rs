@@ -133,6 +133,11 @@ impl Quotes {
         }
     }
 
+    /// Whether the last line may be a comment that does not end: its end would be taken for a row.
+    pub(super) fn may_end_in_comment(&self) -> bool {
+        self.comment.is_some() && self.last != b'\n'
+    }
+
     fn ends_row(&self, byte: u8) -> bool {
         self.terminator.map_or(matches!(byte, b'\n' | b'\r'), |terminator| byte == terminator)
     }
@@ -182,6 +187,34 @@ impl Quotes {
             }
         }
     }
+}
+
+/// Lines that a value in quotes may have where lines are told apart.
+const MAX_LINES: usize = 1000;
+
+/// Bytes of the row at the beginning of a text, with its end: those of several lines where these are in quotes that end
+/// as they should, else of one. `None` where the text ends in the middle of a value.
+pub(super) fn row_length(text: &[u8], quotes: &Quotes) -> Option<usize> {
+    let first = memchr(b'\n', text).map_or(text.len(), |end| end + 1);
+    if memchr(quotes.quote, &text[..first]).is_none() {
+        return Some(first);
+    }
+    let (mut quotes, mut length) = (quotes.clone(), 0);
+    for line in text.split_inclusive(|byte| *byte == b'\n').take(MAX_LINES) {
+        length += line.len();
+        match quotes.follow(line) {
+            Err(_) => return Some(first),
+            Ok(()) if quotes.end().is_ok() => return Some(length),
+            Ok(()) => {}
+        }
+    }
+    (length == text.len()).then_some(()).map_or(Some(first), |()| None)
+}
+
+/// Whether the quotes of a row end.
+pub(super) fn is_whole(row: &[u8], quotes: &Quotes) -> bool {
+    let mut quotes = quotes.clone();
+    quotes.follow(row).and_then(|()| quotes.end()).is_ok()
 }
 
 fn line_breaks(text: &[u8]) -> usize {

@@ -94,7 +94,8 @@ impl Part {
     fn checked(self, bytes: BoxStream<'static, Result<Bytes>>) -> BoxStream<'static, Result<Bytes>> {
         let quotes = Quotes::new(&self.rows.options);
         let next = |(part, mut quotes, mut bytes): (Self, Quotes, BoxStream<'static, Result<Bytes>>)| async move {
-            let chunk = bytes.try_next().await?;
+            let end = || quotes.may_end_in_comment().then(|| Bytes::from_static(b"\n"));
+            let chunk = bytes.try_next().await?.or_else(end);
             let checked = match &chunk {
                 Some(chunk) => quotes.follow(chunk),
                 None => quotes.end(),
@@ -104,7 +105,7 @@ impl Part {
                 Err(stray) => Err(part.explained(&stray).await),
             }
         };
-        stream::try_unfold((self, quotes, bytes), next).boxed()
+        stream::try_unfold((self, quotes, bytes.fuse().boxed()), next).boxed()
     }
 
     /// An error of a value in quotes, for people.

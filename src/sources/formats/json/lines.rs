@@ -4,7 +4,7 @@
 //! columns. Here integers are decoded as the text that they are, and then parsed; and who reads all columns gets an
 //! error for a key that none of them is.
 
-use std::io::{self, Cursor, Read};
+use std::io::{self, Read};
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
@@ -25,9 +25,10 @@ use datafusion_datasource_json::utils::JsonArrayToNdjsonReader;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt};
+use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::super::text::{ADVICE, Contents};
+use super::super::text::{ADVICE, Contents, decompressed};
 use super::super::tolerant::{DecodeLines, LineDecoder};
 use crate::error::one_message;
 
@@ -128,8 +129,8 @@ impl JsonLines {
                 Ok(if self.is_array { chunks_of_array(reader) } else { chunks(reader, |_| Ok(())) })
             }
             GetResultPayload::Stream(text) => {
-                let text = self.contents.compression.convert_stream(text.map_err(DataFusionError::from).boxed())?;
-                Ok(if self.is_array { chunks_of_array(Cursor::new(whole(text).await?)) } else { text })
+                let text = decompressed(self.contents.compression, text.map_err(DataFusionError::from).boxed())?;
+                Ok(if self.is_array { lines_of_array(text) } else { text })
             }
         }
     }
@@ -209,6 +210,43 @@ fn chunks_of_array<R: Read + Send + 'static>(reader: R) -> Text {
     chunks(JsonArrayToNdjsonReader::new(reader), JsonArrayToNdjsonReader::validate_complete)
 }
 
+/// The lines that an array would be, as far as it has come.
+fn lines_of_array(text: Text) -> Text {
+    let come = Come::default();
+    let lines = JsonArrayToNdjsonReader::new(come.clone());
+    let next = |(mut text, come, mut lines): (Text, Come, JsonArrayToNdjsonReader<Come>)| async move {
+        loop {
+            let mut chunk = Vec::new();
+            lines.read_to_end(&mut chunk)?;
+            if !chunk.is_empty() {
+                return Ok(Some((Bytes::from(chunk), (text, come, lines))));
+            }
+            match text.try_next().await? {
+                Some(bytes) => *come.0.lock() = bytes,
+                None => {
+                    lines.validate_complete()?;
+                    return Ok(None);
+                }
+            }
+        }
+    };
+    stream::try_unfold((text, come, lines), next).boxed()
+}
+
+/// Bytes that have come. It ends with them, and goes on when there are others.
+#[derive(Clone, Default)]
+struct Come(Arc<Mutex<Bytes>>);
+
+impl Read for Come {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut come = self.0.lock();
+        let read = come.len().min(into.len());
+        into[..read].copy_from_slice(&come[..read]);
+        come.advance(read);
+        Ok(read)
+    }
+}
+
 /// The columns of a file that is one array of objects, by the first `rows` of them.
 pub(super) async fn columns_of_array(
     store: &dyn ObjectStore,
@@ -216,16 +254,25 @@ pub(super) async fn columns_of_array(
     compression: FileCompressionType,
     rows: usize,
 ) -> Result<Schema> {
-    let reader: Box<dyn Read + Send> = match store.get(&file.location).await?.payload {
-        GetResultPayload::File(file, _) => compression.convert_read(file)?,
-        GetResultPayload::Stream(text) => {
-            let text = compression.convert_stream(text.map_err(DataFusionError::from).boxed())?;
-            Box::new(Cursor::new(whole(text).await?))
+    let text = store.get(&file.location).await?.into_stream().map_err(DataFusionError::from).boxed();
+    let mut text = lines_of_array(decompressed(compression, text)?);
+    let (mut lines, mut ended, mut enough) = (Vec::new(), false, CHUNK_BYTES);
+    loop {
+        while !ended && lines.len() < enough {
+            match text.try_next().await? {
+                Some(chunk) => lines.extend_from_slice(&chunk),
+                None => ended = true,
+            }
         }
-    };
-    let objects = serde_json::Deserializer::from_reader(JsonArrayToNdjsonReader::new(reader)).into_iter::<Value>();
-    let objects = objects.take(rows).map(|object| object.map_err(|e| ArrowError::JsonError(e.to_string())));
-    Ok(infer_json_schema_from_iterator(objects)?)
+        let objects = serde_json::Deserializer::from_slice(&lines).into_iter::<Value>().take(rows);
+        let whole = objects.take_while(|object| ended || !object.as_ref().is_err_and(serde_json::Error::is_eof));
+        let found = whole.map(|object| object.map_err(|e| ArrowError::JsonError(e.to_string())));
+        let found = found.collect::<Result<Vec<Value>, _>>()?;
+        if ended || found.len() == rows {
+            return Ok(infer_json_schema_from_iterator(found.into_iter().map(Ok::<_, ArrowError>))?);
+        }
+        enough = 2 * lines.len();
+    }
 }
 
 /// The columns of a file by the first `rows` of its lines that are objects.
@@ -236,7 +283,7 @@ pub(super) async fn columns_of_objects(
     rows: usize,
 ) -> Result<Schema> {
     let text = store.get(&file.location).await?.into_stream().map_err(DataFusionError::from).boxed();
-    let mut text = compression.convert_stream(text)?;
+    let mut text = decompressed(compression, text)?;
     let (mut objects, mut rest, mut ended) = (Vec::new(), Vec::new(), false);
     while !ended && objects.len() < rows {
         match text.try_next().await? {
@@ -251,14 +298,6 @@ pub(super) async fn columns_of_objects(
     }
     objects.truncate(rows);
     Ok(infer_json_schema_from_iterator(objects.into_iter().map(Ok::<_, ArrowError>))?)
-}
-
-async fn whole(mut text: Text) -> Result<Vec<u8>> {
-    let mut whole = Vec::new();
-    while let Some(chunk) = text.try_next().await? {
-        whole.extend_from_slice(&chunk);
-    }
-    Ok(whole)
 }
 
 /// One file that is read.
