@@ -267,6 +267,42 @@ async fn datafusion_still_has_its_traps() {
     assert!(count("SELECT count(*) FROM t").await == 1);
 }
 
+/// What plain DataFusion says of conditions on subqueries, likewise. `sql/tests/plain/subquery_conditions.slt` has what
+/// is right.
+#[tokio::test]
+async fn datafusion_still_has_its_traps_with_subqueries() {
+    let plain = SessionContext::new();
+    for table in ["t(a)", "s(i)"] {
+        let name = &table[..1];
+        let create = format!("CREATE TABLE {name} AS SELECT * FROM (VALUES (1), (2), (NULL)) AS {table}");
+        plain.sql(&create).await.unwrap().collect().await.unwrap();
+    }
+    let count = async |sql: &str| plain.sql(sql).await.unwrap().count().await.unwrap();
+    assert_eq!(count("SELECT * FROM t WHERE 4 NOT IN (SELECT i FROM s)").await, 3, "NOT IN of a constant finds nulls");
+    let either = "SELECT * FROM t WHERE a NOT IN (SELECT i FROM s) OR a = 1";
+    assert_eq!(count(either).await, 2, "NOT IN below OR finds nulls");
+    assert_eq!(count("SELECT * FROM t WHERE (a IN (SELECT i FROM s)) IS NULL").await, 0, "IN may be null");
+    let same_names = "SELECT * FROM t WHERE a > ANY (SELECT a FROM t)";
+    assert_eq!(count(same_names).await, 0, "ANY compares with the column outside");
+    let selected = plain.sql("SELECT a IN (SELECT i FROM s) FROM t").await.unwrap().collect().await;
+    assert!(selected.is_err(), "IN with a subquery works in a SELECT");
+}
+
+/// Of files that were compressed in pieces DataFusion reads the first piece.
+#[tokio::test]
+async fn datafusion_still_reads_one_member() {
+    use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+    use futures::{StreamExt, TryStreamExt};
+    let piece = |bytes: Vec<u8>| futures::stream::iter([Ok(bytes::Bytes::from(bytes))]).boxed();
+    for kind in [FileCompressionType::BZIP2, FileCompressionType::XZ, FileCompressionType::ZSTD] {
+        let packed = kind.convert_to_compress_stream(piece(b"text".to_vec())).unwrap();
+        let packed: Vec<bytes::Bytes> = packed.try_collect().await.unwrap();
+        let twice = piece([packed.concat(), packed.concat()].concat());
+        let read: Vec<bytes::Bytes> = kind.convert_stream(twice).unwrap().try_collect().await.unwrap();
+        assert_eq!(read.concat(), b"text", "all members are read");
+    }
+}
+
 /// What plain DataFusion does with files, likewise.
 #[tokio::test]
 async fn datafusion_still_has_its_traps_with_files() {
@@ -288,6 +324,22 @@ async fn datafusion_still_has_its_traps_with_files() {
     assert_eq!(count("SELECT * FROM d").await, 1);
     std::fs::copy(path("d/1.csv"), path("d/2.csv")).unwrap();
     assert_eq!(count("SELECT * FROM d").await, 1, "new files are seen");
+}
+
+/// External tables of plain DataFusion take the name that Hive gives null for a text.
+#[tokio::test]
+async fn datafusion_still_has_no_nulls_in_directories() {
+    let (plain, directory) = (SessionContext::new(), tempfile::tempdir().unwrap());
+    let place = directory.path().join("k=__HIVE_DEFAULT_PARTITION__");
+    std::fs::create_dir(&place).unwrap();
+    std::fs::write(place.join("1.csv"), "a\n1\n").unwrap();
+    let create = format!(
+        "CREATE EXTERNAL TABLE h (a INT, k VARCHAR) STORED AS CSV PARTITIONED BY (k) LOCATION '{}/'",
+        directory.path().display()
+    );
+    plain.sql(&create).await.unwrap();
+    let nulls = plain.sql("SELECT * FROM h WHERE k IS NULL").await.unwrap().count().await.unwrap();
+    assert_eq!(nulls, 0, "directories can be null");
 }
 
 /// Two tables with a `key`: DataFusion swaps their sides, so that filters meet a projection with two columns of one
