@@ -22,6 +22,7 @@ mod tensor_shapes;
 mod this_window;
 mod unparse;
 mod using;
+mod windows;
 
 pub(crate) use dates::DateArithmetic;
 pub(crate) use functions::table_functions;

@@ -5,6 +5,7 @@
 //! * Relations without an alias get one where there are several (`names.rs`), columns of `USING` are written out
 //!   (`using.rs`), `IS DISTINCT FROM` is put where it binds (`distinct_from.rs`), `EXCEPT ALL` and `INTERSECT ALL`
 //!   become calls (`set_operations.rs`).
+//! * Windows that go on from others are written out (`windows.rs`).
 //! * The text in `foreach_window(t, 'SELECT ..')` becomes a query (`this_window.rs`).
 //! * The shape in `make_tensor(list, [3, 4])` is written out (`tensor_shapes.rs`).
 //! * `FROM t` without SELECT becomes `SELECT * FROM t`: DataFusion would select no columns.
@@ -19,7 +20,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::syntax::{function_of, named, select_all};
-use super::{distinct_from, names, set_operations, tensor_shapes, this_window, using};
+use super::{distinct_from, names, set_operations, tensor_shapes, this_window, using, windows};
 use crate::call::TableFunctions;
 
 /// Rewrites a statement in place.
@@ -65,6 +66,18 @@ impl VisitorMut for Normaliser<'_> {
         }
         set_operations::rewrite(&mut query.body);
         continue_unless(using::write_out_order(query))
+    }
+
+    // Those in subqueries have been written out by then.
+    fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<DataFusionError> {
+        match (query.body.as_ref(), &mut query.order_by) {
+            (SetExpr::Select(select), Some(order)) => continue_unless(windows::write_out_beside(select, order)),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
+        continue_unless(windows::write_out(select))
     }
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<DataFusionError> {

@@ -284,6 +284,9 @@ async fn datafusion_still_has_its_traps_with_subqueries() {
     assert_eq!(count("SELECT * FROM t WHERE (a IN (SELECT i FROM s)) IS NULL").await, 0, "IN may be null");
     let same_names = "SELECT * FROM t WHERE a > ANY (SELECT a FROM t)";
     assert_eq!(count(same_names).await, 0, "ANY compares with the column outside");
+    let windows =
+        "SELECT * FROM (SELECT count(*) OVER (w ORDER BY a) AS n FROM t WINDOW w AS (PARTITION BY a)) WHERE n > 1";
+    assert_eq!(count(windows).await, 2, "windows go on from others");
     let selected = plain.sql("SELECT a IN (SELECT i FROM s) FROM t").await.unwrap().collect().await;
     assert!(selected.is_err(), "IN with a subquery works in a SELECT");
 }
