@@ -208,7 +208,8 @@ pub(super) fn row_length(text: &[u8], quotes: &Quotes) -> Option<usize> {
             Ok(()) => {}
         }
     }
-    (length == text.len()).then_some(()).map_or(Some(first), |()| None)
+    // More lines than a value may have, or no more lines.
+    if length < text.len() { Some(first) } else { None }
 }
 
 /// Whether the quotes of a row end.
