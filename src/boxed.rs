@@ -23,3 +23,19 @@ macro_rules! boxed {
     };
 }
 pub(crate) use boxed;
+
+/// [`TableProvider::scan`](datafusion::catalog::TableProvider::scan) by a function of ours.
+macro_rules! scan_by {
+    ($by:path) => {
+        $crate::boxed::boxed! {
+            fn scan<'b, 'c, 'd>(
+                &self,
+                session: &'b dyn ::datafusion::catalog::Session,
+                projection: Option<&'c Vec<usize>>,
+                filters: &'d [::datafusion::logical_expr::Expr],
+                limit: Option<usize>,
+            ) -> ::datafusion::common::Result<::std::sync::Arc<dyn ::datafusion::physical_plan::ExecutionPlan>> = $by;
+        }
+    };
+}
+pub(crate) use scan_by;

@@ -17,7 +17,7 @@ use datafusion::physical_plan::streaming::StreamingTableExec;
 
 use super::files::detect_parallelism;
 use super::read_task::{ReadTask, TaskOrigin, checked};
-use crate::boxed::boxed;
+use crate::boxed::scan_by;
 use crate::call::Planning;
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::physical::{IntoPlan, ReadExec, ReadMemory};
@@ -309,15 +309,7 @@ impl TableProvider for DatasourceTable {
         Ok(answers)
     }
 
-    boxed! {
-        fn scan<'b, 'c, 'd>(
-            &self,
-            session: &'b dyn Session,
-            projection: Option<&'c Vec<usize>>,
-            filters: &'d [Expr],
-            limit: Option<usize>,
-        ) -> Result<Arc<dyn ExecutionPlan>> = Self::scan_rows;
-    }
+    scan_by!(Self::scan_rows);
 
     fn statistics(&self) -> Option<Statistics> {
         let mut statistics = Statistics::new_unknown(&self.source.schema());

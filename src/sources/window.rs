@@ -19,7 +19,7 @@ use tokio::sync::OnceCell;
 
 use super::{Datasource, ReadPlan, ReadRequest, ReadTask};
 use crate::block::BlockMetadata;
-use crate::boxed::boxed;
+use crate::boxed::scan_by;
 use crate::physical::{IntoPlan, PlanExt, ReadExec, block_batches, stream_of};
 use crate::store::BlockHandle;
 use futures::FutureExt;
@@ -80,15 +80,7 @@ impl TableProvider for WindowedTable {
         self.table.table_type()
     }
 
-    boxed! {
-        fn scan<'b, 'c, 'd>(
-            &self,
-            session: &'b dyn Session,
-            projection: Option<&'c Vec<usize>>,
-            filters: &'d [Expr],
-            limit: Option<usize>,
-        ) -> Result<Arc<dyn ExecutionPlan>> = Self::scan_rows;
-    }
+    scan_by!(Self::scan_rows);
 }
 
 /// Blocks in pieces, one task each.

@@ -18,7 +18,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use super::calls::Format;
 use super::table::FileTable;
-use crate::boxed::boxed;
+use crate::boxed::{boxed, scan_by};
 use crate::call::{Argument, Value, Values};
 use crate::sources::formats::formats;
 use futures::FutureExt;
@@ -300,15 +300,7 @@ impl TableProvider for ExternalTable {
         self.defaults.get(column)
     }
 
-    boxed! {
-        fn scan<'b, 'c, 'd>(
-            &self,
-            session: &'b dyn Session,
-            projection: Option<&'c Vec<usize>>,
-            filters: &'d [Expr],
-            limit: Option<usize>,
-        ) -> Result<Arc<dyn ExecutionPlan>> = Self::scan_rows;
-    }
+    scan_by!(Self::scan_rows);
 
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
         self.files.supports_filters_pushdown(filters)

@@ -34,7 +34,7 @@ use super::path_filters::{is_of_paths, with_true_paths};
 use super::pinned::{Bodies, PinnedStore};
 use super::tasks::{Packed, detect_parallelism, pack};
 use super::told::{columns_of_all, first_columns, telling};
-use crate::boxed::boxed;
+use crate::boxed::scan_by;
 use crate::config::{BlockyardOptions, check_num_blocks};
 use crate::error::{ErrorContext, unknown_name};
 use crate::physical::{FileCounts, IntoPlan, ReadExec, ReadMemory, RowColumn, RowColumns};
@@ -429,15 +429,7 @@ impl TableProvider for FileTable {
         TableType::Base
     }
 
-    boxed! {
-        fn scan<'b, 'c, 'd>(
-            &self,
-            session: &'b dyn Session,
-            projection: Option<&'c Vec<usize>>,
-            filters: &'d [Expr],
-            limit: Option<usize>,
-        ) -> Result<Arc<dyn ExecutionPlan>> = Self::scan_rows;
-    }
+    scan_by!(Self::scan_rows);
 
     /// Paths say whether what is asked of them is true: nothing has to be asked again. Statistics say what cannot be.
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {

@@ -19,7 +19,7 @@ use futures::TryStreamExt;
 use super::stored::{Contents, StoredTable};
 use super::unique::check_unique;
 use crate::block::Block;
-use crate::boxed::boxed;
+use crate::boxed::{boxed, scan_by};
 use crate::physical::{BlockTarget, IntoPlan, StoreExec, block_batches};
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 use crate::tensors::check_same_tensors;
@@ -111,15 +111,7 @@ impl TableProvider for TableChange {
         TableType::Base
     }
 
-    boxed! {
-        fn scan<'b, 'c, 'd>(
-            &self,
-            session: &'b dyn Session,
-            projection: Option<&'c Vec<usize>>,
-            filters: &'d [Expr],
-            limit: Option<usize>,
-        ) -> Result<Arc<dyn ExecutionPlan>> = Self::scan_rows;
-    }
+    scan_by!(Self::scan_rows);
 
     boxed! {
         fn insert_into<'b>(

@@ -10,7 +10,7 @@ use datafusion::logical_expr::Expr;
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::stored::{Contents, StoredTable};
-use crate::boxed::boxed;
+use crate::boxed::scan_by;
 use crate::sources::blocks::StoredBlocks;
 use crate::sources::datasource::DatasourceTable;
 use futures::FutureExt;
@@ -65,13 +65,5 @@ impl TableProvider for NumberedTable {
         TableType::Base
     }
 
-    boxed! {
-        fn scan<'b, 'c, 'd>(
-            &self,
-            session: &'b dyn Session,
-            projection: Option<&'c Vec<usize>>,
-            filters: &'d [Expr],
-            limit: Option<usize>,
-        ) -> Result<Arc<dyn ExecutionPlan>> = Self::scan_rows;
-    }
+    scan_by!(Self::scan_rows);
 }

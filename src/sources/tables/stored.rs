@@ -12,7 +12,7 @@ use datafusion::logical_expr::Expr;
 use datafusion::physical_plan::ExecutionPlan;
 use parking_lot::Mutex;
 
-use crate::boxed::boxed;
+use crate::boxed::scan_by;
 use crate::sources::blocks::StoredBlocks;
 use crate::sources::datasource::DatasourceTable;
 use crate::store::BlockHandle;
@@ -168,15 +168,7 @@ impl TableProvider for StoredTable {
         self.0.defaults.get(column)
     }
 
-    boxed! {
-        fn scan<'b, 'c, 'd>(
-            &self,
-            session: &'b dyn Session,
-            projection: Option<&'c Vec<usize>>,
-            filters: &'d [Expr],
-            limit: Option<usize>,
-        ) -> Result<Arc<dyn ExecutionPlan>> = Self::scan_rows;
-    }
+    scan_by!(Self::scan_rows);
 
     fn statistics(&self) -> Option<Statistics> {
         let mut statistics = Statistics::new_unknown(&self.0.schema);
