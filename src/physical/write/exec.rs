@@ -11,7 +11,8 @@ use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use parking_lot::Mutex;
 
@@ -206,6 +207,13 @@ impl Job {
             false if self.writer.takes_rows_as_they_come(&staging) => self.write_as_they_come(&staging).await,
             false => self.write_blocks(&staging).await,
         };
+        // What has no blocks still has columns, and is read again. (In directories, those of which value?)
+        let written = match written {
+            Ok(none) if none.is_empty() && self.by.is_none() => {
+                self.write_file(&staging, stream::empty().boxed()).await
+            }
+            written => written,
+        };
         let written = match written {
             Ok(written) => written,
             Err(e) => {
@@ -241,6 +249,15 @@ impl Job {
 
     async fn write_one(&self, staging: &Arc<Staging>) -> Result<Vec<Staged>> {
         let batches = self.balance.taking(gather(&self.input, Arc::clone(&self.context), &Arc::default())?);
+        self.write_file(staging, batches.boxed()).await
+    }
+
+    /// Writes one file of all of `batches`.
+    async fn write_file(
+        &self,
+        staging: &Arc<Staging>,
+        batches: BoxStream<'static, Result<RecordBatch>>,
+    ) -> Result<Vec<Staged>> {
         let id = TaskId::root(0);
         let buffer_bytes = MAX_ROW_GROUP_BYTES.min(self.block_bytes()?);
         let file_bytes = FileWriter::file_bytes(buffer_bytes).max(FileWriter::block_file_bytes(staging, buffer_bytes));
