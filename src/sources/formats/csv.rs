@@ -107,9 +107,6 @@ impl ReadFormat for ReadCsvOptions {
 
     fn check(&self) -> Result<()> {
         self.failures().check()?;
-        if self.newlines_in_values && self.on_error != OnError::Fail {
-            return plan_err!("on_error tells lines apart, and newlines_in_values says that they are not rows");
-        }
         let signs = [self.delimiter, self.quote, self.escape, self.comment];
         let mut signs: Vec<char> = signs.into_iter().flatten().collect();
         signs.sort_unstable();

@@ -12,21 +12,23 @@ use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, String
 use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
-use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::listing::{FileRange, PartitionedFile};
 use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener};
 use datafusion::physical_plan::metrics::{Count, MetricBuilder};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
-use memchr::{memchr, memchr_iter, memrchr};
+use memchr::{memchr_iter, memrchr};
 use tokio::sync::OnceCell;
 
 pub(super) use self::bad_lines::BadLines;
+use self::line_ends::{line_length, lines_of, number_of_lines, without_end};
 use super::text::{Contents, bytes_of};
 use crate::block::{Block, TaskId};
 use crate::error::{ErrorContext, one_message};
 use crate::store::{BlockHandle, NextUse, Owner};
 
 mod bad_lines;
+mod line_ends;
 
 /// About so many bytes of lines are read before they are decoded.
 const LINES_BYTES: usize = 1 << 20;
@@ -247,7 +249,7 @@ impl<D: DecodeLines> Part<D> {
 
     /// The rows of those of the next lines that fit.
     async fn rows_by_lines(&mut self) -> Result<RecordBatch> {
-        let rows = self.next_rows();
+        let rows = self.next_rows().await?;
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
             return Ok(RecordBatch::new_empty(Arc::clone(&self.contents.file_schema)));
         };
@@ -266,7 +268,7 @@ impl<D: DecodeLines> Part<D> {
     }
 
     /// Where the next rows are, as many as are decoded at once. None where the first has not come as a whole.
-    fn next_rows(&self) -> Vec<Range<usize>> {
+    async fn next_rows(&mut self) -> Result<Vec<Range<usize>>> {
         let (mut rows, mut at) = (Vec::new(), self.at);
         while at < self.whole && rows.len() < self.contents.batch_size.max(1) {
             let text = &self.buffer[at..self.whole];
@@ -274,12 +276,50 @@ impl<D: DecodeLines> Part<D> {
                 Some(length) => length,
                 // It comes with the next bytes.
                 None if !self.ended && self.buffer.len() - self.at < LINES_BYTES / 2 => break,
-                None => line_length(text),
+                None => {
+                    let line = line_length(text);
+                    self.check_not_cut(at).await?;
+                    line
+                }
             };
             rows.push(at..at + length);
             at += length;
         }
-        rows
+        Ok(rows)
+    }
+
+    /// Fails if the row at a place in the buffer, which does not end in this part of the file, ends in the next one:
+    /// there its lines would be taken for rows.
+    async fn check_not_cut(&mut self, at: usize) -> Result<()> {
+        let (size, range) = (self.file.object_meta.size, self.file.range.as_ref());
+        let Some(end) = range.map(|range| range.end).filter(|end| self.ended && (*end as u64) < size) else {
+            return Ok(());
+        };
+        let behind = PartitionedFile { range: Some(FileRange { start: end, end: size as i64 }), ..self.file.clone() };
+        let (mut row, mut behind) = (self.buffer[at..].to_vec(), bytes_of(&self.contents, &behind).await?);
+        let here = row.len();
+        while let Some(chunk) = behind.try_next().await?.filter(|_| row.len() < LINES_BYTES) {
+            row.extend_from_slice(&chunk);
+            match self.decode.row_length(&row) {
+                Some(length) if length > here => return Err(self.is_cut(at).await),
+                Some(_) => break,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What a row is told that ends in the next part of the file.
+    async fn is_cut(&mut self, at: usize) -> DataFusionError {
+        let line = self.line + memchr_iter(b'\n', &self.buffer[self.at..at]).count();
+        // An error on the way to the number of a line is no better than the one that is to be told.
+        let (before, _) = self.before().await.unwrap_or_default();
+        exec_datafusion_err!(
+            "the row in line {} of '{}' goes on in the part of the file that the next task reads; \
+             newlines_in_values => true reads files in one piece",
+            before + line + 1,
+            self.path()
+        )
     }
 
     /// Decodes rows, and says where those are that do not fit, and why.
@@ -450,38 +490,5 @@ impl<D: DecodeLines> Part<D> {
             }
         }
         Ok(())
-    }
-}
-
-/// How many lines a text has; `None` where some decoder could find more, in the middle of one.
-fn number_of_lines(text: &[u8]) -> Option<usize> {
-    let is_of_end = |place: usize| text.get(place + 1).is_none_or(|next| *next == b'\n');
-    let lines = memchr_iter(b'\n', text).count() + usize::from(!text.is_empty() && !text.ends_with(b"\n"));
-    memchr_iter(b'\r', text).all(is_of_end).then_some(lines)
-}
-
-/// Bytes of the line at the beginning of a text, with its end.
-fn line_length(text: &[u8]) -> usize {
-    memchr(b'\n', text).map_or(text.len(), |end| end + 1)
-}
-
-/// How many lines begin in a text.
-fn lines_of(text: &[u8]) -> usize {
-    memchr_iter(b'\n', text).count() + usize::from(!text.is_empty() && !text.ends_with(b"\n"))
-}
-
-/// A row without the end of its last line.
-fn without_end(row: &[u8]) -> &[u8] {
-    row.strip_suffix(b"\n").map_or(row, |row| row.strip_suffix(b"\r").unwrap_or(row))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_found_with_and_without_their_ends() {
-        assert_eq!([&b"a\r\n"[..], b"\n", b"bc\n", b"d", b""].map(without_end), [&b"a"[..], b"", b"bc", b"d", b""]);
-        assert_eq!([&b""[..], b"a", b"a\n", b"a\nb"].map(lines_of), [0, 1, 1, 2]);
     }
 }
