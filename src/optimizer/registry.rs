@@ -271,6 +271,7 @@ mod tests {
             "change_tables",
             "evaluate_once",
             "exact_subqueries",
+            "extract_null_safe_keys",
             "group_distinct",
             "narrow_shared",
             "order_conditions",
@@ -278,6 +279,7 @@ mod tests {
             "reorder_randomize_blocks",
             "rename_shadowed",
             "share_subplans",
+            "unnest_subqueries",
         ];
         let ours = |n: &&String| !added.contains(&n.as_str());
         let datafusion: Vec<_> = Optimizer::new().rules.iter().map(|r| r.name().to_owned()).collect();

@@ -289,6 +289,29 @@ async fn datafusion_still_has_its_traps_with_subqueries() {
     assert_eq!(count(windows).await, 2, "windows go on from others");
     let selected = plain.sql("SELECT a IN (SELECT i FROM s) FROM t").await.unwrap().collect().await;
     assert!(selected.is_err(), "IN with a subquery works in a SELECT");
+    // Where the columns outside are taken out of it, whatever stands between.
+    let offset = "SELECT * FROM t WHERE EXISTS (SELECT i FROM s WHERE i = a OFFSET 1)";
+    assert_eq!(count(offset).await, 2, "rows are left out for each row outside");
+    let counted = "SELECT * FROM t WHERE EXISTS (SELECT count(*) FROM s WHERE i = a)";
+    assert_eq!(count(counted).await, 2, "there is a count of no rows");
+    let padded = "SELECT * FROM t WHERE EXISTS
+        (SELECT * FROM (VALUES (1)) AS v(w) LEFT JOIN (SELECT i FROM s WHERE i = a) AS s ON i = w)";
+    assert_eq!(count(padded).await, 1, "rows are padded for each row outside");
+    let numbered = "SELECT n FROM t, LATERAL (SELECT row_number() OVER () AS n FROM s WHERE i = a) WHERE n = 2";
+    assert_eq!(count(numbered).await, 1, "rows are numbered for each row outside");
+}
+
+/// A join has one law of nulls for all of its keys.
+#[tokio::test]
+async fn datafusion_still_mixes_laws_of_nulls() {
+    let plain = SessionContext::new();
+    let create = "CREATE TABLE t AS SELECT * FROM (VALUES (1, 1), (NULL, NULL), (2, NULL)) AS t(x, y)";
+    plain.sql(create).await.unwrap().collect().await.unwrap();
+    let count = async |sql: &str| plain.sql(sql).await.unwrap().count().await.unwrap();
+    let beside = "SELECT * FROM t AS a JOIN t AS b ON a.x IS NOT DISTINCT FROM b.x WHERE a.y = b.y";
+    assert_eq!(count(beside).await, 3, "= beside IS NOT DISTINCT FROM finds no nulls");
+    let crossed = "SELECT * FROM t AS a JOIN t AS b ON a.x IS NOT DISTINCT FROM b.x, t AS c WHERE c.x = 1";
+    assert_eq!(count(crossed).await, 2, "IS NOT DISTINCT FROM finds nulls below a cross join");
 }
 
 /// Of files that were compressed in pieces DataFusion reads the first piece.

@@ -26,6 +26,8 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
+use super::unnest_subqueries::{Asked, depends_on_outside, is_simple};
+
 #[derive(Debug)]
 pub(super) struct ExactSubqueries;
 
@@ -76,13 +78,18 @@ struct Exact<'a> {
 }
 
 impl Exact<'_> {
+    /// Whether DataFusion joins a subquery where it stands, as it should.
+    fn is_joined(&self, subquery: &Subquery, asked: Asked) -> Result<bool> {
+        Ok(self.joins && is_simple(&subquery.subquery, asked)?)
+    }
+
     /// One of several conditions that are all to be true. What stands there alone is joined as it should be: a NOT IN
     /// with a value that is not the same for all rows, and a subquery that is.
     fn conjunct(&self, expr: Expr) -> Result<Expr> {
         match as_membership(expr)? {
             Expr::InSubquery(is_in) if is_in.negated => {
                 let is_constant = is_in.expr.column_refs().is_empty();
-                match is_constant || depends_on_outside(&is_in.subquery) {
+                match is_constant || depends_on_outside(&is_in.subquery.subquery)? {
                     true => self.holds(Expr::InSubquery(is_in)),
                     false => Ok(Expr::InSubquery(is_in)),
                 }
@@ -99,14 +106,19 @@ impl Exact<'_> {
             }
             Expr::IsTrue(inner) => Ok(Expr::IsTrue(Box::new(self.holds(*inner)?))),
             // DataFusion looks for null in what is outside of a single column only.
-            Expr::InSubquery(is_in) if is_in.negated && depends_on_outside(&is_in.subquery) => self.membership(is_in),
+            Expr::InSubquery(is_in) if is_in.negated && depends_on_outside(&is_in.subquery.subquery)? => {
+                self.membership(is_in)
+            }
             Expr::InSubquery(is_in) if is_in.negated => {
                 let InSubquery { expr, subquery, .. } = &is_in;
                 let unknown = self.unknown(expr, subquery)?;
                 let is_out = Expr::InSubquery(InSubquery { negated: true, ..is_in.clone() });
                 Ok(unknown.map_or(is_out.clone(), |unknown| is_out.and(not(unknown))))
             }
-            is_in @ Expr::InSubquery(_) => Ok(is_in),
+            Expr::InSubquery(is_in) => match self.is_joined(&is_in.subquery, Asked::In)? {
+                true => Ok(Expr::InSubquery(is_in)),
+                false => self.is_among(&is_in.expr, &is_in.subquery),
+            },
             Expr::SetComparison(comparison) => self.comparison(comparison, true),
             expr => self.value(expr),
         }
@@ -122,7 +134,7 @@ impl Exact<'_> {
             Expr::SetComparison(comparison) => {
                 Ok(Transformed::new(self.comparison(comparison, false)?, true, TreeNodeRecursion::Jump))
             }
-            Expr::Exists(Exists { subquery, negated }) if !self.joins => {
+            Expr::Exists(Exists { subquery, negated }) if !self.is_joined(&subquery, Asked::Exists)? => {
                 let rows = has_rows(&subquery)?;
                 Ok(Transformed::new(if negated { not(rows) } else { rows }, true, TreeNodeRecursion::Jump))
             }
@@ -134,7 +146,7 @@ impl Exact<'_> {
     fn membership(&self, is_in: InSubquery) -> Result<Expr> {
         let InSubquery { expr, subquery, negated } = &is_in;
         let unknown = self.unknown(expr, subquery)?;
-        let found = match self.joins {
+        let found = match self.is_joined(subquery, Asked::In)? {
             true => Expr::InSubquery(InSubquery { negated: false, ..is_in.clone() }),
             false => self.is_among(expr, subquery)?,
         };
@@ -244,11 +256,6 @@ fn has_least(kind: &DataType) -> bool {
     kind.is_numeric() || kind.is_temporal() || is_text || *kind == DataType::Boolean
 }
 
-/// Whether a subquery has other rows for each row outside.
-fn depends_on_outside(subquery: &Subquery) -> bool {
-    !subquery.subquery.all_out_ref_exprs().is_empty()
-}
-
 fn first_column(subquery: &Subquery) -> Expr {
     Expr::Column(Column::from(subquery.subquery.schema().qualified_field(0)))
 }
@@ -267,7 +274,7 @@ fn aggregated(subquery: &Subquery, function: Expr) -> Result<Expr> {
 
 /// Whether there are rows. Of those that do not depend on a row outside one is enough.
 fn has_rows(subquery: &Subquery) -> Result<Expr> {
-    let some = match depends_on_outside(subquery) {
+    let some = match depends_on_outside(&subquery.subquery)? {
         true => subquery.clone(),
         false => over(subquery, |plan| plan.limit(0, Some(1)))?,
     };

@@ -6,11 +6,13 @@ mod exact_subqueries;
 mod group_distinct;
 mod guard_filter_pushdown;
 mod narrow_shared;
+mod null_safe_joins;
 mod order_conditions;
 mod order_partial_functions;
 mod rename_shadowed;
 mod reorder_randomize_blocks;
 mod share_subplans;
+mod unnest_subqueries;
 
 use std::sync::Arc;
 
@@ -35,5 +37,13 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(share), Anchor::after("order_partial_functions"), &["evaluate_once"]);
     let exact = exact_subqueries::ExactSubqueries;
     registry.add_logical(Arc::new(exact), Anchor::before("rewrite_set_comparison"), &[]);
+    let unnest = unnest_subqueries::UnnestSubqueries;
+    registry.add_logical(Arc::new(unnest), Anchor::after("exact_subqueries"), &[]);
+    let keys = null_safe_joins::ExtractKeys::named("extract_equijoin_predicate");
+    registry.add_logical(Arc::new(keys), Anchor::replace("extract_equijoin_predicate"), &[]);
+    let together = null_safe_joins::PutJoinsTogether::new();
+    registry.add_logical(Arc::new(together), Anchor::replace("eliminate_cross_join"), &[]);
+    let keys = null_safe_joins::ExtractKeys::named("extract_null_safe_keys");
+    registry.add_logical(Arc::new(keys), Anchor::Last, &["eliminate_cross_join"]);
     registry.add_logical(Arc::new(narrow_shared::NarrowShared), Anchor::Last, &["share_subplans"]);
 }
