@@ -274,6 +274,7 @@ mod tests {
             "extract_null_safe_keys",
             "group_distinct",
             "narrow_shared",
+            "nullable_subqueries",
             "order_conditions",
             "order_partial_functions",
             "reorder_randomize_blocks",

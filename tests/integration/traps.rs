@@ -301,6 +301,14 @@ async fn datafusion_still_has_its_traps_with_subqueries() {
     assert_eq!(count(numbered).await, 1, "rows are numbered for each row outside");
 }
 
+/// The value of a subquery is one of its column.
+#[tokio::test]
+async fn datafusion_still_takes_no_rows_for_a_value() {
+    let plain = SessionContext::new();
+    let sql = "SELECT 1 WHERE (SELECT value FROM generate_series(1, 5) AS t(value) WHERE value > 7) IS NULL";
+    assert_eq!(plain.sql(sql).await.unwrap().count().await.unwrap(), 0, "a subquery without rows is null");
+}
+
 /// A join has one law of nulls for all of its keys.
 #[tokio::test]
 async fn datafusion_still_mixes_laws_of_nulls() {

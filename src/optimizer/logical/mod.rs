@@ -7,6 +7,7 @@ mod group_distinct;
 mod guard_filter_pushdown;
 mod narrow_shared;
 mod null_safe_joins;
+mod nullable_subqueries;
 mod order_conditions;
 mod order_partial_functions;
 mod rename_shadowed;
@@ -35,6 +36,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(conditions), Anchor::after("optimize_projections"), &[]);
     let share = share_subplans::ShareSubplans;
     registry.add_logical(Arc::new(share), Anchor::after("order_partial_functions"), &["evaluate_once"]);
+    let nullable = nullable_subqueries::NullableSubqueries;
+    registry.add_logical(Arc::new(nullable), Anchor::before("rewrite_set_comparison"), &[]);
     let exact = exact_subqueries::ExactSubqueries;
     registry.add_logical(Arc::new(exact), Anchor::before("rewrite_set_comparison"), &[]);
     let unnest = unnest_subqueries::UnnestSubqueries;

@@ -134,14 +134,13 @@ impl<'a> Joined<'a> {
 
 /// A join with a subquery that depends on the rows of the other side.
 fn unnested(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-    let Some((subquery, alias)) = lateral(&join.right) else {
-        return Ok(Transformed::no(LogicalPlan::Join(join)));
-    };
-    let plan = subquery.subquery.as_ref();
+    // One that depends on them only in its own subqueries is not marked.
+    let marked = lateral(&join.right);
+    let (plan, alias) = marked.map_or((join.right.as_ref(), None), |(marked, alias)| (marked.subquery.as_ref(), alias));
     let columns = outer_columns(plan)?;
     let is_known = !columns.is_empty() && has_all(join.left.schema(), &columns);
     let is_possible = matches!(join.join_type, JoinType::Inner | JoinType::Left) && is_known;
-    if !is_possible || is_simple(plan, Asked::Rows)? {
+    if !is_possible || marked.is_some() && is_simple(plan, Asked::Rows)? {
         return Ok(Transformed::no(LogicalPlan::Join(join)));
     }
     let domain = Domain::of(&join.left, &columns, config)?;

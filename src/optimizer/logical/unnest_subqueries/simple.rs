@@ -52,7 +52,7 @@ fn is_simple_below(plan: &LogicalPlan, asked: Asked, is_aggregated: bool) -> Res
             Ok(!depends && left? && right?)
         }
         LogicalPlan::Aggregate(Aggregate { input, group_expr, aggr_expr, .. }) => {
-            let is_possible = matches!(asked, Asked::Value | Asked::Rows) && group_expr.is_empty() && !is_aggregated;
+            let is_possible = asked == Asked::Value && group_expr.is_empty() && !is_aggregated;
             let depends = aggr_expr.iter().any(Expr::contains_outer);
             Ok(is_possible && !depends && is_simple_below(input, asked, true)?)
         }
