@@ -13,6 +13,7 @@ mod messages;
 mod names;
 mod normalise;
 mod relations;
+mod row_in;
 mod sample;
 mod secrets;
 mod set_operations;

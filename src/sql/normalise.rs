@@ -5,6 +5,7 @@
 //! * Relations without an alias get one where there are several (`names.rs`), columns of `USING` are written out
 //!   (`using.rs`), `IS DISTINCT FROM` is put where it binds (`distinct_from.rs`), `EXCEPT ALL` and `INTERSECT ALL`
 //!   become calls (`set_operations.rs`).
+//! * `(a, b) IN (SELECT ..)` becomes EXISTS (`row_in.rs`).
 //! * Windows that go on from others are written out (`windows.rs`).
 //! * The text in `foreach_window(t, 'SELECT ..')` becomes a query (`this_window.rs`).
 //! * The shape in `make_tensor(list, [3, 4])` is written out (`tensor_shapes.rs`).
@@ -20,7 +21,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::syntax::{function_of, named, select_all};
-use super::{distinct_from, names, set_operations, tensor_shapes, this_window, using, windows};
+use super::{distinct_from, names, row_in, set_operations, tensor_shapes, this_window, using, windows};
 use crate::call::TableFunctions;
 
 /// Rewrites a statement in place.
@@ -83,6 +84,7 @@ impl VisitorMut for Normaliser<'_> {
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<DataFusionError> {
         distinct_from::rebind(expr);
         tensor_shapes::write_out(expr);
+        row_in::write_out(expr);
         ControlFlow::Continue(())
     }
 
@@ -95,7 +97,9 @@ impl VisitorMut for Normaliser<'_> {
             return ControlFlow::Break(not_impl_datafusion_err!("{what}"));
         }
         names::name_relations(select, self.functions);
-        continue_unless(using::write_out(select))
+        let written_out = using::write_out(select);
+        row_in::write_out_conditions(select);
+        continue_unless(written_out)
     }
 
     fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<DataFusionError> {

@@ -21,8 +21,8 @@ use datafusion::logical_expr::expr::{BinaryExpr, Exists, InSubquery, SetComparis
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Expr, ExprSchemable, Filter, LogicalPlan, LogicalPlanBuilder, Operator, Projection, Subquery, binary_expr, lit,
-    not, when,
+    Aggregate, Expr, ExprSchemable, Filter, LogicalPlan, LogicalPlanBuilder, Operator, Projection, Subquery,
+    binary_expr, lit, not, when,
 };
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
@@ -46,16 +46,17 @@ impl OptimizerRule for ExactSubqueries {
             }
             LogicalPlan::Projection(projection) if projection.expr.iter().any(has_condition) => {
                 let exact = Exact { config, outer: projection.input.schema(), joins: false };
-                let names = NamePreserver::new_for_projection();
-                let exprs = projection.expr.iter().map(|expr| {
-                    let name = names.save(expr);
-                    Ok(name.restore(exact.value(expr.clone())?))
-                });
-                let exprs = exprs.collect::<Result<Vec<_>>>()?;
-                Ok(Transformed::yes(LogicalPlan::Projection(Projection::try_new(
-                    exprs,
-                    Arc::clone(&projection.input),
-                )?)))
+                let exprs = exact.values(&projection.expr)?;
+                let projection = Projection::try_new(exprs, Arc::clone(&projection.input))?;
+                Ok(Transformed::yes(LogicalPlan::Projection(projection)))
+            }
+            LogicalPlan::Aggregate(aggregate)
+                if aggregate.group_expr.iter().chain(&aggregate.aggr_expr).any(has_condition) =>
+            {
+                let exact = Exact { config, outer: aggregate.input.schema(), joins: false };
+                let (groups, aggregates) = (exact.values(&aggregate.group_expr)?, exact.values(&aggregate.aggr_expr)?);
+                let aggregate = Aggregate::try_new(Arc::clone(&aggregate.input), groups, aggregates)?;
+                Ok(Transformed::yes(LogicalPlan::Aggregate(aggregate)))
             }
             plan => Ok(Transformed::no(plan)),
         })
@@ -141,6 +142,12 @@ impl Exact<'_> {
             expr => Ok(Transformed::no(expr)),
         });
         Ok(exact?.data)
+    }
+
+    /// The same for some, which keep their names.
+    fn values(&self, exprs: &[Expr]) -> Result<Vec<Expr>> {
+        let names = NamePreserver::new_for_projection();
+        exprs.iter().map(|expr| Ok(names.save(expr).restore(self.value(expr.clone())?))).collect()
     }
 
     fn membership(&self, is_in: InSubquery) -> Result<Expr> {

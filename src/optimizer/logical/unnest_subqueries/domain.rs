@@ -71,6 +71,8 @@ impl<'a> Domain<'a> {
                 let below = Arc::new(self.below(input)?);
                 Ok(LogicalPlan::SubqueryAlias(SubqueryAlias::try_new(below, alias.clone())?))
             }
+            // Of UNNEST in FROM.
+            LogicalPlan::Subquery(subquery) => self.below(&subquery.subquery),
             // The order of a subquery counts where it is cut, and there it is looked at.
             LogicalPlan::Sort(Sort { input, fetch: None, .. }) => self.below(input),
             LogicalPlan::Limit(limit) => self.first_rows(limit),
@@ -156,6 +158,11 @@ impl<'a> Domain<'a> {
         let Aggregate { input, group_expr, aggr_expr, schema, .. } = aggregate;
         if group_expr.iter().any(|expr| matches!(expr, Expr::GroupingSet(_))) {
             return not_impl_err!("GROUPING SETS in a subquery that depends on columns outside of it");
+        }
+        if aggr_expr.iter().any(|expr| expr.contains_outer() && !expr.any_column_refs()) {
+            return not_impl_err!(
+                "an aggregate of columns outside of a subquery alone, which is one of the rows outside"
+            );
         }
         let below = self.below(input)?;
         let rows = [input.schema()];

@@ -28,7 +28,7 @@ use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, Result};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
-    Expr, Filter, Join, JoinType, LogicalPlan, LogicalPlanBuilder, Projection, Subquery, SubqueryAlias,
+    Aggregate, Expr, Filter, Join, JoinType, LogicalPlan, LogicalPlanBuilder, Projection, Subquery, SubqueryAlias,
 };
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
@@ -57,17 +57,25 @@ impl OptimizerRule for UnnestSubqueries {
             }
             LogicalPlan::Projection(projection) => {
                 let mut joined = Joined::new(&projection.input, config);
-                let names = NamePreserver::new_for_projection();
-                let exprs = projection.expr.iter().map(|expr| {
-                    let name = names.save(expr);
-                    Ok(name.restore(joined.expr(expr.clone())?))
-                });
-                let exprs = exprs.collect::<Result<Vec<_>>>()?;
+                let exprs = joined.exprs(&projection.expr)?;
                 Ok(match joined.done() {
                     Some(joined) => {
                         Transformed::yes(LogicalPlan::Projection(Projection::try_new(exprs, Arc::new(joined))?))
                     }
                     None => Transformed::no(LogicalPlan::Projection(projection)),
+                })
+            }
+            LogicalPlan::Aggregate(aggregate) => {
+                let mut joined = Joined::new(&aggregate.input, config);
+                let groups = joined.exprs(&aggregate.group_expr)?;
+                let aggregates = joined.exprs(&aggregate.aggr_expr)?;
+                Ok(match joined.done() {
+                    Some(joined) => Transformed::yes(LogicalPlan::Aggregate(Aggregate::try_new(
+                        Arc::new(joined),
+                        groups,
+                        aggregates,
+                    )?)),
+                    None => Transformed::no(LogicalPlan::Aggregate(aggregate)),
                 })
             }
             LogicalPlan::Join(join) => unnested(join, config),
@@ -100,6 +108,12 @@ impl<'a> Joined<'a> {
             _ => Ok(Transformed::no(expr)),
         });
         Ok(expr?.data)
+    }
+
+    /// The same for some, which keep their names.
+    fn exprs(&mut self, exprs: &[Expr]) -> Result<Vec<Expr>> {
+        let names = NamePreserver::new_for_projection();
+        exprs.iter().map(|expr| Ok(names.save(expr).restore(self.expr(expr.clone())?))).collect()
     }
 
     fn done(self) -> Option<LogicalPlan> {
