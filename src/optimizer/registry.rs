@@ -270,6 +270,7 @@ mod tests {
         let added = [
             "change_tables",
             "evaluate_once",
+            "exact_in_lists",
             "exact_subqueries",
             "extract_null_safe_keys",
             "group_distinct",

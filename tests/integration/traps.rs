@@ -309,6 +309,16 @@ async fn datafusion_still_takes_no_rows_for_a_value() {
     assert_eq!(plain.sql(sql).await.unwrap().count().await.unwrap(), 0, "a subquery without rows is null");
 }
 
+/// Two lists for one value are put together.
+#[tokio::test]
+async fn datafusion_still_forgets_nulls_of_lists() {
+    let plain = SessionContext::new();
+    plain.sql("CREATE TABLE t AS SELECT * FROM (VALUES (1), (NULL)) AS t(x)").await.unwrap().collect().await.unwrap();
+    let count = async |sql: &str| plain.sql(sql).await.unwrap().count().await.unwrap();
+    assert_eq!(count("SELECT * FROM t WHERE x NOT IN (1, 2) OR x NOT IN (3, 4)").await, 2, "null is not in a list");
+    assert_eq!(count("SELECT * FROM t WHERE x NOT IN (5, NULL) AND x IN (1, 2)").await, 1, "null in a list counts");
+}
+
 /// A join has one law of nulls for all of its keys.
 #[tokio::test]
 async fn datafusion_still_mixes_laws_of_nulls() {

@@ -2,6 +2,7 @@
 
 mod change_tables;
 mod evaluate_once;
+mod exact_in_lists;
 mod exact_subqueries;
 mod group_distinct;
 mod guard_filter_pushdown;
@@ -40,6 +41,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(nullable), Anchor::before("rewrite_set_comparison"), &[]);
     let exact = exact_subqueries::ExactSubqueries;
     registry.add_logical(Arc::new(exact), Anchor::before("rewrite_set_comparison"), &[]);
+    let lists = exact_in_lists::ExactInLists;
+    registry.add_logical(Arc::new(lists), Anchor::before("simplify_expressions"), &[]);
     let unnest = unnest_subqueries::UnnestSubqueries;
     registry.add_logical(Arc::new(unnest), Anchor::after("exact_subqueries"), &[]);
     let keys = null_safe_joins::ExtractKeys::named("extract_equijoin_predicate");
