@@ -296,7 +296,9 @@ async fn line_breaks_in_values_are_rows_or_an_error() {
                 Ok(found) => assert_eq!(crate::fixtures::lines(&found), whole, "{blocks} blocks"),
                 Err(e) => {
                     failed += 1;
-                    assert!(e.to_string().contains("v.csv") && e.to_string().contains("newlines_in_values"), "{e}");
+                    let e = e.to_string();
+                    // The task that begins in the middle may fail first, if it fails at what it finds there.
+                    assert!(e.contains("v.csv") && (on_error == "fail" || e.contains("newlines_in_values")), "{e}");
                 }
             }
         }

@@ -72,57 +72,123 @@ fn is_null(expr: &Expr) -> bool {
 
 /// An expression by itself: of a filter it counts only whether it is true.
 fn exact(expr: Expr, asks_for_truth: bool) -> Result<Expr> {
-    Chain { op: Operator::And, lists: Vec::new() }.operand(expr, false, asks_for_truth)
+    Chain::of(Operator::And).operand(expr, false, asks_for_truth)
 }
 
 /// Conditions that are all joined by AND, or all by OR, once every NOT is as far down as it goes.
 struct Chain {
     op: Operator,
-    /// Lists that were met.
-    lists: Vec<InList>,
+    /// What is said of values by lists.
+    lists: Vec<Listed>,
+    /// Whether there are conditions of other kinds.
+    has_others: bool,
+}
+
+/// What is said of a value by a list, or by lists alone.
+struct Listed {
+    value: Expr,
+    /// The value as it is hidden.
+    hidden: Expr,
+    /// The list, if there is one, and whether the value is to be in none of it.
+    list: Option<(Vec<Expr>, bool)>,
 }
 
 impl Chain {
+    fn of(op: Operator) -> Self {
+        Self { op, lists: Vec::new(), has_others: false }
+    }
+
     fn operand(&mut self, expr: Expr, is_negated: bool, asks_for_truth: bool) -> Result<Expr> {
         match expr {
             Expr::Not(inner) => Ok(Expr::Not(Box::new(self.operand(*inner, !is_negated, false)?))),
             Expr::BinaryExpr(BinaryExpr { left, op: op @ (Operator::And | Operator::Or), right }) => {
                 let opposite = if op == Operator::And { Operator::Or } else { Operator::And };
                 let joined_by = if is_negated { opposite } else { op };
-                let mut other = Chain { op: joined_by, lists: Vec::new() };
-                let chain = if joined_by == self.op { self } else { &mut other };
-                let left = chain.operand(*left, is_negated, asks_for_truth)?;
-                let right = chain.operand(*right, is_negated, asks_for_truth)?;
-                Ok(Expr::BinaryExpr(BinaryExpr { left: Box::new(left), op, right: Box::new(right) }))
+                let both = |chain: &mut Self| {
+                    let left = Box::new(chain.operand(*left, is_negated, asks_for_truth)?);
+                    let right = Box::new(chain.operand(*right, is_negated, asks_for_truth)?);
+                    Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }))
+                };
+                if joined_by == self.op {
+                    return both(self);
+                }
+                let mut other = Self::of(joined_by);
+                let joined = both(&mut other)?;
+                // Lists for one value alone may become one.
+                match other.lists.as_slice() {
+                    [first, rest @ ..] if !other.has_others && rest.iter().all(|l| l.value == first.value) => {
+                        let value = first.value.clone();
+                        let times = self.add(Listed { hidden: value.clone(), value, list: None }, asks_for_truth);
+                        (0..times).try_fold(joined, |joined, _| hide(joined))
+                    }
+                    _ => {
+                        self.has_others = true;
+                        Ok(joined)
+                    }
+                }
             }
-            Expr::InList(list) => Ok(self.list(list, asks_for_truth)),
-            other => Ok(other.map_children(|child| Ok(Transformed::yes(exact(child, false)?)))?.data),
+            Expr::InList(list) => self.list(list, is_negated, asks_for_truth),
+            other => {
+                self.has_others = true;
+                Ok(other.map_children(|child| Ok(Transformed::yes(exact(child, false)?)))?.data)
+            }
         }
     }
 
-    fn list(&mut self, mut list: InList, asks_for_truth: bool) -> Expr {
+    fn list(&mut self, mut list: InList, is_negated: bool, asks_for_truth: bool) -> Result<Expr> {
         let known = list.list.len();
         list.list.retain(|value| !is_null(value));
         let (has_null, negated) = (list.list.len() < known, list.negated);
         let null = Expr::Literal(ScalarValue::Boolean(None), None);
         if list.list.is_empty() {
-            return null;
+            return Ok(null);
         }
-        // Of an AND that is false or null it does not count which.
-        if self.op == Operator::Or || !asks_for_truth {
-            // Hidden by one call it would be the same as another one that is.
-            while self.lists.iter().any(|other| other.expr == list.expr && leaves_nothing(&other.list, &list.list)) {
-                list.expr = Box::new(SAME.call(vec![*list.expr]));
-            }
-            self.lists.push(list.clone());
-        }
-        match (has_null, negated) {
-            (false, _) => Expr::InList(list),
-            (true, false) if asks_for_truth => Expr::InList(list),
-            (true, false) => Expr::InList(list).or(null),
-            (true, true) => Expr::InList(list).and(null),
-        }
+        let value = list.expr.as_ref().clone();
+        let listed = Listed { hidden: value.clone(), value, list: Some((list.list.clone(), negated != is_negated)) };
+        let times = self.add(listed, asks_for_truth);
+        let list = (0..times).try_fold(Expr::InList(list), |list, _| hide(list))?;
+        Ok(match (has_null, negated) {
+            (false, _) => list,
+            (true, false) if asks_for_truth => list,
+            (true, false) => list.or(null),
+            (true, true) => list.and(null),
+        })
     }
+
+    /// How often the value is to be hidden, so that nothing is made of what is listed and of what was before.
+    fn add(&mut self, mut listed: Listed, asks_for_truth: bool) -> usize {
+        let mut times = 0;
+        // Of an AND that is false or null it does not count which. Hidden once it would be the same as others that are.
+        while (self.op == Operator::Or || !asks_for_truth) && self.may_become_nothing(&listed) {
+            listed.hidden = SAME.call(vec![listed.hidden]);
+            times += 1;
+        }
+        self.lists.push(listed);
+        times
+    }
+
+    fn may_become_nothing(&self, listed: &Listed) -> bool {
+        let same: Vec<&Listed> = self.lists.iter().filter(|other| other.hidden == listed.hidden).collect();
+        let is_of_more = |negated: bool| negated == (self.op == Operator::And);
+        same.iter().any(|other| match (&other.list, &listed.list) {
+            // What is made of both has the values of both.
+            (Some((_, one)), Some((_, other))) if is_of_more(*one) && is_of_more(*other) => false,
+            (Some((one, _)), Some((other, _))) => same.len() > 1 || leaves_nothing(one, other),
+            _ => true,
+        })
+    }
+}
+
+/// The value of each list in an expression, hidden.
+fn hide(expr: Expr) -> Result<Expr> {
+    let hidden = expr.transform_up(|expr| match expr {
+        Expr::InList(InList { expr, list, negated }) => {
+            let expr = Box::new(SAME.call(vec![*expr]));
+            Ok(Transformed::yes(Expr::InList(InList { expr, list, negated })))
+        }
+        expr => Ok(Transformed::no(expr)),
+    });
+    Ok(hidden?.data)
 }
 
 /// Whether lists have nothing in common, or one has nothing besides the other.

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -120,7 +121,12 @@ impl SharedRows {
             match started {
                 Some(collecting) => collecting,
                 None => {
-                    let collecting = self.collected(Arc::clone(context));
+                    // What has run of it keeps what it was in the middle of.
+                    let plan = match progress {
+                        Progress::NotStarted => Arc::clone(&self.plan),
+                        _ => reset_plan_states(Arc::clone(&self.plan))?,
+                    };
+                    let collecting = self.collected(plan, Arc::clone(context));
                     // It cannot have ended before it is polled.
                     *progress = collecting.downgrade().map_or(Progress::NotStarted, Progress::Started);
                     collecting
@@ -137,8 +143,8 @@ impl SharedRows {
         Ok(stored)
     }
 
-    fn collected(&self, context: Arc<TaskContext>) -> Shared<Collecting> {
-        let (plan, readers) = (Arc::clone(&self.plan), self.readers.load(Relaxed));
+    fn collected(&self, plan: Arc<dyn ExecutionPlan>, context: Arc<TaskContext>) -> Shared<Collecting> {
+        let readers = self.readers.load(Relaxed);
         async move { collect(&plan, &context, readers).await.map(Arc::new).map_err(Arc::new) }.boxed().shared()
     }
 }
@@ -215,5 +221,39 @@ impl Partition {
 impl fmt::Debug for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Run").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::array::{Int64Array, RecordBatch};
+    use datafusion::physical_expr::Partitioning;
+    use datafusion::physical_plan::repartition::RepartitionExec;
+    use datafusion::physical_plan::test::TestMemoryExec;
+    use futures::poll;
+
+    use super::*;
+    use crate::DataContext;
+
+    /// DataFusion's repartitioning gives each of its partitions once.
+    #[tokio::test]
+    async fn rows_come_anew_when_all_readers_have_gone_before_any_came() {
+        let rows = RecordBatch::try_from_iter([("a", Arc::new(Int64Array::from_iter_values(0..100)) as _)]).unwrap();
+        let read = TestMemoryExec::try_new_exec(&[vec![rows.clone()]], rows.schema(), None).unwrap();
+        let dealt = RepartitionExec::try_new(read, Partitioning::RoundRobinBatch(2)).unwrap();
+        let shared = Arc::new(SharedRows::of(Arc::new(dealt)));
+        let (first, second) = (shared.add_reader(), shared.add_reader());
+        let context = DataContext::new().unwrap().session().task_ctx();
+        for partition in [0, 1] {
+            let mut gone = shared.read(first, partition, &context).unwrap();
+            assert!(poll!(gone.next()).is_pending(), "it waits for all rows");
+        }
+        let mut found = 0;
+        for partition in [0, 1] {
+            let read = shared.read(second, partition, &context).unwrap();
+            found +=
+                read.map_ok(|batch| batch.num_rows()).try_fold(0, |sum, n| async move { Ok(sum + n) }).await.unwrap();
+        }
+        assert_eq!(found, 100);
     }
 }

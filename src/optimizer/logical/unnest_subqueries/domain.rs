@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Column, DFSchema, DFSchemaRef, Result, ScalarValue, not_impl_err};
 use datafusion::functions_window::expr_fn::row_number;
-use datafusion::logical_expr::expr::WindowFunction;
+use datafusion::logical_expr::expr::{WindowFunction, WindowFunctionParams};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
     Aggregate, Distinct, DistinctOn, Expr, ExprFunctionExt, ExprSchemable, FetchType, Filter, Join, JoinType, Limit,
     LogicalPlan, LogicalPlanBuilder, Operator, Projection, SkipType, Sort, SortExpr, SubqueryAlias, Union, Unnest,
-    Window, binary_expr, lit, when,
+    Window, WindowFrameUnits, WindowFunctionDefinition, binary_expr, lit, when,
 };
 use datafusion::optimizer::OptimizerConfig;
+
+use crate::logical::{SharedNode, is_ours, node_of};
 
 use super::outside::{Outer, depends_on_outside, with_columns};
 
@@ -32,6 +35,12 @@ struct Side {
 impl<'a> Domain<'a> {
     /// The values that some columns have in `rows`.
     pub(super) fn of(rows: &LogicalPlan, columns: &[Outer], config: &'a dyn OptimizerConfig) -> Result<Self> {
+        if !has_the_same_values(rows, columns)? {
+            return not_impl_err!(
+                "a subquery that depends on values that may be others each time, as those of random(), a function, a \
+                 window or LIMIT; make a table of the rows outside first"
+            );
+        }
         let named = |(_, column): &Outer| (column.clone(), config.alias_generator().next("__outer"));
         let names: Vec<(Column, String)> = columns.iter().map(named).collect();
         let values = names.iter().map(|(column, name)| Expr::Column(column.clone()).alias(name));
@@ -296,6 +305,54 @@ impl<'a> Domain<'a> {
         }
         columns.extend(more);
         Ok(Side { plan: LogicalPlanBuilder::from(plan).project(columns)?.build()?, names })
+    }
+}
+
+/// Whether some columns of a plan have the same values each time: it is read once for the domain and once for the rows
+/// themselves. Sums of floats may differ in the last digits, and which rows are first among equals too.
+fn has_the_same_values(plan: &LogicalPlan, columns: &[Outer]) -> Result<bool> {
+    let are_exact = !columns.iter().any(|(field, _)| field.data_type().is_floating() || field.data_type().is_nested());
+    let mut is_same = true;
+    plan.apply_with_subqueries(|node| {
+        is_same &= match node {
+            LogicalPlan::Limit(limit) => is_sorted_by_all(&limit.input),
+            LogicalPlan::Window(window) => {
+                let rows = window.input.schema();
+                are_exact && window.window_expr.iter().all(|expr| takes_equals_together(expr, rows))
+            }
+            LogicalPlan::Distinct(Distinct::On(_)) => false,
+            LogicalPlan::Aggregate(_) => are_exact,
+            node => !is_ours(node) || node_of::<SharedNode>(node).is_some(),
+        };
+        node.apply_expressions(|expr| {
+            is_same &= !expr.is_volatile();
+            Ok(TreeNodeRecursion::Continue)
+        })
+    })?;
+    Ok(is_same)
+}
+
+/// Whether rows that are equal in the order are equal.
+fn is_sorted_by_all(plan: &LogicalPlan) -> bool {
+    let LogicalPlan::Sort(Sort { expr, input, .. }) = plan else { return false };
+    has_all_columns(expr.iter().map(|by| &by.expr), input.schema())
+}
+
+fn has_all_columns<'a>(exprs: impl Iterator<Item = &'a Expr> + Clone, rows: &DFSchema) -> bool {
+    columns_of(rows).iter().all(|column| exprs.clone().any(|expr| expr == column))
+}
+
+/// Whether a window says the same of rows that are equal in its order, or there are none but equal ones.
+fn takes_equals_together(expr: &Expr, rows: &DFSchema) -> bool {
+    let Expr::WindowFunction(function) = expr.clone().unalias() else { return false };
+    let WindowFunctionParams { partition_by, order_by, window_frame: frame, .. } = &function.params;
+    let (takes_all, goes_by) = (frame.start_bound.is_unbounded() && frame.end_bound.is_unbounded(), frame.units);
+    match &function.fun {
+        _ if has_all_columns(partition_by.iter().chain(order_by.iter().map(|by| &by.expr)), rows) => true,
+        WindowFunctionDefinition::AggregateUDF(_) => takes_all || goes_by != WindowFrameUnits::Rows,
+        WindowFunctionDefinition::WindowUDF(function) => {
+            matches!(function.name(), "rank" | "dense_rank" | "percent_rank" | "cume_dist")
+        }
     }
 }
 
