@@ -6,18 +6,10 @@
 Conditions over a small table with many nulls are drawn, and asked for as values and in WHERE.
 """
 
-import argparse
-import json
-import os
 import random
-import sqlite3
-import subprocess
-import sys
-import tempfile
 
-import duckdb
+from drawn import arguments, compare
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TEXTS = ["'a'", "'b'", "'ab'", "''"]
 PATTERNS = ["'a%'", "'%b'", "'%'", "'a'", "'_'"]
 
@@ -87,57 +79,7 @@ class Drawn:
         return f"SELECT id, 0 AS v FROM t WHERE {condition}"
 
 
-def literal(value):
-    return "NULL" if value is None else repr(value)
-
-
-def answers(connection, query):
-    """The rows in some order, or None where the query is refused."""
-    try:
-        return sorted(map(str, connection.execute(query).fetchall()))
-    except (duckdb.Error, sqlite3.Error):
-        return None
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tool", default=os.path.join(ROOT, "target/debug/blockyard"))
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
-    parser.add_argument("--queries", type=int, default=1000)
-    args = parser.parse_args()
-    drawn, duck, lite = Drawn(args.seed), duckdb.connect(), sqlite3.connect(":memory:")
-    rows = drawn.rows()
-    values = ", ".join("(" + ", ".join(map(literal, row)) + ")" for row in rows)
-    script = [f"CREATE TABLE t AS SELECT * FROM (VALUES {values}) AS v(id, x, y, s)"]
-    duck.execute(script[0])
-    lite.execute("CREATE TABLE t (id, x, y, s)")
-    lite.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", rows)
-    queries = []
-    while len(queries) < args.queries:
-        query = drawn.query()
-        right = [rows for rows in (answers(duck, query), answers(lite, query)) if rows is not None]
-        if right:
-            queries.append((query, right))
-    wrong = 0
-    with tempfile.TemporaryDirectory() as directory:
-        for number, (query, _) in enumerate(queries):
-            script.append(f"COPY ({query}) TO '{directory}/{number}.json' STORED AS JSON")
-        path = os.path.join(directory, "script.sql")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(";\n".join(script))
-        run = subprocess.run([args.tool, "run", path, "--quiet"], capture_output=True, text=True)
-        if run.returncode:
-            sys.exit(f"seed {args.seed}: {run.stderr}")
-        for number, (query, right) in enumerate(queries):
-            with open(os.path.join(directory, f"{number}.json"), encoding="utf-8") as file:
-                found = sorted(str((row["id"], row.get("v"))) for row in map(json.loads, file))
-            if found not in right:
-                wrong += 1
-                print(f"{query}\n  gives {found}\n  and should give {right[0]}")
-    if wrong:
-        sys.exit(f"seed {args.seed}: {wrong} of {len(queries)} queries give other rows than DuckDB and SQLite")
-    print(f"{len(queries)} queries give the rows of DuckDB or SQLite (seed {args.seed})")
-
-
 if __name__ == "__main__":
-    main()
+    args = arguments(__doc__, 1000)
+    drawn = Drawn(args.seed)
+    compare(args, {"t": (("id", "x", "y", "s"), drawn.rows())}, drawn.query)

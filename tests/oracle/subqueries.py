@@ -8,21 +8,10 @@ set operations and further subqueries. Where DuckDB and SQLite differ either wil
 columns outside for never padded with nulls by an outer join.
 """
 
-import argparse
-import json
-import os
 import random
-import re
-import sqlite3
-import subprocess
-import sys
-import tempfile
 
-import duckdb
+from drawn import arguments, compare
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# What is said where rows outside may be others when they are read again.
-REFUSAL = "make a table of the rows outside first"
 TABLES = {"o": ("id", "k", "m"), "b": ("x", "y"), "c": ("x", "y")}
 
 
@@ -130,66 +119,7 @@ class Drawn:
         return f"SELECT o.id, coalesce(l.x, -1) * 100 + coalesce(l.y, -1) AS v FROM o {join.format(self.select(depth, outer))}"
 
 
-def literal(row):
-    return "(" + ", ".join("NULL" if value is None else str(value) for value in row) + ")"
-
-
-def answers(connection, query):
-    """The rows in some order, or None where the query is refused."""
-    try:
-        return sorted(map(str, connection.execute(query).fetchall()))
-    except (duckdb.Error, sqlite3.Error):
-        return None
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tool", default=os.path.join(ROOT, "target/debug/blockyard"))
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
-    parser.add_argument("--queries", type=int, default=300)
-    args = parser.parse_args()
-    drawn, duck, lite = Drawn(args.seed), duckdb.connect(), sqlite3.connect(":memory:")
-    script = []
-    for table, rows in drawn.rows().items():
-        columns = ", ".join(TABLES[table])
-        create = f"CREATE TABLE {table} AS SELECT * FROM (VALUES {', '.join(map(literal, rows))}) AS v({columns})"
-        script.append(create)
-        duck.execute(create)
-        lite.execute(f"CREATE TABLE {table} ({columns})")
-        lite.execute(f"INSERT INTO {table} VALUES {', '.join(map(literal, rows))}")
-    queries = []
-    while len(queries) < args.queries:
-        query = drawn.query()
-        right = [rows for rows in (answers(duck, query), answers(lite, query)) if rows is not None]
-        if right:
-            queries.append((query, right))
-    wrong, refused = 0, 0
-    with tempfile.TemporaryDirectory() as directory:
-        while True:
-            copies = [f"COPY ({query}) TO '{directory}/{n}.json' STORED AS JSON" for n, (query, _) in enumerate(queries)]
-            path = os.path.join(directory, "script.sql")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(";\n".join(script + [f"{copy} OPTIONS (mode 'overwrite')" for copy in copies]))
-            run = subprocess.run([args.tool, "run", path, "--quiet"], capture_output=True, text=True)
-            if run.returncode == 0:
-                break
-            if REFUSAL not in run.stderr:
-                sys.exit(f"seed {args.seed}: {run.stderr}")
-            del queries[int(re.search(r"statement (\d+)", run.stderr).group(1)) - 1 - len(script)]
-            refused += 1
-        for number, (query, right) in enumerate(queries):
-            with open(os.path.join(directory, f"{number}.json"), encoding="utf-8") as file:
-                rows = map(json.loads, file)
-                found = sorted(str((row["id"], row.get("v"))) for row in rows)
-            if found not in right:
-                wrong += 1
-                print(f"{query}\n  gives {found}\n  and should give {right}")
-    if wrong:
-        sys.exit(f"seed {args.seed}: {wrong} of {len(queries)} queries give other rows than DuckDB and SQLite")
-    print(f"{len(queries)} queries give the rows of DuckDB or SQLite, {refused} are refused (seed {args.seed})")
-    if refused > args.queries // 20:
-        sys.exit(f"seed {args.seed}: more are refused than one in twenty")
-
-
 if __name__ == "__main__":
-    main()
+    args = arguments(__doc__, 300)
+    drawn = Drawn(args.seed)
+    compare(args, {table: (TABLES[table], rows) for table, rows in drawn.rows().items()}, drawn.query)
