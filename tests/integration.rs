@@ -13,6 +13,9 @@ mod bad_rows;
 /// Table functions of applications.
 #[path = "integration/calls.rs"]
 mod calls;
+/// What plain DataFusion still does, for which there are guards.
+#[path = "integration/canaries.rs"]
+mod canaries;
 /// Which files import each other.
 #[path = "integration/circles.rs"]
 mod circles;

@@ -1,0 +1,169 @@
+use datafusion::prelude::SessionContext;
+
+/// What plain DataFusion does, which the tests of `traps.rs` and others guard against. When one of these fails after an upgrade, a
+/// workaround may have become unnecessary.
+#[tokio::test]
+async fn datafusion_still_has_its_traps() {
+    use datafusion::logical_expr::Partitioning;
+    use datafusion::physical_plan::ExecutionPlanProperties;
+    let plain = SessionContext::new();
+    let count = async |sql: &str| plain.sql(sql).await.unwrap().collect().await.unwrap()[0].num_rows();
+    plain.sql("CREATE TABLE t AS SELECT value AS a FROM range(1000)").await.unwrap();
+
+    let frame = plain.table("t").await.unwrap().repartition(Partitioning::RoundRobinBatch(7)).unwrap();
+    let partitions = frame.create_physical_plan().await.unwrap().output_partitioning().partition_count();
+    assert_ne!(partitions, 7, "a repartition stays in the plan");
+
+    let sampled = plain.sql("SELECT * FROM t TABLESAMPLE BERNOULLI (1)").await.unwrap().count().await.unwrap();
+    assert_eq!(sampled, 1000, "TABLESAMPLE is acted on");
+
+    let stripped = plain.sql("SELECT * FROM (SELECT * FROM t ORDER BY a DESC)").await.unwrap();
+    let plan = stripped.into_optimized_plan().unwrap().display_indent().to_string();
+    assert!(!plan.contains("Sort"), "the order of a subquery stays");
+
+    let columns = plain.sql("FROM t").await.unwrap().schema().fields().len();
+    assert_eq!(columns, 0, "bare FROM selects columns");
+
+    let planned = plain.sql("SELECT * FROM t DISTRIBUTE BY a").await;
+    assert!(planned.is_ok() && planned.unwrap().collect().await.is_err(), "DISTRIBUTE BY runs, or is refused at once");
+
+    assert!(plain.sql("SELECT * FROM range(\"end\" => 3)").await.is_err(), "table functions take names");
+    let views = plain.sql("SELECT CAST(a AS VARCHAR) AS s FROM t").await.unwrap();
+    assert_eq!(views.schema().field(0).data_type(), &datafusion::arrow::datatypes::DataType::Utf8View);
+
+    let layers = "SELECT a + 2 AS a FROM (SELECT a + 2 AS a FROM (SELECT 1 AS a)) WHERE a > 3";
+    assert_eq!(plain.sql(layers).await.unwrap().collect().await.unwrap(), [], "equal projections are each kept");
+
+    plain.sql("CREATE TABLE d AS SELECT value AS a FROM range(10)").await.unwrap();
+    plain.sql("DELETE FROM d WHERE a IN (SELECT a FROM t WHERE a > 5000)").await.unwrap().collect().await.unwrap();
+    let left = plain.table("d").await.unwrap().count().await.unwrap();
+    assert_eq!(left, 0, "a DELETE with a subquery keeps its predicate");
+
+    plain.sql("CREATE TABLE u (a INT UNIQUE) AS VALUES (NULL), (NULL)").await.unwrap();
+    let distinct = plain.sql("SELECT DISTINCT a FROM u").await.unwrap().count().await.unwrap();
+    assert_eq!(distinct, 2, "nulls of a unique column are brought together");
+
+    let pool = std::sync::Arc::clone(&plain.runtime_env().memory_pool);
+    plain.sql("SET datafusion.runtime.memory_limit = '64M'").await.unwrap();
+    assert!(!std::sync::Arc::ptr_eq(&pool, &plain.runtime_env().memory_pool), "SET keeps the memory pool");
+    assert!(count("SELECT count(*) FROM t").await == 1);
+}
+
+/// What plain DataFusion says of conditions on subqueries, likewise. `sql/tests/plain/subquery_conditions.slt` has what
+/// is right.
+#[tokio::test]
+async fn datafusion_still_has_its_traps_with_subqueries() {
+    let plain = SessionContext::new();
+    for table in ["t(a)", "s(i)"] {
+        let name = &table[..1];
+        let create = format!("CREATE TABLE {name} AS SELECT * FROM (VALUES (1), (2), (NULL)) AS {table}");
+        plain.sql(&create).await.unwrap().collect().await.unwrap();
+    }
+    let count = async |sql: &str| plain.sql(sql).await.unwrap().count().await.unwrap();
+    assert_eq!(count("SELECT * FROM t WHERE 4 NOT IN (SELECT i FROM s)").await, 3, "NOT IN of a constant finds nulls");
+    let either = "SELECT * FROM t WHERE a NOT IN (SELECT i FROM s) OR a = 1";
+    assert_eq!(count(either).await, 2, "NOT IN below OR finds nulls");
+    assert_eq!(count("SELECT * FROM t WHERE (a IN (SELECT i FROM s)) IS NULL").await, 0, "IN may be null");
+    let same_names = "SELECT * FROM t WHERE a > ANY (SELECT a FROM t)";
+    assert_eq!(count(same_names).await, 0, "ANY compares with the column outside");
+    let windows =
+        "SELECT * FROM (SELECT count(*) OVER (w ORDER BY a) AS n FROM t WINDOW w AS (PARTITION BY a)) WHERE n > 1";
+    assert_eq!(count(windows).await, 2, "windows go on from others");
+    let selected = plain.sql("SELECT a IN (SELECT i FROM s) FROM t").await.unwrap().collect().await;
+    assert!(selected.is_err(), "IN with a subquery works in a SELECT");
+    // Where the columns outside are taken out of it, whatever stands between.
+    let offset = "SELECT * FROM t WHERE EXISTS (SELECT i FROM s WHERE i = a OFFSET 1)";
+    assert_eq!(count(offset).await, 2, "rows are left out for each row outside");
+    let counted = "SELECT * FROM t WHERE EXISTS (SELECT count(*) FROM s WHERE i = a)";
+    assert_eq!(count(counted).await, 2, "there is a count of no rows");
+    let padded = "SELECT * FROM t WHERE EXISTS
+        (SELECT * FROM (VALUES (1)) AS v(w) LEFT JOIN (SELECT i FROM s WHERE i = a) AS s ON i = w)";
+    assert_eq!(count(padded).await, 1, "rows are padded for each row outside");
+    let numbered = "SELECT n FROM t, LATERAL (SELECT row_number() OVER () AS n FROM s WHERE i = a) WHERE n = 2";
+    assert_eq!(count(numbered).await, 1, "rows are numbered for each row outside");
+}
+
+/// The value of a subquery is one of its column.
+#[tokio::test]
+async fn datafusion_still_takes_no_rows_for_a_value() {
+    let plain = SessionContext::new();
+    let sql = "SELECT 1 WHERE (SELECT value FROM generate_series(1, 5) AS t(value) WHERE value > 7) IS NULL";
+    assert_eq!(plain.sql(sql).await.unwrap().count().await.unwrap(), 0, "a subquery without rows is null");
+}
+
+/// Two lists for one value are put together.
+#[tokio::test]
+async fn datafusion_still_forgets_nulls_of_lists() {
+    let plain = SessionContext::new();
+    plain.sql("CREATE TABLE t AS SELECT * FROM (VALUES (1), (NULL)) AS t(x)").await.unwrap().collect().await.unwrap();
+    let count = async |sql: &str| plain.sql(sql).await.unwrap().count().await.unwrap();
+    assert_eq!(count("SELECT * FROM t WHERE x NOT IN (1, 2) OR x NOT IN (3, 4)").await, 2, "null is not in a list");
+    assert_eq!(count("SELECT * FROM t WHERE x NOT IN (5, NULL) AND x IN (1, 2)").await, 1, "null in a list counts");
+}
+
+/// A join has one law of nulls for all of its keys.
+#[tokio::test]
+async fn datafusion_still_mixes_laws_of_nulls() {
+    let plain = SessionContext::new();
+    let create = "CREATE TABLE t AS SELECT * FROM (VALUES (1, 1), (NULL, NULL), (2, NULL)) AS t(x, y)";
+    plain.sql(create).await.unwrap().collect().await.unwrap();
+    let count = async |sql: &str| plain.sql(sql).await.unwrap().count().await.unwrap();
+    let beside = "SELECT * FROM t AS a JOIN t AS b ON a.x IS NOT DISTINCT FROM b.x WHERE a.y = b.y";
+    assert_eq!(count(beside).await, 3, "= beside IS NOT DISTINCT FROM finds no nulls");
+    let crossed = "SELECT * FROM t AS a JOIN t AS b ON a.x IS NOT DISTINCT FROM b.x, t AS c WHERE c.x = 1";
+    assert_eq!(count(crossed).await, 2, "IS NOT DISTINCT FROM finds nulls below a cross join");
+}
+
+/// Of files that were compressed in pieces DataFusion reads the first piece.
+#[tokio::test]
+async fn datafusion_still_reads_one_member() {
+    use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+    use futures::{StreamExt, TryStreamExt};
+    let piece = |bytes: Vec<u8>| futures::stream::iter([Ok(bytes::Bytes::from(bytes))]).boxed();
+    for kind in [FileCompressionType::BZIP2, FileCompressionType::XZ, FileCompressionType::ZSTD] {
+        let packed = kind.convert_to_compress_stream(piece(b"text".to_vec())).unwrap();
+        let packed: Vec<bytes::Bytes> = packed.try_collect().await.unwrap();
+        let twice = piece([packed.concat(), packed.concat()].concat());
+        let read: Vec<bytes::Bytes> = kind.convert_stream(twice).unwrap().try_collect().await.unwrap();
+        assert_eq!(read.concat(), b"text", "all members are read");
+    }
+}
+
+/// What plain DataFusion does with files, likewise.
+#[tokio::test]
+async fn datafusion_still_has_its_traps_with_files() {
+    use datafusion::prelude::JsonReadOptions;
+    let (plain, directory) = (SessionContext::new(), tempfile::tempdir().unwrap());
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let count = async |sql: &str| plain.sql(sql).await.unwrap().count().await.unwrap();
+
+    let rows: String = (0..1000).map(|i| format!("{{\"a\":{i}}}\n")).collect();
+    std::fs::write(path("late.json"), rows + "{\"a\":1.5,\"z\":1}\n").unwrap();
+    let read = plain.read_json(path("late.json"), JsonReadOptions::default()).await.unwrap();
+    assert_eq!(read.schema().fields().len(), 1, "later keys are found");
+    plain.register_table("late", read.into_view()).unwrap();
+    assert_eq!(count("SELECT * FROM late WHERE a = 1").await, 2, "1.5 is no longer 1");
+
+    plain.sql(&format!("COPY (SELECT 1 AS a) TO '{}'", path("d/1.csv"))).await.unwrap().collect().await.unwrap();
+    let external = format!("CREATE EXTERNAL TABLE d (a INT) STORED AS CSV LOCATION '{}'", path("d/"));
+    plain.sql(&external).await.unwrap();
+    assert_eq!(count("SELECT * FROM d").await, 1);
+    std::fs::copy(path("d/1.csv"), path("d/2.csv")).unwrap();
+    assert_eq!(count("SELECT * FROM d").await, 1, "new files are seen");
+}
+
+/// External tables of plain DataFusion take the name that Hive gives null for a text.
+#[tokio::test]
+async fn datafusion_still_has_no_nulls_in_directories() {
+    let (plain, directory) = (SessionContext::new(), tempfile::tempdir().unwrap());
+    let place = directory.path().join("k=__HIVE_DEFAULT_PARTITION__");
+    std::fs::create_dir(&place).unwrap();
+    std::fs::write(place.join("1.csv"), "a\n1\n").unwrap();
+    let create = format!(
+        "CREATE EXTERNAL TABLE h (a INT, k VARCHAR) STORED AS CSV PARTITIONED BY (k) LOCATION '{}/'",
+        directory.path().display()
+    );
+    plain.sql(&create).await.unwrap();
+    let nulls = plain.sql("SELECT * FROM h WHERE k IS NULL").await.unwrap().count().await.unwrap();
+    assert_eq!(nulls, 0, "directories can be null");
+}
