@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, TimeUnit};
+use datafusion::arrow::datatypes::{
+    DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DataType, Field, FieldRef, Fields, Schema, TimeUnit,
+};
 use datafusion::catalog::Session;
 use datafusion::common::{Result, plan_err};
 
@@ -61,7 +63,10 @@ pub(crate) fn fits(from: &DataType, to: &DataType) -> bool {
         (from, to) if from == to || from.is_nested() && to.is_nested() || text(from) && text(to) => true,
         (Null, _) | (Float32, DataType::Float64) | (Date32, Date64) => true,
         (DataType::Timestamp(from, _), DataType::Timestamp(to, _)) => per_second(*from) <= per_second(*to),
-        (DataType::Decimal128(p, s), DataType::Decimal128(q, t)) => s == t && p <= q,
+        (from, to) if to.is_decimal() => match (Digits::of(from), Digits::of(to)) {
+            (Some(from), Some(to)) => from.whole <= to.whole && from.behind <= to.behind,
+            _ => false,
+        },
         (from, to) if from.is_signed_integer() && to.is_signed_integer() => {
             from.primitive_width() <= to.primitive_width()
         }
@@ -80,8 +85,56 @@ fn per_second(unit: TimeUnit) -> u64 {
     }
 }
 
+/// The decimal digits that values of a type may have.
+#[derive(Clone, Copy)]
+struct Digits {
+    whole: i16,
+    behind: i16,
+}
+
+impl Digits {
+    /// Of an integer or a decimal.
+    fn of(data_type: &DataType) -> Option<Self> {
+        use DataType::{Decimal32, Decimal64, Decimal128, Decimal256};
+        let (precision, scale) = match *data_type {
+            Decimal32(precision, scale)
+            | Decimal64(precision, scale)
+            | Decimal128(precision, scale)
+            | Decimal256(precision, scale) => (precision, scale),
+            DataType::Int8 | DataType::UInt8 => (3, 0),
+            DataType::Int16 | DataType::UInt16 => (5, 0),
+            DataType::Int32 | DataType::UInt32 => (10, 0),
+            DataType::Int64 => (19, 0),
+            DataType::UInt64 => (20, 0),
+            _ => return None,
+        };
+        Some(Self { whole: i16::from(precision) - i16::from(scale), behind: scale.into() })
+    }
+
+    /// The narrowest decimal that has room for them.
+    fn decimal(self) -> Option<DataType> {
+        let (precision, scale) = (u8::try_from(self.whole + self.behind).ok()?, i8::try_from(self.behind).ok()?);
+        match precision {
+            0..=DECIMAL128_MAX_PRECISION => Some(DataType::Decimal128(precision, scale)),
+            0..=DECIMAL256_MAX_PRECISION => Some(DataType::Decimal256(precision, scale)),
+            _ => None,
+        }
+    }
+}
+
+/// The type that has room for two of which neither has room for the other: of integers with a sign and without, and of
+/// decimals.
+fn wider(one: &DataType, other: &DataType) -> Option<DataType> {
+    if one.is_decimal() || other.is_decimal() {
+        let (one, other) = (Digits::of(one)?, Digits::of(other)?);
+        return Digits { whole: one.whole.max(other.whole), behind: one.behind.max(other.behind) }.decimal();
+    }
+    let signed = [DataType::Int16, DataType::Int32, DataType::Int64];
+    signed.into_iter().find(|wide| fits(one, wide) && fits(other, wide))
+}
+
 /// The columns of several files together, by name: those of the first, and then what the next ones have beside them.
-/// `common` is what has room for two types that do not fit each other.
+/// `common` is what has room for two types that do not fit each other, where the format says so.
 pub(crate) fn union_of(
     all: &Schema,
     next: &Schema,
@@ -96,7 +149,7 @@ pub(crate) fn union_of(
         match (known.data_type(), field.data_type()) {
             (known, new) if fits(new, known) => {}
             (known_type, new) if fits(known_type, new) => *known = Arc::clone(field),
-            (known_type, new) => match common(known_type, new) {
+            (known_type, new) => match common(known_type, new).or_else(|| wider(known_type, new)) {
                 Some(common) => *known = Arc::new(known.as_ref().clone().with_data_type(common)),
                 None => {
                     return plan_err!(
