@@ -3,8 +3,10 @@
 use datafusion::common::{Result, not_impl_err, plan_datafusion_err, plan_err};
 use datafusion::sql::parser::Statement as DFStatement;
 use datafusion::sql::sqlparser::ast::{
-    CloseCursor, Declare, DeclareType, FetchDirection, Ident, Query, Statement, ValueWithSpan,
+    CloseCursor, Declare, DeclareType, FetchDirection, Query, Statement, ValueWithSpan,
 };
+
+use super::names::text_of;
 
 /// What is done with a cursor.
 pub(super) enum CursorStatement {
@@ -24,9 +26,9 @@ pub(super) fn cursor_statement(statement: &DFStatement) -> Result<Option<CursorS
             _ => return plan_err!("DECLARE takes one cursor: DECLARE name CURSOR FOR query"),
         },
         Statement::Fetch { into: Some(_), .. } => return not_impl_err!("FETCH .. INTO"),
-        Statement::Fetch { name, direction, .. } => CursorStatement::Fetch(name_of(name), rows(direction)?),
+        Statement::Fetch { name, direction, .. } => CursorStatement::Fetch(text_of(name), rows(direction)?),
         Statement::Close { cursor: CloseCursor::All } => CursorStatement::CloseAll,
-        Statement::Close { cursor: CloseCursor::Specific { name } } => CursorStatement::Close(name_of(name)),
+        Statement::Close { cursor: CloseCursor::Specific { name } } => CursorStatement::Close(text_of(name)),
         _ => return Ok(None),
     }))
 }
@@ -36,7 +38,7 @@ fn declare(declared: &Declare) -> Result<CursorStatement> {
         Declare { scroll: Some(true), .. } => not_impl_err!("a cursor that scrolls back; they go forward"),
         Declare { declare_type: Some(DeclareType::Cursor), names, for_query: Some(query), .. } => {
             match names.as_slice() {
-                [name] => Ok(CursorStatement::Declare(name_of(name), query.clone())),
+                [name] => Ok(CursorStatement::Declare(text_of(name), query.clone())),
                 _ => plan_err!("DECLARE takes one cursor: DECLARE name CURSOR FOR query"),
             }
         }
@@ -56,9 +58,4 @@ fn rows(direction: &FetchDirection) -> Result<usize> {
         FetchDirection::All | FetchDirection::ForwardAll => Ok(usize::MAX),
         other => not_impl_err!("FETCH {other}: cursors go forward"),
     }
-}
-
-/// Names without quotes are in lower case, as all of SQL.
-fn name_of(name: &Ident) -> String {
-    if name.quote_style.is_some() { name.value.clone() } else { name.value.to_lowercase() }
 }

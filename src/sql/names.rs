@@ -10,8 +10,11 @@
 //! FROM 'a/' JOIN random_shuffle('a/') ..                a, a_2
 //! ```
 
+use std::collections::HashSet;
+
 use datafusion::sql::sqlparser::ast::{
-    Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Select, TableAlias, TableFactor, TableWithJoins,
+    Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Select, SelectItem, SetExpr, TableAlias, TableFactor,
+    TableWithJoins,
 };
 
 use super::syntax::function_of;
@@ -32,6 +35,38 @@ pub(super) fn name_relations(select: &mut Select, functions: &TableFunctions) {
             *alias = Some(named(&unique(&name, &mut taken)));
         }
     });
+}
+
+/// The names by which the columns of a FROM can be said.
+pub(super) fn relations_of(select: &mut Select) -> HashSet<String> {
+    let mut names = HashSet::new();
+    for_each_relation(&mut select.from, &mut |factor| names.extend(name_of(factor).map(|name| text_of(&name))));
+    names
+}
+
+/// The query that gives the columns of all their names.
+pub(super) fn first_select(body: &mut SetExpr) -> Option<&mut Select> {
+    match body {
+        SetExpr::Select(select) => Some(select),
+        SetExpr::SetOperation { left, .. } => first_select(left),
+        SetExpr::Query(query) => first_select(&mut query.body),
+        _ => None,
+    }
+}
+
+/// Gives a column that is selected from a relation `around` the query its own name: DataFusion calls it
+/// `outer_ref(t.x)`, and nobody finds `x`.
+pub(super) fn name_columns_of(around: &[HashSet<String>], select: &mut Select) {
+    let here = relations_of(select);
+    for item in &mut select.projection {
+        let SelectItem::UnnamedExpr(Expr::CompoundIdentifier(parts)) = item else { continue };
+        let [relation, column] = parts.as_slice() else { continue };
+        let relation = text_of(relation);
+        if !here.contains(&relation) && around.iter().any(|names| names.contains(&relation)) {
+            let (expr, alias) = (Expr::CompoundIdentifier(parts.clone()), column.clone());
+            *item = SelectItem::ExprWithAlias { expr, alias };
+        }
+    }
 }
 
 /// Gives every subquery of a FROM a name by which its columns can be said.
@@ -64,6 +99,14 @@ pub(super) fn text_of(ident: &Ident) -> String {
     match ident.quote_style {
         Some(_) => ident.value.clone(),
         None => ident.value.to_lowercase(),
+    }
+}
+
+/// The same of an identifier that is known by its text only, with its quotes.
+pub(super) fn text_of_written(ident: &str) -> String {
+    match ident.strip_prefix('"').and_then(|ident| ident.strip_suffix('"')) {
+        Some(quoted) => quoted.replace("\"\"", "\""),
+        None => ident.to_lowercase(),
     }
 }
 

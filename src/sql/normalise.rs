@@ -11,6 +11,7 @@
 //! * The shape in `make_tensor(list, [3, 4])` is written out (`tensor_shapes.rs`).
 //! * `FROM t` without SELECT becomes `SELECT * FROM t`: DataFusion would select no columns.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use datafusion::common::{DataFusionError, Result, not_impl_datafusion_err, not_impl_err};
@@ -28,17 +29,29 @@ use crate::call::TableFunctions;
 pub(super) fn normalise(statement: &mut DFStatement, functions: &TableFunctions) -> Result<()> {
     match statement {
         DFStatement::Statement(statement) => visit(statement.as_mut(), functions),
-        DFStatement::CopyTo(copy) => match &mut copy.source {
-            CopyToSource::Query(query) => visit(query.as_mut(), functions),
-            CopyToSource::Relation(_) => Ok(()),
-        },
+        DFStatement::CopyTo(copy) => {
+            name_columns(&mut copy.partitioned_by);
+            match &mut copy.source {
+                CopyToSource::Query(query) => visit(query.as_mut(), functions),
+                CopyToSource::Relation(_) => Ok(()),
+            }
+        }
         DFStatement::Explain(explain) => normalise(&mut explain.statement, functions),
         // DataFusion relies on keys, so that DISTINCT over them does nothing, and does not check them.
         DFStatement::CreateExternalTable(table) if has_keys(table) => {
             not_impl_err!("constraints of an external table, which nobody would check; CREATE TABLE AS checks them")
         }
-        DFStatement::CreateExternalTable(_) | DFStatement::Reset(_) => Ok(()),
+        DFStatement::CreateExternalTable(table) => {
+            name_columns(&mut table.table_partition_cols);
+            Ok(())
+        }
+        DFStatement::Reset(_) => Ok(()),
     }
+}
+
+/// DataFusion takes what stands in PARTITIONED BY for the names, with quotes and capitals.
+fn name_columns(partitioned_by: &mut [String]) {
+    partitioned_by.iter_mut().for_each(|column| *column = names::text_of_written(column));
 }
 
 fn has_keys(table: &CreateExternalTable) -> bool {
@@ -48,7 +61,7 @@ fn has_keys(table: &CreateExternalTable) -> bool {
 }
 
 fn visit(node: &mut impl VisitMut, functions: &TableFunctions) -> Result<()> {
-    match node.visit(&mut Normaliser { functions }) {
+    match node.visit(&mut Normaliser { functions, around: Vec::new() }) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(error) => Err(error),
     }
@@ -56,6 +69,8 @@ fn visit(node: &mut impl VisitMut, functions: &TableFunctions) -> Result<()> {
 
 struct Normaliser<'a> {
     functions: &'a TableFunctions,
+    /// The relations of each query around.
+    around: Vec<HashSet<String>>,
 }
 
 impl VisitorMut for Normaliser<'_> {
@@ -78,6 +93,7 @@ impl VisitorMut for Normaliser<'_> {
     }
 
     fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
+        self.around.pop();
         continue_unless(windows::write_out(select))
     }
 
@@ -97,12 +113,19 @@ impl VisitorMut for Normaliser<'_> {
             return ControlFlow::Break(not_impl_datafusion_err!("{what}"));
         }
         names::name_relations(select, self.functions);
+        self.around.push(names::relations_of(select));
         let written_out = using::write_out(select);
         row_in::write_out_conditions(select);
         continue_unless(written_out)
     }
 
     fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<DataFusionError> {
+        if let TableFactor::Derived { subquery, .. } = factor
+            && subquery.order_by.is_none()
+            && let Some(select) = names::first_select(&mut subquery.body)
+        {
+            names::name_columns_of(&self.around, select);
+        }
         if let TableFactor::Table { name, args: Some(TableFunctionArgs { args, .. }), .. } = factor
             && let Some(function) = function_of(name, self.functions)
         {

@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    Expr, Ident, NamedWindowDefinition, NamedWindowExpr, Select, VisitMut, VisitorMut, WindowSpec, WindowType,
+    Expr, NamedWindowDefinition, NamedWindowExpr, Select, VisitMut, VisitorMut, WindowSpec, WindowType,
 };
+
+use super::names::text_of;
 
 /// Writes out the windows of a SELECT.
 pub(super) fn write_out(select: &mut Select) -> Result<(), String> {
@@ -15,11 +17,11 @@ pub(super) fn write_out(select: &mut Select) -> Result<(), String> {
         match window {
             NamedWindowExpr::WindowSpec(window) => {
                 complete(window, &known)?;
-                known.insert(key(name), window.clone());
+                known.insert(text_of(name), window.clone());
             }
             NamedWindowExpr::NamedWindow(other) => {
-                if let Some(window) = known.get(&key(other)).cloned() {
-                    known.insert(key(name), window);
+                if let Some(window) = known.get(&text_of(other)).cloned() {
+                    known.insert(text_of(name), window);
                 }
             }
         }
@@ -30,7 +32,7 @@ pub(super) fn write_out(select: &mut Select) -> Result<(), String> {
 /// Writes out the windows of an expression that belongs to a SELECT, as of an ORDER BY behind it.
 pub(super) fn write_out_beside(select: &Select, node: &mut impl VisitMut) -> Result<(), String> {
     let spec = |NamedWindowDefinition(name, window): &NamedWindowDefinition| match window {
-        NamedWindowExpr::WindowSpec(window) => Some((key(name), window.clone())),
+        NamedWindowExpr::WindowSpec(window) => Some((text_of(name), window.clone())),
         NamedWindowExpr::NamedWindow(_) => None,
     };
     write_out_in(node, &select.named_window.iter().filter_map(spec).collect())
@@ -64,15 +66,10 @@ impl VisitorMut for Windows<'_> {
     }
 }
 
-/// Names that are not quoted are the same in all letter cases.
-fn key(name: &Ident) -> String {
-    if name.quote_style.is_some() { name.value.clone() } else { name.value.to_lowercase() }
-}
-
 /// The window with what the one that it names says.
 fn complete(window: &mut WindowSpec, known: &HashMap<String, WindowSpec>) -> Result<(), String> {
     let Some(name) = window.window_name.take() else { return Ok(()) };
-    let Some(base) = known.get(&key(&name)) else {
+    let Some(base) = known.get(&text_of(&name)) else {
         return Err(format!("OVER ({name}), of which there is no WINDOW {name} before it"));
     };
     if !window.partition_by.is_empty() {

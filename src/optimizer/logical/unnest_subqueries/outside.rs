@@ -6,6 +6,7 @@ use datafusion::arrow::datatypes::FieldRef;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, DFSchemaRef, Result, TableReference};
 use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, LogicalPlan, Subquery, SubqueryAlias};
 
 /// A column outside.
@@ -131,14 +132,18 @@ fn within(subquery: &Subquery, known: &dyn Fn(&Column) -> Option<Outer>) -> Resu
     let plan = subquery.subquery.as_ref().clone().transform_down(|plan| {
         let schemas: Vec<DFSchemaRef> = plan.inputs().iter().map(|input| Arc::clone(input.schema())).collect();
         let rows: Vec<&DFSchemaRef> = schemas.iter().collect();
+        // What is above a projection knows its columns by name.
+        let names = NamePreserver::new(&plan);
         plan.map_expressions(|expr| {
-            expr.transform_down(|expr| match expr {
+            let name = names.save(&expr);
+            let expr = expr.transform_down(|expr| match expr {
                 Expr::OuterReferenceColumn(_, ref column) => Ok(known(column)
                     .map_or(Transformed::no(expr), |(field, column)| {
                         Transformed::yes(Expr::OuterReferenceColumn(field, column))
                     })),
                 expr => in_subquery(expr, &rows, known),
-            })
+            })?;
+            Ok(expr.update_data(|expr| name.restore(expr)))
         })
     })?;
     let outer_ref_columns = plan.data.all_out_ref_exprs();
