@@ -175,6 +175,8 @@ fn honest_defaults(mut config: SessionConfig, limit: usize) -> Result<SessionCon
     options.execution.spill_compression = OperatorSpillCompression::Lz4Frame;
     options.execution.sort_spill_reservation_bytes = sort_merge_reservation(limit, partitions);
     options.catalog.information_schema = true;
+    // What is never null for one half of DataFusion may be for the other, as `x IS TRUE`.
+    options.execution.skip_physical_aggregate_schema_check = true;
     // Without a zone, what is written as `timestamptz` is a timestamp without one.
     options.execution.time_zone.get_or_insert_with(|| "UTC".to_owned());
     let page = &mut options.execution.parquet.data_pagesize_limit;

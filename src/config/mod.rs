@@ -232,6 +232,9 @@ options! {
 
         /// Evaluate comparisons of numbers and times before the other conditions of a filter.
         pub optimize_condition_order: bool, default = true
+
+        /// Compute sums, differences and products of decimals in 64 bits where the values of a batch have room in them.
+        pub optimize_narrow_decimals: bool, default = true
     }
 }
 

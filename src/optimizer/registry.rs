@@ -271,6 +271,7 @@ mod tests {
             "change_tables",
             "evaluate_once",
             "exact_in_lists",
+            "exact_negations",
             "exact_subqueries",
             "extract_null_safe_keys",
             "group_distinct",
@@ -281,6 +282,7 @@ mod tests {
             "reorder_randomize_blocks",
             "rename_shadowed",
             "share_subplans",
+            "stand_in_functions",
             "unnest_subqueries",
         ];
         let ours = |n: &&String| !added.contains(&n.as_str());

@@ -30,7 +30,7 @@ mod stand_ins;
 mod tasks;
 mod write;
 
-pub(crate) use barriers::{FilterBarrierExec, OrderBarrierExec, unambiguous};
+pub(crate) use barriers::{Claims, FilterBarrierExec, HideClaimsExec, OrderBarrierExec, unambiguous};
 pub(crate) use combine::{Combination, CombineExec, TurnsExec};
 pub(crate) use exchange::{
     BlockOrderScheme, BlockSize, ExchangeExec, HashScheme, RandomScheme, RangeScheme, SizeScheme, SliceScheme,
@@ -54,7 +54,7 @@ pub(crate) use read::{
 pub(crate) use resume::ResumeExec;
 pub(crate) use shared::{SharedExec, SharedRows};
 pub(crate) use stand_ins::{
-    CompactExec, CumulativeWindowsExec, FoldExec, MiddleRowsExec, WindowPartitionsExec, are_cumulative,
+    CompactExec, CumulativeWindowsExec, FoldExec, MiddleRowsExec, WindowPartitionsExec, are_cumulative, narrow_decimals,
 };
 pub(crate) use tasks::{
     FailureLog, Spread, StageMetrics, TaskRecord, TaskSummary, as_task_plan, block_batches, block_rows,

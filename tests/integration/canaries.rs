@@ -129,6 +129,48 @@ async fn datafusion_still_reads_one_member() {
     }
 }
 
+/// What plain DataFusion says of groups, windows and expressions, likewise. `sql/tests/plain/padded_and_grouped.slt` and
+/// `stand_in_functions.slt` have what is right.
+#[tokio::test]
+async fn datafusion_still_has_its_traps_with_groups_and_windows() {
+    use datafusion::prelude::SessionConfig;
+    let plain = SessionContext::new_with_config(SessionConfig::new().with_batch_size(4).with_target_partitions(2));
+    let create = "CREATE TABLE t AS SELECT * FROM (VALUES (1, 5, 'a'), (2, NULL, 'b'), (3, 1, 'c')) AS v(i, x, s)";
+    plain.sql(create).await.unwrap().collect().await.unwrap();
+    let count = async |sql: &str| plain.sql(sql).await.unwrap().count().await.unwrap();
+
+    let sets = "SELECT a, b, count(*) FROM (SELECT 3 AS a, x AS b FROM (VALUES (1), (5), (NULL), (NULL), (3), (NULL))
+        AS v(x)) AS q GROUP BY GROUPING SETS ((a, b), (b))";
+    assert_ne!(count(sets).await, 8, "a grouping set has no constants");
+    let none = "SELECT n FROM (SELECT count(*) AS n, 1 AS k FROM t) AS b WHERE k <> 1";
+    assert_eq!(count(none).await, 1, "conditions without columns stay above aggregates");
+    let list = "SELECT * FROM t WHERE 7 IN (4, CASE WHEN i = 9 THEN 7 ELSE x END)";
+    assert_eq!(count(list).await, 3, "CASE in a list is no constant");
+    assert_eq!(count("SELECT * FROM t WHERE i & -i = 0").await, 3, "minus is not NOT");
+    let backwards = "SELECT * FROM (SELECT row_number() OVER (ORDER BY i DESC) AS n, string_agg(s, ',') OVER
+        (ORDER BY i ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) AS a FROM t) WHERE a = 'c,b,a' AND n > 0";
+    assert_eq!(count(backwards).await, 3, "lists over windows are in order");
+    let orders =
+        "SELECT * FROM (SELECT array_agg(DISTINCT s ORDER BY s DESC) AS a, array_agg(DISTINCT s ORDER BY s) AS b
+        FROM t) WHERE a = b";
+    assert_eq!(count(orders).await, 1, "lists of distinct values have their own order");
+    let left = "SELECT * FROM (SELECT sum(d) OVER (ORDER BY i ROWS 1 PRECEDING) AS s
+        FROM (VALUES (1, 1e17), (2, 1.0), (3, 1.0)) AS v(i, d)) WHERE s = 0";
+    assert_eq!(count(left).await, 1, "what has left a frame leaves no trace");
+    let lead = "SELECT * FROM (SELECT i, lead(x, 2) IGNORE NULLS OVER (ORDER BY i) AS n
+        FROM (VALUES (1, 10), (2, NULL), (3, 30), (4, 40), (5, 50), (6, NULL), (7, 70)) AS v(i, x)) WHERE i = 4 AND n = 70";
+    assert_eq!(count(lead).await, 0, "lead counts nulls");
+    let before = "SELECT count(*) OVER (ORDER BY x NULLS FIRST RANGE BETWEEN 2 PRECEDING AND 1 PRECEDING) AS c
+        FROM (SELECT CASE WHEN value < 0 THEN value END AS x FROM range(10))";
+    assert_ne!(
+        count(&format!("SELECT * FROM ({before}) WHERE c = 10")).await,
+        10,
+        "frames have the nulls of all batches"
+    );
+    let truth = plain.sql("SELECT DISTINCT x > 1 IS TRUE AS e FROM t").await.unwrap().collect().await;
+    assert!(truth.is_err(), "DISTINCT of a truth is planned");
+}
+
 /// What plain DataFusion does with files, likewise.
 #[tokio::test]
 async fn datafusion_still_has_its_traps_with_files() {

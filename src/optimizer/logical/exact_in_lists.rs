@@ -3,25 +3,22 @@
 //! DataFusion puts two lists for one value together, and takes what is left if nothing is: `x NOT IN (1) OR x NOT IN
 //! (2)` is true for it, where it is null for null. It also drops a null that is in one of the lists. Here nulls are
 //! taken out of the lists, and the value of one of two such lists is hidden, so that DataFusion does not see that it
-//! is the same.
+//! is the same. What a list has that is computed from columns is hidden, too, since `CASE` is taken for a constant.
 //!
 //! ```text
 //! x NOT IN (1) OR x NOT IN (2)      x NOT IN (1) OR same(x) NOT IN (2)
 //! x NOT IN (1, NULL)                x NOT IN (1) AND NULL
+//! 7 IN (1, CASE WHEN b THEN x END)  7 IN (1, same(CASE WHEN b THEN x END))
 //! ```
 
-use std::sync::LazyLock;
-
-use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::expr::{BinaryExpr, Cast, InList};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::{
-    ColumnarValue, Expr, LogicalPlan, Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
-    Signature, Volatility,
-};
+use datafusion::logical_expr::{Expr, LogicalPlan, Operator};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+
+use super::same::{is_same, same};
 
 #[derive(Debug)]
 pub(super) struct ExactInLists;
@@ -48,18 +45,18 @@ impl OptimizerRule for ExactInLists {
     }
 }
 
-/// Whether there are two lists in an expression, or null in one.
+/// Whether there are two lists in an expression, or one with null or a value that is computed.
 fn has_lists(expr: &Expr) -> bool {
-    let (mut lists, mut nulls) = (0, false);
+    let (mut lists, mut others) = (0, false);
     // The closure does not fail.
     let _ = expr.apply(|expr| {
         if let Expr::InList(list) = expr {
             lists += 1;
-            nulls |= list.list.iter().any(is_null);
+            others |= list.list.iter().any(|value| is_null(value) || is_computed(value));
         }
         Ok(TreeNodeRecursion::Continue)
     });
-    lists > 1 || nulls
+    lists > 1 || others
 }
 
 fn is_null(expr: &Expr) -> bool {
@@ -67,6 +64,16 @@ fn is_null(expr: &Expr) -> bool {
         Expr::Literal(value, _) => value.is_null(),
         Expr::Cast(Cast { expr, .. }) => is_null(expr),
         _ => false,
+    }
+}
+
+/// Whether DataFusion may take a value of a list for the same in all rows because it has one value for no rows, as CASE
+/// has, though it has columns.
+fn is_computed(expr: &Expr) -> bool {
+    match expr {
+        Expr::Cast(Cast { expr, .. }) => is_computed(expr),
+        Expr::Column(_) | Expr::OuterReferenceColumn(..) => false,
+        _ => !is_same(expr) && (expr.any_column_refs() || expr.contains_outer()),
     }
 }
 
@@ -138,6 +145,7 @@ impl Chain {
     fn list(&mut self, mut list: InList, is_negated: bool, asks_for_truth: bool) -> Result<Expr> {
         let known = list.list.len();
         list.list.retain(|value| !is_null(value));
+        list.list = list.list.into_iter().map(|value| if is_computed(&value) { same(value) } else { value }).collect();
         let (has_null, negated) = (list.list.len() < known, list.negated);
         let null = Expr::Literal(ScalarValue::Boolean(None), None);
         if list.list.is_empty() {
@@ -160,7 +168,7 @@ impl Chain {
         let mut times = 0;
         // Of an AND that is false or null it does not count which. Hidden once it would be the same as others that are.
         while (self.op == Operator::Or || !asks_for_truth) && self.may_become_nothing(&listed) {
-            listed.hidden = SAME.call(vec![listed.hidden]);
+            listed.hidden = same(listed.hidden);
             times += 1;
         }
         self.lists.push(listed);
@@ -183,7 +191,7 @@ impl Chain {
 fn hide(expr: Expr) -> Result<Expr> {
     let hidden = expr.transform_up(|expr| match expr {
         Expr::InList(InList { expr, list, negated }) => {
-            let expr = Box::new(SAME.call(vec![*expr]));
+            let expr = Box::new(same(*expr));
             Ok(Transformed::yes(Expr::InList(InList { expr, list, negated })))
         }
         expr => Ok(Transformed::no(expr)),
@@ -195,35 +203,4 @@ fn hide(expr: Expr) -> Result<Expr> {
 fn leaves_nothing(one: &[Expr], other: &[Expr]) -> bool {
     let has_all = |one: &[Expr], other: &[Expr]| one.iter().all(|value| other.contains(value));
     has_all(one, other) || has_all(other, one) || !one.iter().any(|value| other.contains(value))
-}
-
-static SAME: LazyLock<ScalarUDF> =
-    LazyLock::new(|| ScalarUDF::from(Same { signature: Signature::any(1, Volatility::Immutable) }));
-
-/// A value as it is.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Same {
-    signature: Signature,
-}
-
-impl ScalarUDFImpl for Same {
-    fn name(&self) -> &str {
-        "same"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
-        Ok(arguments[0].clone())
-    }
-
-    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
-        Ok(FieldRef::clone(&arguments.arg_fields[0]))
-    }
-
-    fn invoke_with_args(&self, mut arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        Ok(arguments.args.swap_remove(0))
-    }
 }

@@ -1,8 +1,9 @@
-//! Keeps predicates without columns, and volatile ones, above our nodes.
+//! Keeps predicates without columns, and volatile ones, above our nodes and above aggregates that give a row for none.
 //!
 //! DataFusion pushes such predicates (`random() < 0.5`) below any extension node and into each of its inputs, whatever
-//! columns the node protects: both sides of a zip would lose other rows, and a function would see other batches. This
-//! rule stands in place of DataFusion's `push_down_filter`, which it calls for everything else.
+//! columns the node protects: both sides of a zip would lose other rows, and a function would see other batches. Below
+//! an aggregate without keys, `1 = 2` makes `count(*)` 0, where there is to be no row. This rule stands in place of
+//! DataFusion's `push_down_filter`, which it calls for everything else.
 //!
 //! ```text
 //! Filter: random() < 0.5 AND b > 1        Filter: random() < 0.5
@@ -14,7 +15,7 @@
 use datafusion::common::Result;
 use datafusion::common::tree_node::Transformed;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{Filter, LogicalPlan};
+use datafusion::logical_expr::{Expr, Filter, GroupingSet, LogicalPlan};
 use datafusion::optimizer::push_down_filter::PushDownFilter;
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 use std::sync::Arc;
@@ -40,7 +41,7 @@ impl OptimizerRule for GuardFilterPushdown {
     }
 
     fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        let Some(filter) = over_ours(&plan) else {
+        let Some(filter) = over_guarded(&plan) else {
             return self.0.rewrite(plan, config);
         };
         let (stay, go): (Vec<_>, Vec<_>) = split_conjunction_owned(filter.predicate)
@@ -64,16 +65,25 @@ impl OptimizerRule for GuardFilterPushdown {
     }
 }
 
-/// The filters above one of our nodes as one, if the plan is such filters.
-fn over_ours(plan: &LogicalPlan) -> Option<Filter> {
+/// The filters above one of our nodes, or such an aggregate, as one, if the plan is such filters.
+fn over_guarded(plan: &LogicalPlan) -> Option<Filter> {
     let mut predicates = Vec::new();
     let mut input = plan;
     while let LogicalPlan::Filter(filter) = input {
         predicates.push(filter.predicate.clone());
         input = &filter.input;
     }
-    if !is_ours(input) {
+    if !is_ours(input) && !gives_rows_for_none(input) {
         return None;
     }
     Filter::try_new(conjunction(predicates)?, Arc::new(input.clone())).ok()
+}
+
+/// Whether a plan groups by nothing, perhaps among other sets of keys.
+fn gives_rows_for_none(plan: &LogicalPlan) -> bool {
+    let LogicalPlan::Aggregate(aggregate) = plan else { return false };
+    match aggregate.group_expr.as_slice() {
+        [Expr::GroupingSet(GroupingSet::GroupingSets(sets))] => sets.iter().any(Vec::is_empty),
+        keys => keys.iter().all(|key| matches!(key, Expr::GroupingSet(GroupingSet::Rollup(_) | GroupingSet::Cube(_)))),
+    }
 }

@@ -3,6 +3,7 @@
 mod change_tables;
 mod evaluate_once;
 mod exact_in_lists;
+mod exact_negations;
 mod exact_subqueries;
 mod group_distinct;
 mod guard_filter_pushdown;
@@ -13,7 +14,9 @@ mod order_conditions;
 mod order_partial_functions;
 mod rename_shadowed;
 mod reorder_randomize_blocks;
+mod same;
 mod share_subplans;
+mod stand_in_functions;
 mod unnest_subqueries;
 
 use std::sync::Arc;
@@ -43,6 +46,10 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(exact), Anchor::before("rewrite_set_comparison"), &[]);
     let lists = exact_in_lists::ExactInLists;
     registry.add_logical(Arc::new(lists), Anchor::before("simplify_expressions"), &[]);
+    let negations = exact_negations::ExactNegations;
+    registry.add_logical(Arc::new(negations), Anchor::before("simplify_expressions"), &[]);
+    let stand_ins = stand_in_functions::StandInFunctions;
+    registry.add_logical(Arc::new(stand_ins), Anchor::before("simplify_expressions"), &[]);
     let unnest = unnest_subqueries::UnnestSubqueries;
     registry.add_logical(Arc::new(unnest), Anchor::after("exact_subqueries"), &[]);
     let keys = null_safe_joins::ExtractKeys::named("extract_equijoin_predicate");

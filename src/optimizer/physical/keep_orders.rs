@@ -6,8 +6,7 @@
 //!
 //! - every sort whose order counts, and every limit, has a barrier above that asks for the order below it; other sorts
 //!   are gone,
-//! - outer joins know nothing of constants in a side that they pad with nulls: DataFusion takes `k` for 3 in all rows
-//!   of `a LEFT JOIN (SELECT * FROM b WHERE k = 3)`, and leaves it out of `ORDER BY k, id`,
+//! - nothing is known of columns that does not hold ([`hide_claims`](super::hide_claims)), which is found again later,
 //! - filters and projections above unions, limits and sorts are stages of ours, which keep the order of their tasks.
 //!
 //! ```text
@@ -24,9 +23,9 @@
 
 use std::sync::Arc;
 
+use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{JoinType, Result};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_plan::aggregates::AggregateExec;
@@ -41,10 +40,11 @@ use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use super::fuse_maps::steps_of;
+use super::hide_claims;
 use crate::config::BlockyardOptions;
 use crate::functions::Compute;
 use crate::physical::{
-    BucketJoinExec, IntoPlan, MapExec, OrderBarrierExec, PlanExt, ReadExec, as_task_plan, stores_rows, uses_ours,
+    HideClaimsExec, IntoPlan, MapExec, OrderBarrierExec, PlanExt, ReadExec, as_task_plan, stores_rows, uses_ours,
 };
 
 #[derive(Debug)]
@@ -59,12 +59,11 @@ impl KeepOrders {
 impl PhysicalOptimizerRule for KeepOrders {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         let plan = guarded(plan, true, BlockyardOptions::from_config(config).preserve_order)?;
-        let plan = plan.transform_up(padded_with_nulls).data()?;
+        let plan = plan.transform_up(hide_claims::without_wrong_claims).data()?;
         let without_barrier = |node: Arc<dyn ExecutionPlan>| {
-            Ok(match node.operator::<OrderBarrierExec>() {
-                Some(barrier) => Transformed::yes(Arc::clone(barrier.input())),
-                None => Transformed::no(node),
-            })
+            let order = node.operator::<OrderBarrierExec>().map(OrderBarrierExec::input);
+            let input = order.or(node.operator::<HideClaimsExec>().map(HideClaimsExec::input)).cloned();
+            Ok(input.map_or(Transformed::no(node), Transformed::yes))
         };
         self.0.optimize(plan, config)?.transform_up(without_barrier).data()
     }
@@ -76,26 +75,6 @@ impl PhysicalOptimizerRule for KeepOrders {
     fn schema_check(&self) -> bool {
         self.0.schema_check()
     }
-}
-
-/// An outer join that knows nothing of constants in the sides that it pads with nulls.
-fn padded_with_nulls(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
-    let hash = plan.downcast_ref::<HashJoinExec>().map(|join| *join.join_type());
-    let merge = plan.downcast_ref::<SortMergeJoinExec>().map(|join| join.join_type());
-    let nested = plan.downcast_ref::<NestedLoopJoinExec>().map(|join| *join.join_type());
-    let bucket = plan.operator::<BucketJoinExec>().map(|join| join.join_type());
-    let (left, right) = match hash.or(merge).or(nested).or(bucket) {
-        Some(JoinType::Left) => (false, true),
-        Some(JoinType::Right) => (true, false),
-        Some(JoinType::Full) => (true, true),
-        _ => return Ok(Transformed::no(plan)),
-    };
-    let sides = plan.children().into_iter().zip([left, right]).map(|(side, is_padded)| match is_padded {
-        true => OrderBarrierExec::hiding_constants(Arc::clone(side)).into_plan(),
-        false => Arc::clone(side),
-    });
-    let sides = sides.collect();
-    Ok(Transformed::yes(replace_children_if_necessary(plan, sides)?))
 }
 
 /// The plan with barriers and stages, if it `keeps` orders, of which the order of the rows counts or not.
@@ -223,7 +202,7 @@ mod tests {
             b,
             vec![(left, right)],
             None,
-            &JoinType::Left,
+            &datafusion::common::JoinType::Left,
             None,
             PartitionMode::CollectLeft,
             NullEquality::NullEqualsNothing,
@@ -243,7 +222,8 @@ mod tests {
     #[test]
     fn what_is_padded_with_nulls_is_sorted_by() {
         let plan = optimized(&KeepOrders::new(), outer_join_in_order());
-        assert!(plan.contains("expr=[k@1 ASC, a@0 ASC]") && !plan.contains("Barrier"), "{plan}");
+        assert!(plan.contains("expr=[k@1 ASC, a@0 ASC]") && !plan.contains("HideClaims"), "{plan}");
+        assert!(!plan.contains("HideClaims"), "{plan}");
     }
 
     #[test]

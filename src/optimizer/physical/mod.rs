@@ -11,9 +11,11 @@ mod fit_memory;
 mod fuse_maps;
 mod gather_in_order;
 mod guard_filter_pushdown;
+mod hide_claims;
 mod keep_orders;
 mod late_materialization;
 mod link_shared;
+mod narrow_decimals;
 mod order_joins;
 mod read_by_file;
 mod restore_orders;
@@ -47,6 +49,9 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(guard), Anchor::replace("FilterPushdown(Post)"), &[]);
     let collect = collect_once::CollectOnce;
     registry.add_physical(Arc::new(collect), Anchor::before("EnsureRequirements"), &[]);
+    // Before projections become steps of stages.
+    let decimals = narrow_decimals::NarrowDecimals;
+    registry.add_physical(Arc::new(decimals), Anchor::before("EnsureRequirements"), &[]);
     // Before DataFusion adds its own repartitions, which would come between stages.
     let fuse = fuse_maps::FuseMaps::over_maps();
     registry.add_physical(Arc::new(fuse), Anchor::before("EnsureRequirements"), &[]);
@@ -77,8 +82,10 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(compact), Anchor::before("SanityCheckPlan"), &["schedule_stages"]);
     let windows = window_partitions::WindowPartitions;
     registry.add_physical(Arc::new(windows), Anchor::before("SanityCheckPlan"), &["compact_slices"]);
+    let hide = hide_claims::HideClaims;
+    registry.add_physical(Arc::new(hide), Anchor::before("SanityCheckPlan"), &["window_partitions"]);
     let restore = restore_orders::RestoreOrders;
-    registry.add_physical(Arc::new(restore), Anchor::before("SanityCheckPlan"), &["window_partitions"]);
+    registry.add_physical(Arc::new(restore), Anchor::before("SanityCheckPlan"), &["hide_claims"]);
     let fit = fit_memory::FitMemory;
     registry.add_physical(Arc::new(fit), Anchor::before("SanityCheckPlan"), &["window_partitions"]);
     let link = link_shared::LinkShared;

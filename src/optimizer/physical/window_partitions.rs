@@ -10,13 +10,17 @@
 //! ```
 //!
 //! Another window that runs along with its rows (`BoundedWindowAggExec`: the last three rows, `lag`) keeps only those
-//! in its frame and stays as it is.
+//! in its frame and stays as it is, unless it is of a kind that DataFusion does not evaluate right then: of rows whose
+//! key is null, a frame of values before the key, as in `RANGE BETWEEN 5 PRECEDING AND 1 PRECEDING`, has the nulls, and
+//! DataFusion has only those that came with the batch. That keeps one partition, too.
 
 use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::logical_expr::{WindowFrameBound, WindowFrameUnits};
+use datafusion::physical_expr::PhysicalSortExpr;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{ExecutionPlan, InputOrderMode};
@@ -39,6 +43,10 @@ impl PhysicalOptimizerRule for WindowPartitions {
                 (_, Some(window)) if running && is_cumulative(window) => {
                     CumulativeWindowsExec::new(Arc::clone(&node), window.window_expr().to_vec()).into_plan()
                 }
+                (_, Some(window)) if loses_nulls(window) => {
+                    let (exprs, input) = (window.window_expr().to_vec(), Arc::clone(window.input()));
+                    WindowPartitionsExec::new(WindowAggExec::try_new(exprs, input, true)?).into_plan()
+                }
                 _ => return Ok(Transformed::no(node)),
             };
             Ok(Transformed::yes(with))
@@ -60,4 +68,16 @@ fn is_cumulative(window: &BoundedWindowAggExec) -> bool {
     window.input_order_mode == InputOrderMode::Sorted
         && window.state_observer().is_none()
         && are_cumulative(window.window_expr())
+}
+
+/// Whether a frame ends at values before the key of its row, which may be null.
+fn loses_nulls(window: &BoundedWindowAggExec) -> bool {
+    let schema = window.input().schema();
+    window.input_order_mode == InputOrderMode::Sorted
+        && window.window_expr().iter().any(|expr| {
+            let frame = expr.get_window_frame();
+            let ends_before = matches!(&frame.end_bound, WindowFrameBound::Preceding(_));
+            let may_be_null = |key: &PhysicalSortExpr| key.expr.nullable(&schema).unwrap_or(true);
+            frame.units == WindowFrameUnits::Range && ends_before && expr.order_by().iter().any(may_be_null)
+        })
 }

@@ -1,9 +1,11 @@
-//! Operators beside DataFusion's own, which see to it that those keep to the memory they have.
+//! What stands beside DataFusion's own operators and expressions, or in their place: so that they keep to the memory
+//! they have, or take less time.
 
 mod compact;
 mod cumulative_windows;
 mod fold;
 mod middle_rows;
+mod narrow_decimals;
 mod stored_rows;
 mod window_partitions;
 
@@ -11,4 +13,5 @@ pub(crate) use compact::CompactExec;
 pub(crate) use cumulative_windows::{CumulativeWindowsExec, are_cumulative};
 pub(crate) use fold::FoldExec;
 pub(crate) use middle_rows::MiddleRowsExec;
+pub(crate) use narrow_decimals::narrow_decimals;
 pub(crate) use window_partitions::WindowPartitionsExec;
