@@ -1,4 +1,4 @@
-"""Drawn queries, in the tool, in DuckDB and in SQLite. `subqueries.py` and `conditions.py` draw them."""
+"""Drawn queries, in the tool, in DuckDB and in SQLite. `subqueries.py`, `conditions.py` and `windows.py` draw them."""
 
 import argparse
 import json
@@ -37,10 +37,10 @@ def answers(connection, query):
         return None
 
 
-def compare(args, tables, draw):
+def compare(args, tables, draw, settings=()):
     """Fails where the tool gives other rows than both others. `tables` has the columns and rows of each by its name;
-    `draw()` gives a query with columns id and v."""
-    duck, lite, script = duckdb.connect(), sqlite3.connect(":memory:"), []
+    `draw()` gives a query with columns id and v; the tool has `settings`."""
+    duck, lite, script = duckdb.connect(), sqlite3.connect(":memory:"), list(settings)
     for table, (columns, rows) in tables.items():
         values = ", ".join("(" + ", ".join(map(literal, row)) + ")" for row in rows)
         create = f"CREATE TABLE {table} AS SELECT * FROM (VALUES {values}) AS v({', '.join(columns)})"
@@ -71,7 +71,7 @@ def compare(args, tables, draw):
             refused += 1
         for number, (query, right) in enumerate(queries):
             with open(os.path.join(directory, f"{number}.json"), encoding="utf-8") as file:
-                found = sorted(str((row["id"], row.get("v"))) for row in map(json.loads, file))
+                found = sorted(str((row.get("id"), row.get("v"))) for row in map(json.loads, file))
             if found not in right:
                 wrong += 1
                 print(f"{query}\n  gives {found}\n  and should give {right}")

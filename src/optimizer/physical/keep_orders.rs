@@ -6,7 +6,7 @@
 //!
 //! - every sort whose order counts, and every limit, has a barrier above that asks for the order below it; other sorts
 //!   are gone,
-//! - nothing is known of columns that does not hold ([`hide_claims`](super::hide_claims)), which is found again later,
+//! - nothing is known of columns that does not hold ([`hide_claims`]), which is found again later,
 //! - filters and projections above unions, limits and sorts are stages of ours, which keep the order of their tasks.
 //!
 //! ```text

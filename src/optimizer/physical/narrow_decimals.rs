@@ -1,7 +1,7 @@
 //! Arithmetic of decimals in 64 bits, in projections and in the arguments of aggregates.
 //!
 //! The values of each batch decide, so results stay as they are, and so do the texts of plans. See
-//! [`narrow_decimals`](crate::physical::narrow_decimals). Off with `optimize_narrow_decimals`.
+//! [`narrow_decimals`]. Off with `optimize_narrow_decimals`.
 
 use std::sync::Arc;
 

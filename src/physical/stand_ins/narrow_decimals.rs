@@ -57,7 +57,7 @@ impl NarrowDecimals {
 
 impl PartialEq for NarrowDecimals {
     fn eq(&self, other: &Self) -> bool {
-        &self.original == &other.original
+        self.original.eq(&other.original)
     }
 }
 

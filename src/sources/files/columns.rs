@@ -114,11 +114,8 @@ impl Digits {
     /// The narrowest decimal that has room for them.
     fn decimal(self) -> Option<DataType> {
         let (precision, scale) = (u8::try_from(self.whole + self.behind).ok()?, i8::try_from(self.behind).ok()?);
-        match precision {
-            0..=DECIMAL128_MAX_PRECISION => Some(DataType::Decimal128(precision, scale)),
-            0..=DECIMAL256_MAX_PRECISION => Some(DataType::Decimal256(precision, scale)),
-            _ => None,
-        }
+        let fits = |most: u8, decimal: fn(u8, i8) -> DataType| (precision <= most).then(|| decimal(precision, scale));
+        fits(DECIMAL128_MAX_PRECISION, DataType::Decimal128).or(fits(DECIMAL256_MAX_PRECISION, DataType::Decimal256))
     }
 }
 
