@@ -12,7 +12,7 @@ pub(crate) use id::{mix, row_random};
 pub use metadata::BlockMetadata;
 pub(crate) use metadata::sliced_bytes;
 pub(crate) use output_buffer::{OutputBuffer, rows_of_block};
-pub(crate) use views::{compact_views, has_views, without_views};
+pub(crate) use views::{compact_views, has_views, with_plain_types};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;

@@ -34,25 +34,32 @@ pub(crate) fn has_views(data_type: &DataType) -> bool {
     }
 }
 
-/// The same columns with plain strings and bytes in place of views, nested ones too.
-pub(crate) fn without_views(schema: &Schema) -> Schema {
+/// The same columns with plain strings and bytes in place of views, and with values in place of dictionaries, of which
+/// each slice keeps the whole. Nested ones too.
+pub(crate) fn with_plain_types(schema: &Schema) -> Schema {
     let fields: Vec<FieldRef> = schema.fields().iter().map(plain_field).collect();
     Schema::new_with_metadata(fields, schema.metadata().clone())
 }
 
 fn plain_field(field: &FieldRef) -> FieldRef {
-    let plain = match field.data_type() {
-        other if !has_views(other) => return Arc::clone(field),
+    match plain_type(field.data_type()) {
+        plain if plain == *field.data_type() => Arc::clone(field),
+        plain => Arc::new(field.as_ref().clone().with_data_type(plain)),
+    }
+}
+
+fn plain_type(data_type: &DataType) -> DataType {
+    match data_type {
         DataType::Utf8View => DataType::Utf8,
         DataType::BinaryView => DataType::Binary,
+        DataType::Dictionary(_, values) => plain_type(values),
         DataType::Struct(fields) => DataType::Struct(fields.iter().map(plain_field).collect()),
         DataType::List(item) => DataType::List(plain_field(item)),
         DataType::LargeList(item) => DataType::LargeList(plain_field(item)),
         DataType::FixedSizeList(item, size) => DataType::FixedSizeList(plain_field(item), *size),
         DataType::Map(entries, sorted) => DataType::Map(plain_field(entries), *sorted),
         other => other.clone(),
-    };
-    Arc::new(field.as_ref().clone().with_data_type(plain))
+    }
 }
 
 fn compact(array: &ArrayRef) -> Result<ArrayRef> {

@@ -23,7 +23,7 @@ use tpchgen_arrow::{
 
 use super::{Datasource, DatasourceTable, ReadPlan, ReadRequest, ReadTask};
 use crate::arguments;
-use crate::block::without_views;
+use crate::block::with_plain_types;
 use crate::call::{Planning, TableFunction};
 use crate::error::unknown_name;
 
@@ -89,7 +89,7 @@ impl Tpch {
             return plan_err!("the scale of tpch must be above 0 and at most 100000, got {scale}");
         }
         let schema = Arc::clone(generate(table, scale, 1, 1, 1).schema());
-        let schema = Arc::new(without_views(&schema));
+        let schema = Arc::new(with_plain_types(&schema));
         Ok(Self { table, scale, schema })
     }
 

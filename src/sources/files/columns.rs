@@ -9,13 +9,14 @@ use datafusion::arrow::datatypes::{
 use datafusion::catalog::Session;
 use datafusion::common::{Result, plan_err};
 
-use crate::block::without_views;
+use crate::block::with_plain_types;
 
-/// The columns without views of strings, unless the session wants those: see T10 in docs/decisions/datafusion-55.md.
-pub(crate) fn without_views_unless_asked(session: &dyn Session, schema: Schema) -> Schema {
+/// The columns without views of strings, unless the session wants those, and without dictionaries: see T10 in
+/// docs/decisions/datafusion-55.md.
+pub(crate) fn plain_unless_asked(session: &dyn Session, schema: Schema) -> Schema {
     match session.config_options().execution.parquet.schema_force_view_types {
         true => schema,
-        false => without_views(&schema),
+        false => with_plain_types(&schema),
     }
 }
 
@@ -57,9 +58,10 @@ pub(crate) fn fits(from: &DataType, to: &DataType) -> bool {
     use DataType::{
         Binary, BinaryView, Date32, Date64, Dictionary, Float32, LargeBinary, LargeUtf8, Null, Utf8, Utf8View,
     };
-    let text =
-        |t: &DataType| matches!(t, Utf8 | LargeUtf8 | Utf8View | Binary | LargeBinary | BinaryView | Dictionary(..));
+    let text = |t: &DataType| matches!(t, Utf8 | LargeUtf8 | Utf8View | Binary | LargeBinary | BinaryView);
     match (from, to) {
+        (Dictionary(_, from), to) => fits(from, to),
+        (from, Dictionary(_, to)) => fits(from, to),
         (from, to) if from == to || from.is_nested() && to.is_nested() || text(from) && text(to) => true,
         (Null, _) | (Float32, DataType::Float64) | (Date32, Date64) => true,
         (DataType::Timestamp(from, _), DataType::Timestamp(to, _)) => per_second(*from) <= per_second(*to),

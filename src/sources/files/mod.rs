@@ -22,7 +22,7 @@ pub(crate) use by_name::{format_of_path, read_functions};
 pub(crate) use calls::{Format, FormatOptions, read_options};
 pub(crate) use choice::FileChoice;
 pub use choice::{FileSchema, FileShuffle, PathPartitioning};
-pub(crate) use columns::{distinct_names, fits, twice, without_views_unless_asked};
+pub(crate) use columns::{distinct_names, fits, plain_unless_asked, twice};
 pub(crate) use external::{ExternalTables, files_of};
 pub(crate) use listing::{Listing, check_local, first_file, full_path};
 pub(crate) use pinned::{PinnedStore, ReadingFile, is_small};

@@ -26,9 +26,7 @@ use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
 use crate::physical::ValueRanges;
 use crate::sinks::PARQUET_EXTENSIONS;
-use crate::sources::files::{
-    CONCURRENT_HEADS, Listing, full_path, is_small, read_options, twice, without_views_unless_asked,
-};
+use crate::sources::files::{CONCURRENT_HEADS, Listing, full_path, is_small, plain_unless_asked, read_options, twice};
 use crate::tensors::with_tensors_of;
 use futures::future::BoxFuture;
 
@@ -90,7 +88,7 @@ impl ReadFormat for ReadParquetOptions {
         let footer = footer.while_doing(|| format!("reading the footer of '{}'", path()))?;
         let inferred = format(session).infer_schema(session, &listing.store, std::slice::from_ref(telling)).await;
         let schema = inferred.while_doing(|| format!("reading the columns of '{}'", path()))?;
-        let schema = without_views_unless_asked(session, schema.as_ref().clone());
+        let schema = plain_unless_asked(session, schema.as_ref().clone());
         // DataFusion leaves out what the file says of its fields.
         let schema = with_tensors_of(schema, &arrow_schema(&footer)?);
         self.without_duplicates(&schema, &column_names(&footer)).while_doing(|| format!("reading '{}'", path()))

@@ -37,7 +37,7 @@ use crate::config::BlockyardOptions;
 use crate::error::ErrorContext;
 use crate::physical::{file_scan, shown_root};
 use crate::sources::files::{
-    Listing, PinnedStore, Unit, detect_parallelism, distinct_names, full_path, without_views_unless_asked,
+    Listing, PinnedStore, Unit, detect_parallelism, distinct_names, full_path, plain_unless_asked,
 };
 
 /// What to do about a row that does not fit.
@@ -74,7 +74,7 @@ pub(super) async fn columns_by_rows<'a>(
             break;
         }
     }
-    let schema = without_views_unless_asked(session, schema);
+    let schema = plain_unless_asked(session, schema);
     Ok(distinct_names(schema.fields()).iter().map(text_without_values).collect())
 }
 
