@@ -2,6 +2,7 @@
 //! ours are planned here, and everything else is DataFusion's.
 
 mod arguments;
+mod copies;
 mod create_function;
 mod create_table;
 mod cursors;

@@ -22,7 +22,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::syntax::{function_of, named, select_all};
-use super::{distinct_from, names, row_in, set_operations, tensor_shapes, this_window, using, windows};
+use super::{copies, distinct_from, names, row_in, set_operations, tensor_shapes, this_window, using, windows};
 use crate::call::TableFunctions;
 
 /// Rewrites a statement in place.
@@ -31,6 +31,7 @@ pub(super) fn normalise(statement: &mut DFStatement, functions: &TableFunctions)
         DFStatement::Statement(statement) => visit(statement.as_mut(), functions),
         DFStatement::CopyTo(copy) => {
             name_columns(&mut copy.partitioned_by);
+            copies::name_compression(copy);
             match &mut copy.source {
                 CopyToSource::Query(query) => visit(query.as_mut(), functions),
                 CopyToSource::Relation(_) => Ok(()),
