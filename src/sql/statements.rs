@@ -195,6 +195,12 @@ impl DataContext {
             ExtensionOptions::set(&mut options, key, value)?;
             return self.configure(|current| *current = options);
         }
+        if name == "datafusion.optimizer.prefer_hash_join" && value.eq_ignore_ascii_case("false") {
+            return config_err!(
+                "DataFusion's own sort-merge joins can give wrong rows where they have a condition; SET \
+                 blockyard.prefer_spilling_joins = true has large joins spill"
+            );
+        }
         match name.strip_prefix("datafusion.runtime.") {
             // DataFusion would replace the pool that blocks and operators share.
             Some("memory_limit") => {
