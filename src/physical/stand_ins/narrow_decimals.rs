@@ -22,7 +22,7 @@ use datafusion::logical_expr::sort_properties::ExprProperties;
 use datafusion::logical_expr::{ColumnarValue, Operator};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::BinaryExpr;
-use datafusion::physical_expr_common::physical_expr::fmt_sql;
+use datafusion::physical_expr_common::physical_expr::{fmt_sql, is_volatile};
 
 /// After so many batches with values that need more bits, no more are looked at.
 const MAX_MISSES: usize = 8;
@@ -197,7 +197,9 @@ impl Term {
             let right = Self::of(binary.right(), schema, leaves);
             return Self::Apply(Box::new(Apply { op: *binary.op(), left, right, left_factor, right_factor }));
         }
-        let number = leaves.iter().position(|leaf| leaf == expr).unwrap_or_else(|| {
+        // Two calls of `random()` are two values.
+        let known = if is_volatile(expr) { None } else { leaves.iter().position(|leaf| leaf == expr) };
+        let number = known.unwrap_or_else(|| {
             leaves.push(Arc::clone(expr));
             leaves.len() - 1
         });
