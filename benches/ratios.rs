@@ -79,7 +79,7 @@ fn measure(criterion: &mut Criterion) -> Result<()> {
 
     let threads = plain.state().config().target_partitions();
     let as_many = ReadParquetOptions { override_num_blocks: Some(threads), ..Default::default() };
-    let in_few = runtime.block_on(ours.read_parquet_with(path.as_str(), as_many))?;
+    let in_few = runtime.block_on(ours.read(path.as_str(), as_many))?;
     for (pair, read) in [(PAIRS[0], &read), (PAIRS[1], &in_few)] {
         let mut group = criterion.benchmark_group(pair);
         group.sample_size(10);

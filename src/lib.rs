@@ -100,7 +100,7 @@ pub use seed::RandomSeed;
 pub use session::{Blockyard, SessionStateBuilderExt};
 pub use sinks::{Datasink, SaveMode, WriteJob, WrittenFile};
 pub use sources::{
-    Datasource, FileSchema, FileShuffle, Filters, PathPartitioning, ReadBinaryFilesOptions, ReadCsvOptions,
+    Datasource, FileRead, FileSchema, FileShuffle, Filters, PathPartitioning, ReadBinaryFilesOptions, ReadCsvOptions,
     ReadJsonOptions, ReadParquetOptions, ReadPlan, ReadRequest, ReadTask, ReadTextOptions, TaskOrigin, TextEncoding,
 };
 pub use token::ResumeToken;

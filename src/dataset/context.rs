@@ -25,7 +25,7 @@ use crate::planner::{SinkTable, written_format};
 use crate::runtime::Scheduler;
 use crate::sinks::{Datasink, WriteFormat};
 use crate::sources::{
-    Datasource, DatasourceTable, DivertedRows, FileTable, FormatOptions, Range, ReadBinaryFilesOptions, ReadCsvOptions,
+    Datasource, DatasourceTable, DivertedRows, FileRead, FileTable, Range, ReadBinaryFilesOptions, ReadCsvOptions,
     ReadJsonOptions, ReadParquetOptions, ReadTextOptions, StoredBlocks,
 };
 use crate::store::{BlockStore, NextUse, Owner};
@@ -238,108 +238,86 @@ impl DataContext {
         Dataset::new(self.clone(), state, plan)
     }
 
-    /// Parquet files: paths, directories, globs or URLs.
+    /// Files of any format: paths, directories, globs or URLs, and the options of the format.
+    ///
+    /// ```
+    /// # use blockyard::prelude::*;
+    /// # use blockyard::{ReadCsvOptions, ReadTextOptions};
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// # let directory = tempfile::tempdir()?;
+    /// # std::fs::write(directory.path().join("a.csv"), "x;y\n1;2\n")?;
+    /// # let path = directory.path().to_str().unwrap_or_default();
+    /// let context = DataContext::new()?;
+    /// let rows = context.read(path, ReadCsvOptions { delimiter: Some(';'), ..Default::default() }).await?;
+    /// assert_eq!(rows.columns(), ["x", "y"]);
+    /// let lines = ReadTextOptions { file_extensions: Some(vec!["csv".into()]), ..Default::default() };
+    /// assert_eq!(context.read(path, lines).await?.count().await?, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
-    /// Where a path does not exist or has no such files, they cannot be read, or their columns are not what they should
-    /// be.
-    pub async fn read_parquet(&self, paths: impl Into<Paths>) -> Result<Dataset> {
-        self.read_parquet_with(paths, ReadParquetOptions::default()).await
-    }
-
-    /// As [`DataContext::read_parquet`], with options.
-    ///
-    /// # Errors
-    ///
-    /// As [`DataContext::read_parquet`], and where an option makes no sense.
-    pub async fn read_parquet_with(&self, paths: impl Into<Paths>, options: ReadParquetOptions) -> Result<Dataset> {
-        self.read_files(paths.into(), options).await
-    }
-
-    /// CSV files: paths, directories, globs or URLs.
-    ///
-    /// # Errors
-    ///
-    /// Where a path does not exist or has no such files, they cannot be read, or their columns are not what they should
-    /// be.
-    pub async fn read_csv(&self, paths: impl Into<Paths>) -> Result<Dataset> {
-        self.read_csv_with(paths, ReadCsvOptions::default()).await
-    }
-
-    /// As [`DataContext::read_csv`], with options.
-    ///
-    /// # Errors
-    ///
-    /// As [`DataContext::read_csv`], and where an option makes no sense.
-    pub async fn read_csv_with(&self, paths: impl Into<Paths>, options: ReadCsvOptions) -> Result<Dataset> {
-        self.read_files(paths.into(), options).await
-    }
-
-    /// Files with one JSON object per line, or an array of them: paths, directories, globs or URLs.
-    ///
-    /// # Errors
-    ///
-    /// Where a path does not exist or has no such files, they cannot be read, or their columns are not what they should
-    /// be.
-    pub async fn read_json(&self, paths: impl Into<Paths>) -> Result<Dataset> {
-        self.read_json_with(paths, ReadJsonOptions::default()).await
-    }
-
-    /// As [`DataContext::read_json`], with options.
-    ///
-    /// # Errors
-    ///
-    /// As [`DataContext::read_json`], and where an option makes no sense.
-    pub async fn read_json_with(&self, paths: impl Into<Paths>, options: ReadJsonOptions) -> Result<Dataset> {
-        self.read_files(paths.into(), options).await
-    }
-
-    /// The lines of text files, as a column `text`: paths, directories, globs or URLs.
-    ///
-    /// # Errors
-    ///
-    /// Where a path does not exist or has no such files.
-    pub async fn read_text(&self, paths: impl Into<Paths>) -> Result<Dataset> {
-        self.read_text_with(paths, ReadTextOptions::default()).await
-    }
-
-    /// As [`DataContext::read_text`], with options.
-    ///
-    /// # Errors
-    ///
-    /// As [`DataContext::read_text`], and where an option makes no sense.
-    pub async fn read_text_with(&self, paths: impl Into<Paths>, options: ReadTextOptions) -> Result<Dataset> {
-        self.read_files(paths.into(), options).await
-    }
-
-    /// Whole files, each as one row with a column `bytes`: paths, directories, globs or URLs.
-    ///
-    /// # Errors
-    ///
-    /// Where a path does not exist or has no files.
-    pub async fn read_binary_files(&self, paths: impl Into<Paths>) -> Result<Dataset> {
-        self.read_binary_files_with(paths, ReadBinaryFilesOptions::default()).await
-    }
-
-    /// As [`DataContext::read_binary_files`], with options.
-    ///
-    /// # Errors
-    ///
-    /// As [`DataContext::read_binary_files`], and where an option makes no sense.
-    pub async fn read_binary_files_with(
-        &self,
-        paths: impl Into<Paths>,
-        options: ReadBinaryFilesOptions,
-    ) -> Result<Dataset> {
-        self.read_files(paths.into(), options).await
-    }
-
-    async fn read_files<O: FormatOptions>(&self, paths: Paths, options: O) -> Result<Dataset> {
-        let name =
-            paths.0.first().map_or("files", |p| p.trim_end_matches('/').rsplit('/').next().unwrap_or(p)).to_owned();
-        let table = FileTable::open(&self.session.state(), Arc::new(options), paths.0).await?;
+    /// Where a path does not exist or has no such files, they cannot be read, their columns are not what they should be,
+    /// or an option makes no sense.
+    pub async fn read(&self, paths: impl Into<Paths>, options: impl Into<FileRead>) -> Result<Dataset> {
+        let Paths(paths) = paths.into();
+        let FileRead(format) = options.into();
+        let last_part = |path: &String| path.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
+        let name = paths.first().map_or("files".to_owned(), last_part);
+        let table = FileTable::open(&self.session.state(), format, paths).await?;
         self.scan(&name, Arc::new(table))
+    }
+
+    /// Parquet files: paths, directories, globs or URLs. [`DataContext::read`] takes
+    /// [`ReadParquetOptions`].
+    ///
+    /// # Errors
+    ///
+    /// As [`DataContext::read`].
+    pub async fn read_parquet(&self, paths: impl Into<Paths>) -> Result<Dataset> {
+        self.read(paths, ReadParquetOptions::default()).await
+    }
+
+    /// CSV files: paths, directories, globs or URLs. [`DataContext::read`] takes
+    /// [`ReadCsvOptions`].
+    ///
+    /// # Errors
+    ///
+    /// As [`DataContext::read`].
+    pub async fn read_csv(&self, paths: impl Into<Paths>) -> Result<Dataset> {
+        self.read(paths, ReadCsvOptions::default()).await
+    }
+
+    /// Files with one JSON object per line, or an array of them: paths, directories, globs or URLs. [`DataContext::read`] takes
+    /// [`ReadJsonOptions`].
+    ///
+    /// # Errors
+    ///
+    /// As [`DataContext::read`].
+    pub async fn read_json(&self, paths: impl Into<Paths>) -> Result<Dataset> {
+        self.read(paths, ReadJsonOptions::default()).await
+    }
+
+    /// The lines of text files, as a column `text`: paths, directories, globs or URLs. [`DataContext::read`] takes
+    /// [`ReadTextOptions`].
+    ///
+    /// # Errors
+    ///
+    /// As [`DataContext::read`].
+    pub async fn read_text(&self, paths: impl Into<Paths>) -> Result<Dataset> {
+        self.read(paths, ReadTextOptions::default()).await
+    }
+
+    /// Whole files, each as one row with a column `bytes`: paths, directories, globs or URLs. [`DataContext::read`] takes
+    /// [`ReadBinaryFilesOptions`].
+    ///
+    /// # Errors
+    ///
+    /// As [`DataContext::read`].
+    pub async fn read_binary_files(&self, paths: impl Into<Paths>) -> Result<Dataset> {
+        self.read(paths, ReadBinaryFilesOptions::default()).await
     }
 
     /// Makes a function known to SQL and to `map_batches` by name.

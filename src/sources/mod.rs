@@ -21,7 +21,7 @@ pub(crate) use files::{
     ExternalTables, FileChoice, FileTable, FormatOptions, check_local, files_of, first_file, format_of_path,
     read_functions,
 };
-pub use files::{FileSchema, FileShuffle, PathPartitioning};
+pub use files::{FileRead, FileSchema, FileShuffle, PathPartitioning};
 pub(crate) use formats::ReadOptions;
 pub use formats::{
     ReadBinaryFilesOptions, ReadCsvOptions, ReadJsonOptions, ReadParquetOptions, ReadTextOptions, TextEncoding,

@@ -47,7 +47,7 @@ async fn good_rows_are_all_there_and_bad_ones_are_kept_with_their_place() {
             on_error: OnError::Divert("bad".to_owned()),
             ..Default::default()
         };
-        let ds = context.read_csv_with(path.to_str().unwrap(), options).await.unwrap();
+        let ds = context.read(path.to_str().unwrap(), options).await.unwrap();
         assert_eq!(ints(&ds.take_all().await.unwrap(), "id"), good, "{tasks} tasks");
         let bad = context.diverted("bad").unwrap().take_all().await.unwrap();
         context.register_dataset(&format!("bad_{tasks}"), &context.diverted("bad").unwrap()).unwrap();
@@ -139,7 +139,7 @@ async fn lines_of_json_are_told_apart_too() {
         on_error: OnError::Divert("bad".to_owned()),
         ..Default::default()
     };
-    let read = |options| context.read_json_with(path.to_str().unwrap(), options);
+    let read = |options| context.read(path.to_str().unwrap(), options);
     let ds = read(options.clone()).await;
     let ds = match ds {
         Ok(ds) => ds,
@@ -207,7 +207,7 @@ async fn a_line_is_good_or_bad_by_itself() {
         for (batch_size, tasks) in [(1, 1), (7, 3), (100, 1), (8192, 4)] {
             let context = context();
             context.sql(&format!("SET datafusion.execution.batch_size = {batch_size}")).await.unwrap();
-            let ds = context.read_csv_with(path.to_str().unwrap(), diverting(tasks)).await.unwrap();
+            let ds = context.read(path.to_str().unwrap(), diverting(tasks)).await.unwrap();
             let said = format!("{end:?}, {last:?}, batches of {batch_size}, {tasks} tasks");
             assert_eq!(ints(&ds.take_all().await.unwrap(), "id"), good, "{said}");
             let diverted = context.diverted("bad").unwrap().count().await.unwrap();
@@ -225,7 +225,7 @@ async fn long_lines_are_whole() {
     fs::write(&path, format!("\u{feff}id,name\n1,{}\n2,{long}\nx,a\n3,c\n4,a\rb\n", "a".repeat(200))).unwrap();
     let context = context();
     for tasks in [1, 3] {
-        let ds = context.read_csv_with(path.to_str().unwrap(), diverting(tasks)).await.unwrap();
+        let ds = context.read(path.to_str().unwrap(), diverting(tasks)).await.unwrap();
         context.register_dataset(&format!("t_{tasks}"), &ds).unwrap();
         let found = rows(&context, &format!("SELECT id, length(name) FROM t_{tasks} ORDER BY id")).await;
         assert_eq!(found, ["1|200".to_owned(), format!("2|{}", 3 << 20), "3|1".to_owned()], "{tasks} tasks");

@@ -258,9 +258,9 @@ async fn files_come_back_in_every_format() {
     }
     let options =
         ReadParquetOptions { columns: Some(vec!["people".into()]), include_paths: false, ..Default::default() };
-    assert_eq!(context.read_parquet_with(path("p"), options).await.unwrap().columns(), ["people"]);
+    assert_eq!(context.read(path("p"), options).await.unwrap().columns(), ["people"]);
     let options = ReadParquetOptions { include_paths: true, ..Default::default() };
-    let with_paths = context.read_parquet_with(vec![path("p"), path("p")], options).await.unwrap();
+    let with_paths = context.read(vec![path("p"), path("p")], options).await.unwrap();
     assert_eq!(with_paths.count().await.unwrap(), 6);
     assert!(lines(&with_paths.take_all().await.unwrap())[0].contains("part-000000.parquet"));
 }

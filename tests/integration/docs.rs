@@ -87,32 +87,94 @@ fn the_functions_page_lists_every_function() {
 
 #[test]
 fn the_table_functions_page_lists_every_function_and_argument() {
-    let context = blockyard::DataContext::new().unwrap();
-    let functions = context.table_functions();
     let mut page = String::from(
         "# Table functions\n\nThey stand in FROM. Tables come first: a name, a subquery, or another call. Arguments follow by position or by name, as\n\
-         `name => value`. `DataContext::register_table_function` adds more.\n",
+         `name => value`. `DataContext::register_table_function` adds more. Those that take no table are [sources](sources.md).\n",
     );
-    for name in functions.names() {
+    for function in table_functions().iter().filter(|function| !function.is_source()) {
+        function.describe(&mut page, &[]);
+    }
+    pin("table_functions.md", &page);
+}
+
+#[test]
+fn the_sources_page_lists_every_source_and_option() {
+    let functions = table_functions();
+    let (files, others): (Vec<_>, Vec<_>) =
+        functions.iter().filter(|function| function.is_source()).partition(|function| function.takes("paths"));
+    let shared: Vec<&str> =
+        files[0].parameters.iter().map(|p| p.name).filter(|name| files.iter().all(|file| file.takes(name))).collect();
+    let mut page = String::from(
+        "# Sources\n\nWhere rows come from. In SQL they stand in FROM, and arguments follow by position or by name, as `name => value`. In Rust\n\
+         `context.read(paths, options)` takes the options of a format: `read_csv(paths, delimiter => ';')` is\n\
+         `context.read(paths, ReadCsvOptions { delimiter: Some(';'), ..Default::default() })`. Files without a call are read by\n\
+         their endings: `FROM 'logs/*.json'`. Tables of DataFusion, and a `Datasource` of an application, are sources too.\n",
+    );
+    for file in &files {
+        let camel: String = file.name.split('_').map(|word| word[..1].to_uppercase() + &word[1..]).collect();
+        file.describe(&mut page, &shared);
+        writeln!(page, "\nIn Rust `{camel}Options`; and what [all files](#of-all-files) take.").unwrap();
+    }
+    page += "\n## Of all files\n";
+    files[0].list(&mut page, |name| shared.contains(&name));
+    for other in others {
+        other.describe(&mut page, &[]);
+    }
+    pin("sources.md", &page);
+}
+
+/// A table function as its page describes it.
+struct TableFunctionHelp {
+    name: &'static str,
+    about: &'static str,
+    tables: Tables,
+    parameters: Vec<Parameter>,
+}
+
+fn table_functions() -> Vec<TableFunctionHelp> {
+    let context = blockyard::DataContext::new().unwrap();
+    let functions = context.table_functions();
+    let help = |name| {
         let (about, tables, parameters) = functions.describe(name).unwrap();
-        let tables = match tables {
+        TableFunctionHelp { name, about, tables, parameters }
+    };
+    functions.names().into_iter().map(help).collect()
+}
+
+impl TableFunctionHelp {
+    fn is_source(&self) -> bool {
+        matches!(self.tables, Tables::None)
+    }
+
+    fn takes(&self, argument: &str) -> bool {
+        self.parameters.iter().any(|parameter| parameter.name == argument)
+    }
+
+    /// Writes all of it but the arguments that `elsewhere` describes.
+    fn describe(&self, page: &mut String, elsewhere: &[&str]) {
+        let tables = match self.tables {
             Tables::None => vec![],
             Tables::One => vec!["table"],
             Tables::Several => vec!["table", "table", ".."],
         };
-        let required = parameters.iter().filter(|parameter| parameter.is_required).map(|parameter| parameter.name);
+        let required = self.parameters.iter().filter(|parameter| parameter.is_required).map(|parameter| parameter.name);
         let call: Vec<_> = tables.into_iter().chain(required).collect();
-        writeln!(page, "\n## `{name}({})`\n\n{about}", call.join(", ")).unwrap();
-        if !parameters.is_empty() {
+        writeln!(page, "\n## `{}({})`\n\n{}", self.name, call.join(", "), self.about).unwrap();
+        self.list(page, |name| name == "paths" || !elsewhere.contains(&name));
+    }
+
+    /// Writes the arguments of some names.
+    fn list(&self, page: &mut String, is_listed: impl Fn(&str) -> bool) {
+        let listed: Vec<_> = self.parameters.iter().filter(|parameter| is_listed(parameter.name)).collect();
+        if !listed.is_empty() {
             writeln!(page, "\n| argument | takes | meaning |\n|---|---|---|").unwrap();
         }
-        for Parameter { name, what, about, is_required } in parameters {
-            let needed = if is_required { ", required" } else { "" };
-            assert!(!about.is_empty(), "{name} says nothing");
+        for Parameter { name, what, about, is_required } in listed {
+            let needed = if *is_required { ", required" } else { "" };
+            assert!(!about.is_empty(), "{} says nothing of {name}", self.name);
             writeln!(page, "| `{name}` | {what}{needed} | {about} |").unwrap();
         }
     }
-    pin("table_functions.md", &page);
 }
 
 #[test]

@@ -117,7 +117,7 @@ async fn more_tasks_than_there_are_threads_for_io_read_files_at_once() {
     let context = context();
     context.range_in_blocks(600, TASKS).unwrap().write_parquet(path).await.unwrap();
     let one_each = ReadParquetOptions { override_num_blocks: Some(TASKS), ..Default::default() };
-    let ds = context.read_parquet_with(path, one_each).await.unwrap();
+    let ds = context.read(path, one_each).await.unwrap();
     let barrier = Arc::new(Barrier::new(TASKS));
     let meet = move |batch: RecordBatch| {
         if batch.num_rows() > 0 {

@@ -6,7 +6,7 @@ use blockyard::{ReadTextOptions, TextEncoding};
 use crate::fixtures::{context, context_with, lines, mib, rows, sql_error};
 
 async fn texts(context: &DataContext, path: &str, options: ReadTextOptions) -> Vec<String> {
-    lines(&context.read_text_with(path, options).await.unwrap().take_all().await.unwrap())
+    lines(&context.read(path, options).await.unwrap().take_all().await.unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread")]

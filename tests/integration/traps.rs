@@ -121,7 +121,7 @@ async fn read_tasks_stay_as_they_were_planned() {
     context.range_in_blocks(1000, 9).unwrap().write_parquet(&path).await.unwrap();
     for blocks in [1, 2, 9] {
         let options = ReadParquetOptions { override_num_blocks: Some(blocks), ..Default::default() };
-        let ds = context.read_parquet_with(path.as_str(), options).await.unwrap();
+        let ds = context.read(path.as_str(), options).await.unwrap();
         let plan = ds.filter("id > 5").unwrap().execution_plan().await.unwrap();
         assert!(plan.contains(&format!("tasks={blocks}")) && plan.contains(&format!("{blocks} group")), "{plan}");
         assert!(!plan.contains("RepartitionExec"), "{plan}");

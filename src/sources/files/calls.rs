@@ -66,6 +66,12 @@ macro_rules! read_options {
             const ABOUT: &'static str = $about;
         }
 
+        impl From<$name> for $crate::FileRead {
+            fn from(options: $name) -> Self {
+                Self::new(options)
+            }
+        }
+
         impl $name {
             /// What is said of a read of any format.
             fn read_options(&self) -> $crate::sources::ReadOptions {
@@ -95,6 +101,16 @@ pub(crate) trait FormatOptions: ReadFormat + Arguments + Field + Clone + Default
     const NAME: &'static str;
     /// What that does.
     const ABOUT: &'static str;
+}
+
+/// A format of files with what is said of a read of it: what `ReadCsvOptions` and the like become.
+#[derive(Debug, Clone)]
+pub struct FileRead(pub(crate) Arc<dyn ReadFormat>);
+
+impl FileRead {
+    pub(crate) fn new(format: impl ReadFormat) -> Self {
+        Self(Arc::new(format))
+    }
 }
 
 /// A format in the list of all.

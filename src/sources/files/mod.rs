@@ -19,6 +19,7 @@ mod tasks;
 mod told;
 
 pub(crate) use by_name::{format_of_path, read_functions};
+pub use calls::FileRead;
 pub(crate) use calls::{Format, FormatOptions, read_options};
 pub(crate) use choice::FileChoice;
 pub use choice::{FileSchema, FileShuffle, PathPartitioning};

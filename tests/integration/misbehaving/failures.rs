@@ -93,7 +93,7 @@ async fn bad_rows_are_diverted_with_the_error_the_file_and_the_row() {
     context.range_in_blocks(1000, 10).unwrap().write_parquet(path).await.unwrap();
     for compute in ["tasks", "actors(2)"] {
         let one_each = ReadParquetOptions { override_num_blocks: Some(10), ..Default::default() };
-        let ds = context.read_parquet_with(path, one_each).await.unwrap();
+        let ds = context.read(path, one_each).await.unwrap();
         let options = MapOptions { compute: compute.parse().unwrap(), ..on_error(OnError::Divert("bad".to_owned())) };
         let ds = ds.map_batches_with(fails_for_every(100), options).unwrap();
         assert_eq!(run(&ds).await.unwrap().iter().map(RecordBatch::num_rows).sum::<usize>(), 990);
@@ -104,7 +104,7 @@ async fn bad_rows_are_diverted_with_the_error_the_file_and_the_row() {
     }
     // Tasks of several files become tasks of one; one file in several tasks counts its rows through.
     let few = ReadParquetOptions { override_num_blocks: Some(2), ..Default::default() };
-    let many_files = context.read_parquet_with(path, few).await.unwrap();
+    let many_files = context.read(path, few).await.unwrap();
     let other = tempfile::tempdir().unwrap();
     let file = other.path().join("one.parquet");
     let rows: Vec<_> = (0..1000).map(|id| format!("({id})")).collect();
@@ -115,7 +115,7 @@ async fn bad_rows_are_diverted_with_the_error_the_file_and_the_row() {
     );
     run(&context.sql(&sql).await.unwrap()).await.unwrap();
     let parts = ReadParquetOptions { override_num_blocks: Some(4), ..Default::default() };
-    let one_file = context.read_parquet_with(file.to_str().unwrap(), parts).await.unwrap();
+    let one_file = context.read(file.to_str().unwrap(), parts).await.unwrap();
     for (ds, expected) in [(many_files, vec![99; 10]), (one_file, (0..10).map(|i| i * 100 + 99).collect())] {
         for compute in ["tasks", "actors(2)"] {
             let divert = on_error(OnError::Divert("bad".to_owned()));
@@ -315,7 +315,7 @@ async fn files_that_cannot_be_read_are_lost_blocks_if_that_is_allowed() {
     for (most, succeeds) in [(Some(0), false), (Some(1), true)] {
         let context = context_with(2, |options| options.max_errored_blocks = MaxErroredBlocks(most));
         let many = ReadCsvOptions { override_num_blocks: Some(10), ..Default::default() };
-        let read = context.read_csv_with(path, many).await.unwrap();
+        let read = context.read(path, many).await.unwrap();
         let typed = read.with_column("id", datafusion::prelude::cast(col("id"), arrow::datatypes::DataType::Int64));
         match run(&typed.unwrap()).await {
             Ok(rows) => {
@@ -340,7 +340,7 @@ async fn a_file_without_a_footer_is_a_lost_block_and_the_others_are_read() {
     for (most, succeeds) in [(Some(0), false), (Some(1), true)] {
         let context = context_with(2, |options| options.max_errored_blocks = MaxErroredBlocks(most));
         let few = ReadParquetOptions { override_num_blocks: Some(2), ..Default::default() };
-        let read = context.read_parquet_with(path, few).await.unwrap();
+        let read = context.read(path, few).await.unwrap();
         match run(&read).await {
             Ok(rows) => {
                 assert!(succeeds && ints(&rows, "id") == (0..900).collect::<Vec<_>>());
