@@ -22,7 +22,7 @@ use object_store::{
 use parking_lot::Mutex;
 
 pub(crate) use self::bodies::{Bodies, ReadingFile};
-use self::parts::{Parts, bytes_of_ranges};
+use self::parts::{Asked, Part, Parts, bytes_of_ranges};
 use crate::physical::{is_as_listed, shown_root};
 use crate::runtime::Drivers;
 use crate::store::WorkingSet;
@@ -260,44 +260,60 @@ impl PinnedStore {
         }
     }
 
-    /// Asks for ranges of a large file that somebody will want soon, if there is room.
+    /// What is known of a file that is read.
+    pub(crate) fn file(&self, file: &Path) -> Option<&ObjectMeta> {
+        self.files.places.get(file).map(|place| &self.files.files[*place])
+    }
+
+    /// The large files that are read behind this one, in their order.
+    pub(crate) fn large_files_behind(&self, file: &Path) -> impl Iterator<Item = &ObjectMeta> {
+        let first = self.files.places.get(file).map_or(self.files.files.len(), |place| place + 1);
+        self.files.files[first..].iter().filter(|file| !is_small(file))
+    }
+
+    /// Asks for ranges of a large file that somebody will want soon, if there is room: for those that are not known yet.
     pub(crate) fn ask_for(&self, file: &Path, ranges: Vec<Range<u64>>) {
         let Some(ahead) = &self.ahead else { return };
-        let bytes = ranges.iter().map(|range| range.end.saturating_sub(range.start) as usize).sum();
-        let key = (file.clone(), ranges);
         let mut parts = ahead.parts.lock();
-        if bytes > ahead.max_bytes / 2 || parts.knows(&key) || !parts.has_room(bytes, ahead.max_bytes) {
+        let ranges = parts.unknown(file, ranges);
+        let bytes = ranges.iter().map(|range| range.end.saturating_sub(range.start) as usize).sum();
+        if ranges.is_empty() || bytes > ahead.max_bytes / 2 || !parts.has_room(bytes, ahead.max_bytes) {
             return;
         }
         let held = self.bodies.bytes() + parts.bytes + bytes;
         if !ahead.reserved.lock().resize_within_what_is_free(held) {
             return;
         }
-        let part = parts.add(&key, bytes);
+        let part = parts.add(file, ranges, bytes);
         let store = self.clone_without_ahead();
         ahead.spawn(async move {
-            let (file, ranges) = &key;
-            let asked = part.get_or_try_init(|| store.ahead(file, start_of(ranges), store.ranges(file, ranges)));
+            let Part { file, ranges, bytes } = part.as_ref();
+            let asked = bytes.get_or_try_init(|| store.ahead(file, start_of(ranges), store.ranges(file, ranges)));
             let _told_to_who_wants_it = asked.await;
         });
     }
 
-    /// The bytes of ranges that were asked for ahead, if these were.
+    /// The bytes of ranges, of each that was asked for ahead.
     pub(crate) fn asked_for(
         &self,
         file: &Path,
         ranges: &[Range<u64>],
-    ) -> Option<BoxFuture<'static, Result<Vec<Bytes>>>> {
-        let part = self.ahead.as_ref()?.parts.lock().take(&(file.clone(), ranges.to_vec()))?;
-        let (store, file, ranges) = (self.clone_without_ahead(), file.clone(), ranges.to_vec());
-        let asked = async move {
-            let asked = || async {
-                store.failed_ahead(&file, start_of(&ranges))?;
-                store.ranges(&file, &ranges).await
+    ) -> Vec<Option<BoxFuture<'static, Result<Bytes>>>> {
+        let Some(ahead) = &self.ahead else { return ranges.iter().map(|_| None).collect() };
+        let taken = ahead.parts.lock().take(file, ranges);
+        let bytes_of = |Asked { part, place }| {
+            let store = self.clone_without_ahead();
+            let bytes = async move {
+                let Part { file, ranges, bytes } = part.as_ref();
+                let asked = || async {
+                    store.failed_ahead(file, start_of(ranges))?;
+                    store.ranges(file, ranges).await
+                };
+                Ok(bytes.get_or_try_init(asked).await?[place].clone())
             };
-            part.get_or_try_init(asked).await.cloned()
+            bytes.boxed()
         };
-        Some(asked.boxed())
+        taken.into_iter().map(|asked| asked.map(bytes_of)).collect()
     }
 
     /// A part of a small file, as if the store had been asked for it.
@@ -372,6 +388,7 @@ impl ObjectStore for PinnedStore {
 
 #[cfg(test)]
 mod tests {
+    use futures::future::try_join_all;
     use object_store::ObjectStoreExt;
     use object_store::memory::InMemory;
 
@@ -420,22 +437,29 @@ mod tests {
         for first in [0, 10_000, 20_000, 30_000] {
             store.ask_for(&path, ranges(first));
         }
-        assert!(store.asked_for(&path, &ranges(30_000)).is_none(), "there is room for three of them");
-        let found = store.asked_for(&path, &ranges(20_000)).unwrap().await.unwrap();
+        let is_there = |ranges: &[Range<u64>]| store.asked_for(&path, ranges).iter().any(Option::is_some);
+        assert!(!is_there(&ranges(30_000)), "there is room for three of them");
+        let found = try_join_all(store.asked_for(&path, &ranges(20_000)).into_iter().flatten()).await.unwrap();
         assert_eq!(found, [&bytes[20_000..20_400], &bytes[21_000..21_600]]);
-        assert!(store.asked_for(&path, &ranges(20_000)).is_none(), "it was taken");
+        assert!(!is_there(&ranges(20_000)), "it was taken");
         store.ask_for(&path, ranges(20_000));
-        assert!(store.asked_for(&path, &ranges(20_000)).is_none(), "who is behind does not ask for it again");
+        assert!(!is_there(&ranges(20_000)), "who is behind does not ask for it again");
+        // Ranges that came together are taken one by one; one that was not asked for is not there.
+        for range in [10_000..10_400, 11_000..11_600] {
+            let mut found = store.asked_for(&path, &[range.clone(), 50_000 + range.start..60_000]);
+            assert!(found.pop().unwrap().is_none());
+            assert_eq!(found.pop().unwrap().unwrap().await.unwrap(), bytes[range.start as usize..range.end as usize]);
+        }
         for first in 100_000..100_100 {
             store.asked_for(&path, &ranges(first));
         }
-        for first in [200_000, 300_000] {
+        for first in [200_000, 300_000, 400_000] {
             store.ask_for(&path, ranges(first));
-            assert!(store.asked_for(&path, &ranges(first)).is_some(), "what nobody has wanted makes room");
+            assert!(is_there(&ranges(first)), "what nobody has wanted makes room");
         }
-        let large = vec![0..1000, 2000..3000];
+        let large = vec![500_000..501_000, 502_000..503_000];
         store.ask_for(&path, large.clone());
-        assert!(store.asked_for(&path, &large).is_none(), "it is too much");
+        assert!(!is_there(&large), "it is too much");
     }
 
     #[tokio::test]

@@ -1,5 +1,9 @@
 //! How many requests a read of an object store takes.
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
 use super::*;
 
 /// A hundred files of a hundred rows, ten for each of ten years, in each format.
@@ -127,4 +131,47 @@ async fn a_file_that_changes_between_plan_and_reading_is_an_error() {
     });
     let error = ds.take_all().await.unwrap_err().strip_backtrace();
     assert!(error.contains("has changed since the query was planned"), "{error}");
+}
+
+/// Three files of five row groups each, of which the second has no row with a `k` below 1.
+#[tokio::test(flavor = "multi_thread")]
+async fn row_groups_of_the_next_large_files_are_asked_for_ahead() {
+    let server = Server::start("data", false);
+    let copy = "COPY (SELECT id, CASE id / 60000 WHEN 1 THEN 1 ELSE 0 END AS k, sha256(CAST(id AS VARCHAR)) AS noise \
+                FROM range(180000, override_num_blocks => 3)) \
+                TO 's3://data/large/' STORED AS PARQUET OPTIONS (max_row_group_size 12000)";
+    run(&session(&server).await, copy).await;
+    let files: Vec<String> = objects(&server).into_iter().filter(|name| name.ends_with(".parquet")).collect();
+    // The numbers of the last row group are in front of this, and what is said of pages behind it.
+    let size = |name| fs::metadata(server.path("data").join(name)).unwrap().len();
+    assert!(files.len() == 3 && files.iter().all(|name| (1_900_000..2_200_000).contains(&size(name))), "{files:?}");
+    let end_of_numbers = 1_700_000;
+    for (condition, expected, read) in
+        [("true", "180000|16199910000", vec![0, 1, 2]), ("k < 1", "120000|10799940000", vec![0, 2])]
+    {
+        let context = session(&server).await;
+        run(&context, "SET datafusion.execution.target_partitions = 1").await;
+        let chunks = Arc::new(Mutex::new(Vec::new()));
+        let (asked, files, next) = (Arc::clone(&chunks), files.clone(), read[1]);
+        // All but the first row group of the first file fail until the next file is asked for.
+        server.fail(move |_, request| {
+            let file = files.iter().position(|name| request.uri().path().ends_with(name.as_str()))?;
+            let range = request.headers().get("range")?.to_str().ok()?.strip_prefix("bytes=")?;
+            let start = range.split('-').next()?.parse::<u64>().ok().filter(|start| *start < end_of_numbers)?;
+            let mut asked = asked.lock();
+            if file == 0 && start > 100_000 && asked.iter().all(|(of, _)| *of != next) {
+                return Some(Fault::Status(503));
+            }
+            asked.push((file, start));
+            None
+        });
+        let query = format!("SELECT count(*), sum(id) FROM 's3://data/large/' WHERE {condition}");
+        assert_eq!(rows(&context, &query).await, [expected], "{condition}");
+        let mut chunks = std::mem::take(&mut *chunks.lock());
+        let all = chunks.len();
+        chunks.sort_unstable();
+        chunks.dedup();
+        assert_eq!((all, chunks.len()), (5 * read.len(), 5 * read.len()), "{condition}: {chunks:?}");
+        assert!(chunks.iter().all(|(file, _)| read.contains(file)), "{condition}: {chunks:?}");
+    }
 }

@@ -1,5 +1,6 @@
 //! Parts of large files: those that were asked for ahead, and how they come.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,66 +15,133 @@ use tokio::sync::OnceCell;
 const GAP: u64 = 1 << 20;
 /// A request is for about so many bytes at most: several connections bring more than one.
 const REQUEST_BYTES: u64 = 8 << 20;
-/// So many parts are remembered that were wanted. Who has not wanted one meanwhile will not.
+/// So many times are remembered at which something was wanted. Who has not wanted a part meanwhile will not.
 const REMEMBERED: usize = 64;
 /// Requests for the parts of a row group that are under way at once.
 const REQUESTS: usize = 8;
 
-/// Some ranges of a large file.
-pub(super) type PartKey = (Path, Vec<Range<u64>>);
+/// Ranges of a large file that were asked for together, which may be wanted one by one.
+pub(super) struct Part {
+    pub(super) file: Path,
+    pub(super) ranges: Vec<Range<u64>>,
+    pub(super) bytes: OnceCell<Vec<Bytes>>,
+}
+
+/// A range that was asked for, as one of a part.
+pub(super) struct Asked {
+    pub(super) part: Arc<Part>,
+    pub(super) place: usize,
+}
+
+/// What is known of a range.
+enum Known {
+    Asked(Asked),
+    /// Who is behind need not ask for it again.
+    Wanted,
+}
 
 /// Parts of large files that were asked for ahead.
 #[derive(Default)]
 pub(super) struct Parts {
-    parts: HashMap<PartKey, Arc<OnceCell<Vec<Bytes>>>>,
-    /// In the order in which they were asked for, with their bytes, and how many had been wanted then.
-    order: VecDeque<(PartKey, usize, usize)>,
+    /// By files, and by where ranges begin.
+    files: HashMap<Path, HashMap<u64, Known>>,
+    /// In the order in which they were asked for.
+    order: VecDeque<Counted>,
     pub(super) bytes: usize,
-    /// Those that were wanted last: who is behind need not ask for them again.
-    wanted: VecDeque<PartKey>,
+    /// The ranges that were wanted last.
+    wanted: VecDeque<(Path, Vec<u64>)>,
     times_wanted: usize,
 }
 
+/// A part of which some ranges are still to be wanted.
+struct Counted {
+    part: Arc<Part>,
+    bytes: usize,
+    ranges_left: usize,
+    /// How often something had been wanted when it was asked for.
+    asked_at: usize,
+}
+
 impl Parts {
-    /// Notes that a part is wanted now, and gives it away if it was asked for.
-    pub(super) fn take(&mut self, key: &PartKey) -> Option<Arc<OnceCell<Vec<Bytes>>>> {
+    /// Notes that ranges are wanted now, and gives away those that were asked for.
+    pub(super) fn take(&mut self, file: &Path, ranges: &[Range<u64>]) -> Vec<Option<Asked>> {
         self.times_wanted += 1;
-        self.wanted.push_back(key.clone());
-        if self.wanted.len() > REMEMBERED {
-            self.wanted.pop_front();
+        let known = self.files.entry(file.clone()).or_default();
+        let taken: Vec<Option<Asked>> = ranges
+            .iter()
+            .map(|range| match known.insert(range.start, Known::Wanted) {
+                Some(Known::Asked(asked)) if asked.part.ranges[asked.place] == *range => Some(asked),
+                _ => None,
+            })
+            .collect();
+        for Asked { part, .. } in taken.iter().flatten() {
+            self.has_lost_one(part);
         }
-        let part = self.parts.remove(key)?;
-        if let Some(place) = self.order.iter().position(|(known, ..)| known == key)
-            && let Some((_, bytes, _)) = self.order.remove(place)
+        self.wanted.push_back((file.clone(), ranges.iter().map(|range| range.start).collect()));
+        if self.wanted.len() > REMEMBERED
+            && let Some((file, starts)) = self.wanted.pop_front()
         {
-            self.bytes -= bytes;
+            self.forget(&file, starts, |known| matches!(known, Known::Wanted));
         }
-        Some(part)
+        taken
     }
 
-    /// Whether it was asked for or wanted, not long ago.
-    pub(super) fn knows(&self, key: &PartKey) -> bool {
-        self.parts.contains_key(key) || self.wanted.contains(key)
+    /// One of the ranges of a part is gone, and with the last one the part.
+    fn has_lost_one(&mut self, part: &Arc<Part>) {
+        let Some(place) = self.order.iter().position(|counted| Arc::ptr_eq(&counted.part, part)) else { return };
+        self.order[place].ranges_left -= 1;
+        if self.order[place].ranges_left == 0
+            && let Some(counted) = self.order.remove(place)
+        {
+            self.bytes -= counted.bytes;
+        }
+    }
+
+    fn forget(&mut self, file: &Path, starts: impl IntoIterator<Item = u64>, is_meant: impl Fn(&Known) -> bool) {
+        let Entry::Occupied(mut of_file) = self.files.entry(file.clone()) else { return };
+        for start in starts {
+            if let Entry::Occupied(known) = of_file.get_mut().entry(start)
+                && is_meant(known.get())
+            {
+                known.remove();
+            }
+        }
+        if of_file.get().is_empty() {
+            of_file.remove();
+        }
+    }
+
+    /// The ranges that were neither asked for nor wanted, not long ago.
+    pub(super) fn unknown(&self, file: &Path, mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+        if let Some(known) = self.files.get(file) {
+            ranges.retain(|range| !known.contains_key(&range.start));
+        }
+        ranges
     }
 
     /// Whether there is room for so many bytes among `most`. What nobody has wanted for long makes room.
     pub(super) fn has_room(&mut self, bytes: usize, most: usize) -> bool {
         let times_wanted = self.times_wanted;
         while self.bytes + bytes > most {
-            let is_stale = |(_, _, asked): &mut (PartKey, usize, usize)| times_wanted - *asked > REMEMBERED;
-            let Some((oldest, its_bytes, _)) = self.order.pop_front_if(is_stale) else { return false };
-            self.parts.remove(&oldest);
-            self.bytes -= its_bytes;
+            let is_stale = |counted: &mut Counted| times_wanted - counted.asked_at > REMEMBERED;
+            let Some(Counted { part, bytes, .. }) = self.order.pop_front_if(is_stale) else { return false };
+            self.bytes -= bytes;
+            let is_of_it = |known: &Known| matches!(known, Known::Asked(asked) if Arc::ptr_eq(&asked.part, &part));
+            self.forget(&part.file, part.ranges.iter().map(|range| range.start), is_of_it);
         }
         true
     }
 
-    /// A new part of so many bytes.
-    pub(super) fn add(&mut self, key: &PartKey, bytes: usize) -> Arc<OnceCell<Vec<Bytes>>> {
-        let part = Arc::<OnceCell<Vec<Bytes>>>::default();
+    /// A new part of so many bytes, none of whose ranges is known.
+    pub(super) fn add(&mut self, file: &Path, ranges: Vec<Range<u64>>, bytes: usize) -> Arc<Part> {
+        let part = Arc::new(Part { file: file.clone(), ranges, bytes: OnceCell::new() });
+        let known = self.files.entry(file.clone()).or_default();
+        for (place, range) in part.ranges.iter().enumerate() {
+            known.insert(range.start, Known::Asked(Asked { part: Arc::clone(&part), place }));
+        }
         self.bytes += bytes;
-        self.order.push_back((key.clone(), bytes, self.times_wanted));
-        self.parts.insert(key.clone(), Arc::clone(&part));
+        let (ranges_left, asked_at) = (part.ranges.len(), self.times_wanted);
+        self.order.push_back(Counted { part: Arc::clone(&part), bytes, ranges_left, asked_at });
         part
     }
 }

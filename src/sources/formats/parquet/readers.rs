@@ -10,6 +10,7 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::CachedParquetFileReaderFactory;
+use datafusion::datasource::physical_plan::parquet::metadata::CachedParquetMetaData;
 use datafusion::datasource::physical_plan::{FileScanConfigBuilder, ParquetFileReaderFactory, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::cache::cache_manager::FileMetadataCache;
@@ -19,8 +20,9 @@ use datafusion::parquet::errors::{ParquetError, Result as ParquetResult};
 use datafusion::parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
-use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, try_join_all};
+use futures::{FutureExt, TryFutureExt};
+use object_store::ObjectMeta;
 use object_store::path::Path;
 
 use super::columns::check_types;
@@ -68,7 +70,8 @@ impl Reading {
             (None, None) => return scan,
         };
         let root = shown_root(&config.object_store_url);
-        let readers = Readers { inner, root, pinned, unseen: self.unseen, kept: self.kept };
+        let Self { cache, unseen, kept } = self;
+        let readers = Readers { inner, root, pinned, unseen, kept, cache };
         let source = source.clone().with_parquet_file_reader_factory(Arc::new(readers));
         let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
         DataSourceExec::from_data_source(config)
@@ -83,6 +86,7 @@ struct Readers {
     pinned: Option<Arc<PinnedStore>>,
     unseen: Option<SchemaRef>,
     kept: Arc<KeptGroups>,
+    cache: Arc<FileMetadataCache>,
 }
 
 impl ParquetFileReaderFactory for Readers {
@@ -108,7 +112,7 @@ impl ParquetFileReaderFactory for Readers {
             unseen,
             pinned,
             kept: Arc::clone(&self.kept),
-            metadata: None,
+            cache: Arc::clone(&self.cache),
             _reading: reading,
         }))
     }
@@ -125,7 +129,7 @@ struct Reader {
     unseen: Option<SchemaRef>,
     pinned: Option<Arc<PinnedStore>>,
     kept: Arc<KeptGroups>,
-    metadata: Option<Arc<ParquetMetaData>>,
+    cache: Arc<FileMetadataCache>,
     _reading: Option<ReadingFile>,
 }
 
@@ -135,18 +139,38 @@ impl AsyncFileReader for Reader {
     }
 
     fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, ParquetResult<Vec<Bytes>>> {
-        let Some((pinned, metadata)) = self.pinned.clone().zip(self.metadata.clone()) else {
+        // Whoever has read the footer may have been another reader of the file.
+        let known = self.pinned.clone().and_then(|pinned| {
+            let metadata = self.footer(pinned.file(&self.location)?)?;
+            Some((pinned, metadata))
+        });
+        let Some((pinned, metadata)) = known else {
             return self.reader.get_byte_ranges(ranges);
         };
         async move {
-            let asked = pinned.asked_for(&self.location, &ranges);
-            for next in next_row_groups(&metadata, &ranges, self.kept.get(&self.location)) {
-                pinned.ask_for(&self.location, next);
-            }
-            match asked {
-                Some(bytes) => bytes.await.map_err(|e| ParquetError::External(Box::new(e))),
-                None => self.reader.get_byte_ranges(ranges).await,
-            }
+            let Some((group, columns)) = whole_chunks(&metadata, &ranges) else {
+                return self.reader.get_byte_ranges(ranges).await;
+            };
+            let chunks: Vec<_> = columns.iter().map(|column| chunk(&metadata, group, *column)).collect();
+            let asked = pinned.asked_for(&self.location, &chunks);
+            self.ask_ahead(&pinned, &metadata, group, &columns);
+            let missing =
+                chunks.iter().zip(&asked).filter(|(_, asked)| asked.is_none()).map(|(chunk, _)| chunk.clone());
+            let missing: Vec<_> = missing.collect();
+            let others = async {
+                match missing.is_empty() {
+                    true => Ok(Vec::new()),
+                    false => self.reader.get_byte_ranges(missing).await,
+                }
+            };
+            let (is_ahead, asked): (Vec<bool>, Vec<_>) =
+                asked.into_iter().map(|asked| (asked.is_some(), asked)).unzip();
+            let asked = try_join_all(asked.into_iter().flatten()).map_err(|e| ParquetError::External(Box::new(e)));
+            let (asked, others) = futures::try_join!(asked, others)?;
+            let (mut asked, mut others) = (asked.into_iter(), others.into_iter());
+            let next = |is_ahead: &bool| if *is_ahead { asked.next() } else { others.next() };
+            let bytes: Vec<Bytes> = is_ahead.iter().filter_map(next).collect();
+            parts_of(&chunks, &bytes, &ranges)
         }
         .boxed()
     }
@@ -165,7 +189,6 @@ impl AsyncFileReader for Reader {
                 let fits = fits.while_doing(|| format!("reading '{}{}'", self.root, self.location));
                 fits.map_err(|e| ParquetError::External(Box::new(e)))?;
             }
-            self.metadata = Some(Arc::clone(&metadata));
             Ok(match &self.found {
                 Some(PagesOfFile(found)) => Arc::new(found.added_to(&metadata)),
                 None => metadata,
@@ -175,23 +198,90 @@ impl AsyncFileReader for Reader {
     }
 }
 
-/// What is read of the next row groups, where whole column chunks of one are.
-fn next_row_groups(
-    metadata: &ParquetMetaData,
-    ranges: &[Range<u64>],
-    kept: Option<&HashSet<u64>>,
-) -> Vec<Vec<Range<u64>>> {
-    let chunk = |group: usize, column: usize| {
-        let (start, length) = metadata.row_group(group).column(column).byte_range();
-        start..start + length
-    };
-    let Some(first) = ranges.first() else { return Vec::new() };
+impl Reader {
+    /// Asks for these columns of the row groups behind `group`, also of the files behind this one.
+    fn ask_ahead(&self, pinned: &PinnedStore, metadata: &ParquetMetaData, group: usize, columns: &[usize]) {
+        let mut asked = 0;
+        let mut ask_for = |file: &Path, metadata: &ParquetMetaData, first: usize| {
+            let kept = self.kept.get(file);
+            let is_kept =
+                |group: &usize| kept.is_none_or(|kept| kept.contains(&first_byte(metadata.row_group(*group))));
+            for group in (first..metadata.num_row_groups()).filter(is_kept).take(GROUPS_AHEAD - asked) {
+                pinned.ask_for(file, columns.iter().map(|column| chunk(metadata, group, *column)).collect());
+                asked += 1;
+            }
+            asked < GROUPS_AHEAD
+        };
+        if !ask_for(&self.location, metadata, group + 1) {
+            return;
+        }
+        for file in pinned.large_files_behind(&self.location) {
+            let Some(next) = self.footer(file).filter(|next| has_same_columns(metadata, next, columns)) else { return };
+            // Of a file that is not among those of which parts are kept, nothing is.
+            let is_read = self.kept.is_empty() || self.kept.contains_key(&file.location);
+            if is_read && !ask_for(&file.location, &next, 0) {
+                return;
+            }
+        }
+    }
+
+    /// The footer of a file, if it was read.
+    fn footer(&self, file: &ObjectMeta) -> Option<Arc<ParquetMetaData>> {
+        let known = self.cache.get(&file.location).filter(|known| known.is_valid_for(file))?;
+        let footer = known.file_metadata.as_any().downcast_ref::<CachedParquetMetaData>()?;
+        Some(Arc::clone(footer.parquet_metadata()))
+    }
+}
+
+/// Where a column chunk is.
+fn chunk(metadata: &ParquetMetaData, group: usize, column: usize) -> Range<u64> {
+    let (start, length) = metadata.row_group(group).column(column).byte_range();
+    start..start + length
+}
+
+/// The row group that the ranges are in, and the columns whose chunks they are, each as a whole or page by page. Nothing
+/// where they leave out a part of one.
+fn whole_chunks(metadata: &ParquetMetaData, ranges: &[Range<u64>]) -> Option<(usize, Vec<usize>)> {
     let columns = |group: usize| 0..metadata.row_group(group).num_columns();
-    let group = (0..metadata.num_row_groups()).find(|group| columns(*group).any(|c| chunk(*group, c) == *first));
-    let Some(group) = group else { return Vec::new() };
-    let column_of = |range: &Range<u64>| columns(group).find(|column| chunk(group, *column) == *range);
-    let Some(wanted) = ranges.iter().map(column_of).collect::<Option<Vec<_>>>() else { return Vec::new() };
-    let is_kept = |group: &usize| kept.is_none_or(|kept| kept.contains(&first_byte(metadata.row_group(*group))));
-    let next = (group + 1..metadata.num_row_groups()).filter(is_kept).take(GROUPS_AHEAD);
-    next.map(|group| wanted.iter().map(|column| chunk(group, *column)).collect()).collect()
+    let column_of =
+        |group, range: &Range<u64>| columns(group).find(|column| has(&chunk(metadata, group, *column), range));
+    let first = ranges.first()?;
+    let group = (0..metadata.num_row_groups()).find(|group| column_of(*group, first).is_some())?;
+    let mut wanted: Vec<(usize, u64)> = Vec::new();
+    for range in ranges {
+        let (column, bytes) = (column_of(group, range)?, range.end - range.start);
+        match wanted.iter_mut().find(|(known, _)| *known == column) {
+            Some((_, covered)) => *covered += bytes,
+            None => wanted.push((column, bytes)),
+        }
+    }
+    let is_whole = |(column, covered): &(usize, u64)| {
+        let chunk = chunk(metadata, group, *column);
+        chunk.end - chunk.start == *covered
+    };
+    wanted.iter().all(is_whole).then(|| (group, wanted.iter().map(|(column, _)| *column).collect()))
+}
+
+/// Whether a range has all of another one.
+fn has(range: &Range<u64>, part: &Range<u64>) -> bool {
+    range.start <= part.start && part.end <= range.end
+}
+
+/// The bytes of ranges, each of which is in one of the chunks that have come.
+fn parts_of(chunks: &[Range<u64>], bytes: &[Bytes], ranges: &[Range<u64>]) -> ParquetResult<Vec<Bytes>> {
+    let of_range = |range: &Range<u64>| {
+        let (chunk, bytes) = chunks.iter().zip(bytes).find(|(chunk, _)| has(chunk, range))?;
+        let (start, end) = ((range.start - chunk.start) as usize, (range.end - chunk.start) as usize);
+        (end <= bytes.len()).then(|| bytes.slice(start..end))
+    };
+    let parts = ranges.iter().map(of_range).collect::<Option<Vec<_>>>();
+    parts.ok_or_else(|| ParquetError::EOF(format!("the store has given fewer bytes than those of {ranges:?}")))
+}
+
+/// Whether the columns of these numbers are the same in two files.
+fn has_same_columns(one: &ParquetMetaData, other: &ParquetMetaData, columns: &[usize]) -> bool {
+    let (one, other) = (one.file_metadata().schema_descr(), other.file_metadata().schema_descr());
+    columns
+        .iter()
+        .all(|column| *column < other.num_columns() && one.column(*column).path() == other.column(*column).path())
 }
