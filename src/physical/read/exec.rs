@@ -20,7 +20,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProp
 use futures::{StreamExt, stream};
 
 use super::counts::FileCounts;
-use super::files::{FilesOfTask, ReadFiles, filters_change, one_file_each};
+use super::files::{Division, FilesOfTask, ReadFiles, divided, filters_change};
 use super::late::LateMaterialization;
 use super::ranges::ValueRanges;
 use super::row_columns::RowColumns;
@@ -173,9 +173,9 @@ impl ReadExec {
         Self { files, ..self }
     }
 
-    /// The same read in tasks of one file each, with columns that say which row of it a row is.
+    /// The same read in tasks of rows of one file that follow each other, with columns that say which row of it a row is.
     pub(crate) fn with_row_columns(self, columns: RowColumns) -> Self {
-        let read = self.by_file().unwrap_or(self);
+        let read = self.divided(Division::Runs).unwrap_or(self);
         let rows = EquivalenceProperties::new(Arc::clone(&columns.schema));
         let properties = properties(rows, read.partitions(), EmissionType::Incremental);
         Self { properties, row_columns: Some(Arc::new(columns)), ..read }
@@ -242,7 +242,11 @@ impl ReadExec {
 
     /// The same read in tasks that read one file each, if it is of files and has others.
     pub(crate) fn by_file(&self) -> Option<Self> {
-        let (scan, task_of) = one_file_each(&self.input)?;
+        self.divided(Division::Files)
+    }
+
+    fn divided(&self, division: Division) -> Option<Self> {
+        let (scan, task_of) = divided(&self.input, division)?;
         let bytes = |task: &usize| self.memory.task_bytes.get(*task).copied().unwrap_or(0);
         let task_bytes = task_of.iter().map(bytes).collect();
         let memory = ReadMemory { row_bytes: self.memory.row_bytes, task_bytes, rows_bytes: Vec::new() };

@@ -158,6 +158,19 @@ fn files_of(group: &FileGroup) -> impl Iterator<Item = &[PartitionedFile]> {
     group.files().chunk_by(|part, next| part.object_meta.location == next.object_meta.location)
 }
 
+/// The parts of a task in runs of one file, whose rows follow each other there.
+fn runs_of(group: &FileGroup) -> impl Iterator<Item = &[PartitionedFile]> {
+    group.files().chunk_by(|part, next| {
+        let follows = match (&part.range, &next.range) {
+            // Of the pieces of a row group, each has its range.
+            (Some(range), Some(next)) => range == next || range.end == next.start,
+            (None, None) => true,
+            _ => false,
+        };
+        follows && part.object_meta.location == next.object_meta.location
+    })
+}
+
 /// What a scan of files says of itself.
 pub(crate) fn file_scan(scan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
     let source: &dyn Any = scan.downcast_ref::<DataSourceExec>()?.data_source().as_ref();
@@ -180,13 +193,34 @@ pub(super) fn filters_change(scan: &Arc<dyn ExecutionPlan>) -> bool {
     })
 }
 
-/// A scan with one file in each task, and the task that each of them was part of; `None` where it is so already.
-pub(crate) fn one_file_each(scan: &Arc<dyn ExecutionPlan>) -> Option<(Arc<dyn ExecutionPlan>, Vec<usize>)> {
-    let config = file_scan(scan).filter(|config| config.file_groups.iter().any(|group| files_of(group).count() > 1))?;
+/// Into what the tasks of a scan of files are divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Division {
+    /// Files.
+    Files,
+    /// Runs of a file whose rows follow each other there: what is left out between them begins another one.
+    Runs,
+}
+
+/// A scan whose tasks are divided, and the task that each of them was part of; `None` where they are so already.
+pub(super) fn divided(
+    scan: &Arc<dyn ExecutionPlan>,
+    division: Division,
+) -> Option<(Arc<dyn ExecutionPlan>, Vec<usize>)> {
+    let config = file_scan(scan)?;
+    let parts_of = |group: &FileGroup| -> Vec<FileGroup> {
+        let anew = |parts: &[PartitionedFile]| FileGroup::new(parts.to_vec());
+        match division {
+            Division::Files => files_of(group).map(anew).collect(),
+            Division::Runs => runs_of(group).map(anew).collect(),
+        }
+    };
     let parts = config.file_groups.iter().enumerate();
-    let parts =
-        parts.flat_map(|(task, group)| files_of(group).map(move |parts| (FileGroup::new(parts.to_vec()), task)));
+    let parts = parts.flat_map(|(task, group)| parts_of(group).into_iter().map(move |part| (part, task)));
     let (groups, task_of): (Vec<_>, Vec<_>) = parts.unzip();
+    if groups.len() == config.file_groups.len() {
+        return None;
+    }
     let pinned = Partitioning::UnknownPartitioning(groups.len());
     let config = FileScanConfigBuilder::from(config.clone())
         .with_file_groups(groups)

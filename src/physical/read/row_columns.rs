@@ -21,7 +21,8 @@ pub(crate) enum RowColumn {
     Hash,
 }
 
-/// The columns of a read that adds some to those of its scan. Each of its tasks reads one file.
+/// The columns of a read that adds some to those of its scan. Each of its tasks reads rows of one file that follow each
+/// other there.
 #[derive(Debug)]
 pub(crate) struct RowColumns {
     pub(crate) columns: Vec<RowColumn>,

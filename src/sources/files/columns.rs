@@ -55,14 +55,13 @@ pub(crate) fn nullable(schema: &Schema) -> Schema {
 
 /// Whether every value of one type is a value of the other.
 pub(crate) fn fits(from: &DataType, to: &DataType) -> bool {
-    use DataType::{
-        Binary, BinaryView, Date32, Date64, Dictionary, Float32, LargeBinary, LargeUtf8, Null, Utf8, Utf8View,
-    };
-    let text = |t: &DataType| matches!(t, Utf8 | LargeUtf8 | Utf8View | Binary | LargeBinary | BinaryView);
+    use DataType::{Binary, BinaryView, Date32, Date64, Dictionary, Float32, LargeBinary, Null};
+    let bytes = |to: &DataType| matches!(to, Binary | LargeBinary | BinaryView);
     match (from, to) {
         (Dictionary(_, from), to) => fits(from, to),
         (from, Dictionary(_, to)) => fits(from, to),
-        (from, to) if from == to || from.is_nested() && to.is_nested() || text(from) && text(to) => true,
+        (from, to) if from == to || from.is_nested() && to.is_nested() => true,
+        (from, to) if from.is_string() && to.is_string() || (from.is_string() || from.is_binary()) && bytes(to) => true,
         (Null, _) | (Float32, DataType::Float64) | (Date32, Date64) => true,
         (DataType::Timestamp(from, _), DataType::Timestamp(to, _)) => per_second(*from) <= per_second(*to),
         (from, to) if to.is_decimal() => match (Digits::of(from), Digits::of(to)) {

@@ -17,6 +17,7 @@ use datafusion::parquet::file::metadata::ParquetMetaData;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::{ObjectMeta, ObjectStore};
 
+use self::believed::remembered;
 use self::columns::{arrow_schema, check_types, column_names};
 use self::conditions::Conditions;
 use self::readers::{KeptGroups, Reading};
@@ -30,6 +31,7 @@ use crate::sources::files::{CONCURRENT_HEADS, Listing, full_path, is_small, plai
 use crate::tensors::with_tensors_of;
 use futures::future::BoxFuture;
 
+mod believed;
 mod columns;
 mod conditions;
 mod found_pages;
@@ -125,7 +127,8 @@ impl ReadFormat for ReadParquetOptions {
             let (found, opened) = row_groups(session, files, scan).await?;
             let reading = Reading {
                 cache: session.runtime_env().cache_manager.get_file_metadata_cache(),
-                unseen: found.is_partial.then(|| Arc::clone(&files.columns)),
+                columns: Arc::clone(&files.columns),
+                is_unseen: found.is_partial,
                 kept: Arc::new(kept_groups(files, &found)),
             };
             let rows = match scan.limit {
@@ -229,6 +232,7 @@ impl Footers<'_> {
             Err(_) if self.may_fail => return Ok(RowGroups::unknown(file, meta.size)),
             Err(e) => return Err(e),
         };
+        let footer = remembered(footer, self.cache.as_ref(), &meta.location)?;
         check_types(&files.columns, &footer).while_doing(|| format!("reading '{}'", path()))?;
         // Rows tell whether a condition fails.
         let kept = conditions.and_then(|conditions| conditions.may_be_true(&footer).ok());

@@ -1,6 +1,6 @@
 //! What footers say of columns, and whether these fit those of a table.
 
-use datafusion::arrow::datatypes::Schema;
+use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::common::{Result, plan_err};
 use datafusion::parquet::arrow::parquet_to_arrow_schema;
 use datafusion::parquet::file::metadata::ParquetMetaData;
@@ -30,7 +30,10 @@ pub(super) fn check_types(expected: &Schema, footer: &ParquetMetaData) -> Result
             continue;
         };
         check_same_tensors([wanted, field])?;
-        if !fits(field.data_type(), wanted.data_type()) {
+        // The decoder sees whether bytes are text.
+        let is_bytes = matches!(field.data_type(), DataType::Binary | DataType::LargeBinary | DataType::BinaryView);
+        let is_decoded = is_bytes && wanted.data_type().is_string();
+        if !is_decoded && !fits(field.data_type(), wanted.data_type()) {
             return plan_err!(
                 "column '{}' is {} here, but {} in the table",
                 field.name(),

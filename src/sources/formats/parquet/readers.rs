@@ -10,7 +10,6 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::CachedParquetFileReaderFactory;
-use datafusion::datasource::physical_plan::parquet::metadata::CachedParquetMetaData;
 use datafusion::datasource::physical_plan::{FileScanConfigBuilder, ParquetFileReaderFactory, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::cache::cache_manager::FileMetadataCache;
@@ -25,6 +24,7 @@ use futures::{FutureExt, TryFutureExt};
 use object_store::ObjectMeta;
 use object_store::path::Path;
 
+use super::believed::{believed, cached};
 use super::columns::check_types;
 use super::pieces::{PagesOfFile, is_piece};
 use super::row_groups::first_byte;
@@ -39,8 +39,10 @@ const GROUPS_AHEAD: usize = 16;
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) cache: Arc<FileMetadataCache>,
-    /// The columns that files have to fit, where footers were not looked at.
-    pub(super) unseen: Option<SchemaRef>,
+    /// The columns of the table.
+    pub(super) columns: SchemaRef,
+    /// Whether footers were not looked at, whose columns have to fit those.
+    pub(super) is_unseen: bool,
     /// Where row groups begin that are read, of files of which not all are.
     pub(super) kept: Arc<KeptGroups>,
 }
@@ -54,10 +56,6 @@ impl Reading {
         let Some(config) = file_scan(&scan) else {
             return scan;
         };
-        let has_pieces = || config.file_groups.iter().any(|group| group.iter().any(is_piece));
-        if pinned.is_none() && self.unseen.is_none() && !has_pieces() {
-            return scan;
-        }
         let Some(source) = config.file_source().downcast_ref::<ParquetSource>() else {
             return scan;
         };
@@ -70,8 +68,7 @@ impl Reading {
             (None, None) => return scan,
         };
         let root = shown_root(&config.object_store_url);
-        let Self { cache, unseen, kept } = self;
-        let readers = Readers { inner, root, pinned, unseen, kept, cache };
+        let readers = Readers { inner, root, pinned, reading: Arc::new(self) };
         let source = source.clone().with_parquet_file_reader_factory(Arc::new(readers));
         let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
         DataSourceExec::from_data_source(config)
@@ -84,9 +81,7 @@ struct Readers {
     /// What stands before a location when it is shown.
     root: String,
     pinned: Option<Arc<PinnedStore>>,
-    unseen: Option<SchemaRef>,
-    kept: Arc<KeptGroups>,
-    cache: Arc<FileMetadataCache>,
+    reading: Arc<Reading>,
 }
 
 impl ParquetFileReaderFactory for Readers {
@@ -100,20 +95,17 @@ impl ParquetFileReaderFactory for Readers {
         let (is_piece, found) = (is_piece(&file), file.extension::<PagesOfFile>().cloned());
         let location = file.object_meta.location.clone();
         let reader = self.inner.create_reader(partition_index, file, metadata_size_hint, metrics)?;
-        let (unseen, root) = (self.unseen.clone(), self.root.clone());
         let pinned = self.pinned.clone();
-        let reading = pinned.as_ref().map(|pinned| pinned.reading(&location));
+        let reading_file = pinned.as_ref().map(|pinned| pinned.reading(&location));
         Ok(Box::new(Reader {
             reader,
-            root,
+            root: self.root.clone(),
             location,
             is_piece,
             found,
-            unseen,
             pinned,
-            kept: Arc::clone(&self.kept),
-            cache: Arc::clone(&self.cache),
-            _reading: reading,
+            reading: Arc::clone(&self.reading),
+            _reading_file: reading_file,
         }))
     }
 }
@@ -126,11 +118,9 @@ struct Reader {
     is_piece: bool,
     /// What the file does not say of its pages.
     found: Option<PagesOfFile>,
-    unseen: Option<SchemaRef>,
     pinned: Option<Arc<PinnedStore>>,
-    kept: Arc<KeptGroups>,
-    cache: Arc<FileMetadataCache>,
-    _reading: Option<ReadingFile>,
+    reading: Arc<Reading>,
+    _reading_file: Option<ReadingFile>,
 }
 
 impl AsyncFileReader for Reader {
@@ -184,15 +174,17 @@ impl AsyncFileReader for Reader {
             .then(|| options.cloned().unwrap_or_default().with_page_index_policy(PageIndexPolicy::Optional));
         async move {
             let metadata = self.reader.get_metadata(asking.as_ref().or(options)).await?;
-            if let Some(columns) = &self.unseen {
+            let columns = &self.reading.columns;
+            if self.reading.is_unseen {
                 let fits = check_types(columns, &metadata);
                 let fits = fits.while_doing(|| format!("reading '{}{}'", self.root, self.location));
                 fits.map_err(|e| ParquetError::External(Box::new(e)))?;
             }
-            Ok(match &self.found {
+            let metadata = match &self.found {
                 Some(PagesOfFile(found)) => Arc::new(found.added_to(&metadata)),
                 None => metadata,
-            })
+            };
+            believed(metadata, columns, self.reading.cache.as_ref(), &self.location)
         }
         .boxed()
     }
@@ -203,7 +195,7 @@ impl Reader {
     fn ask_ahead(&self, pinned: &PinnedStore, metadata: &ParquetMetaData, group: usize, columns: &[usize]) {
         let mut asked = 0;
         let mut ask_for = |file: &Path, metadata: &ParquetMetaData, first: usize| {
-            let kept = self.kept.get(file);
+            let kept = self.reading.kept.get(file);
             let is_kept =
                 |group: &usize| kept.is_none_or(|kept| kept.contains(&first_byte(metadata.row_group(*group))));
             for group in (first..metadata.num_row_groups()).filter(is_kept).take(GROUPS_AHEAD - asked) {
@@ -218,7 +210,7 @@ impl Reader {
         for file in pinned.large_files_behind(&self.location) {
             let Some(next) = self.footer(file).filter(|next| has_same_columns(metadata, next, columns)) else { return };
             // Of a file that is not among those of which parts are kept, nothing is.
-            let is_read = self.kept.is_empty() || self.kept.contains_key(&file.location);
+            let is_read = self.reading.kept.is_empty() || self.reading.kept.contains_key(&file.location);
             if is_read && !ask_for(&file.location, &next, 0) {
                 return;
             }
@@ -227,9 +219,8 @@ impl Reader {
 
     /// The footer of a file, if it was read.
     fn footer(&self, file: &ObjectMeta) -> Option<Arc<ParquetMetaData>> {
-        let known = self.cache.get(&file.location).filter(|known| known.is_valid_for(file))?;
-        let footer = known.file_metadata.as_any().downcast_ref::<CachedParquetMetaData>()?;
-        Some(Arc::clone(footer.parquet_metadata()))
+        let known = self.reading.cache.get(&file.location).filter(|known| known.is_valid_for(file))?;
+        cached(&known).cloned()
     }
 }
 
