@@ -235,6 +235,35 @@ async fn long_lines_are_whole() {
     }
 }
 
+/// Values of several lines, also of very many, and at the end of a file that does not end with a line.
+#[tokio::test(flavor = "multi_thread")]
+async fn values_of_many_lines_are_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t.csv");
+    let like_rows = "1,2\n".repeat(500_000);
+    let mut text = format!("id,name\n1,a\n2,\"{like_rows}\"\nx,b\n");
+    for (last, lines) in [("3,\"x\n\"", 1), ("3,\"x\ny\"\n", 1), ("3,\"\n\"\"\n\"", 2)] {
+        fs::write(&path, format!("{text}{last}")).unwrap();
+        let context = context();
+        for on_error in [OnError::Skip, OnError::Null, OnError::Divert("bad".to_owned())] {
+            let nulls = usize::from(on_error == OnError::Null);
+            let types = types()[..1].to_vec();
+            let options = ReadCsvOptions { on_error, newlines_in_values: true, types, ..Default::default() };
+            let ds = context.read(path.to_str().unwrap(), options).await.unwrap();
+            context.session().deregister_table("t").unwrap();
+            context.register_dataset("t", &ds).unwrap();
+            let found = rows(&context, "SELECT id, length(name) - length(replace(name, chr(10), '')) FROM t").await;
+            let mut expected = vec!["1|0".to_owned(), "2|500000".to_owned(), format!("3|{lines}")];
+            if nulls == 1 {
+                expected.insert(2, "NULL|0".to_owned());
+            }
+            assert_eq!(found, expected, "{last:?}");
+        }
+        assert_eq!(context.diverted("bad").unwrap().count().await.unwrap(), 1, "{last:?}");
+        text = text.replace("1,a", "1,b");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn quotes_that_do_not_end_swallow_no_lines() {
     let (context, directory) = (context(), tempfile::tempdir().unwrap());

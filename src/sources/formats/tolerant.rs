@@ -32,6 +32,8 @@ mod line_ends;
 
 /// About so many bytes of lines are read before they are decoded.
 const LINES_BYTES: usize = 1 << 20;
+/// Bytes that a row of several lines may have. Of a larger one, each line is taken for a row.
+const MAX_ROW_BYTES: usize = 8 << 20;
 /// What some programs write before a text in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Diverted lines after which they are put into the store.
@@ -119,6 +121,7 @@ impl<D: DecodeLines> FileOpener for Tolerant<D> {
             buffer: Vec::new(),
             at: 0,
             whole: 0,
+            enough: LINES_BYTES,
             ended: false,
             decoder: None,
             byte: 0,
@@ -151,6 +154,8 @@ struct Part<D> {
     buffer: Vec<u8>,
     at: usize,
     whole: usize,
+    /// About so many bytes are in the buffer before they are decoded: more where a row has more.
+    enough: usize,
     ended: bool,
     decoder: Option<Box<dyn LineDecoder>>,
     /// How many bytes and lines of the part are decoded.
@@ -203,13 +208,13 @@ impl<D: DecodeLines> Part<D> {
 
     /// Reads whole lines into the buffer. Returns whether there are any.
     async fn fill(&mut self) -> Result<bool> {
-        if self.whole - self.at >= LINES_BYTES / 2 || self.ended {
+        if self.whole - self.at >= self.enough / 2 || self.ended {
             return Ok(self.whole > self.at);
         }
         self.buffer.drain(..self.at);
         self.whole -= self.at;
         self.at = 0;
-        while !self.ended && (self.buffer.len() < LINES_BYTES || self.whole == 0) {
+        while !self.ended && (self.buffer.len() < self.enough || self.whole == 0) {
             let known = self.buffer.len();
             match self.bytes.try_next().await? {
                 Some(chunk) => self.buffer.extend_from_slice(&chunk),
@@ -226,6 +231,7 @@ impl<D: DecodeLines> Part<D> {
 
     /// Goes on behind bytes and lines.
     fn pass(&mut self, bytes: usize, lines: usize) {
+        self.enough = LINES_BYTES;
         self.at += bytes;
         self.byte += bytes as u64;
         self.line += lines;
@@ -275,7 +281,12 @@ impl<D: DecodeLines> Part<D> {
             let length = match self.decode.row_length(text) {
                 Some(length) => length,
                 // It comes with the next bytes.
-                None if !self.ended && self.buffer.len() - self.at < LINES_BYTES / 2 => break,
+                None if !self.ended && self.buffer.len() - at < MAX_ROW_BYTES => {
+                    if rows.is_empty() {
+                        self.enough = 2 * (self.buffer.len() - at).max(LINES_BYTES) + 2;
+                    }
+                    break;
+                }
                 None => {
                     let line = line_length(text);
                     self.check_not_cut(at).await?;
@@ -298,7 +309,7 @@ impl<D: DecodeLines> Part<D> {
         let behind = PartitionedFile { range: Some(FileRange { start: end, end: size as i64 }), ..self.file.clone() };
         let (mut row, mut behind) = (self.buffer[at..].to_vec(), bytes_of(&self.contents, &behind).await?);
         let here = row.len();
-        while let Some(chunk) = behind.try_next().await?.filter(|_| row.len() < LINES_BYTES) {
+        while let Some(chunk) = behind.try_next().await?.filter(|_| row.len() < MAX_ROW_BYTES) {
             row.extend_from_slice(&chunk);
             match self.decode.row_length(&row) {
                 Some(length) if length > here => return Err(self.is_cut(at).await),

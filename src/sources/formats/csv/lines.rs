@@ -9,7 +9,7 @@ use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::arrow::error::ArrowError;
 use datafusion::common::config::CsvOptions;
 use datafusion::common::{DataFusionError, Result, exec_err};
-use memchr::{memchr, memchr_iter, memrchr};
+use memchr::{memchr, memchr_iter};
 
 use super::dialect::decoder_of;
 use super::messages::{with_name, without_line};
@@ -131,7 +131,7 @@ impl DecodeLines for CsvLines {
 /// Decodes some lines at once.
 struct CsvDecoder {
     decoder: Decoder,
-    /// How quotes are followed, from the beginning of a line on.
+    /// How quotes are followed, from the beginning of a row on.
     quotes: Quotes,
     columns: SchemaRef,
     most: usize,
@@ -150,8 +150,7 @@ impl LineDecoder for CsvDecoder {
         }
         if read == text.len() && !text.ends_with(b"\n") {
             // The end of the text would be taken for the end of a value.
-            let (last, mut quotes) = (memrchr(b'\n', text).map_or(text, |end| &text[end + 1..]), self.quotes.clone());
-            if quotes.follow(last).and_then(|()| quotes.end()).is_err() {
+            if !is_whole(text, &self.quotes) {
                 return exec_err!("a value in quotes does not end");
             }
             // The end of the text does not end a comment.

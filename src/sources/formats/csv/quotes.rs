@@ -189,9 +189,6 @@ impl Quotes {
     }
 }
 
-/// Lines that a value in quotes may have where lines are told apart.
-const MAX_LINES: usize = 1000;
-
 /// Bytes of the row at the beginning of a text, with its end: those of several lines where these are in quotes that end
 /// as they should, else of one. `None` where the text ends in the middle of a value.
 pub(super) fn row_length(text: &[u8], quotes: &Quotes) -> Option<usize> {
@@ -200,7 +197,7 @@ pub(super) fn row_length(text: &[u8], quotes: &Quotes) -> Option<usize> {
         return Some(first);
     }
     let (mut quotes, mut length) = (quotes.clone(), 0);
-    for line in text.split_inclusive(|byte| *byte == b'\n').take(MAX_LINES) {
+    for line in text.split_inclusive(|byte| *byte == b'\n') {
         length += line.len();
         match quotes.follow(line) {
             Err(_) => return Some(first),
@@ -208,8 +205,7 @@ pub(super) fn row_length(text: &[u8], quotes: &Quotes) -> Option<usize> {
             Ok(()) => {}
         }
     }
-    // More lines than a value may have, or no more lines.
-    if length < text.len() { Some(first) } else { None }
+    None
 }
 
 /// Whether the quotes of a row end.
