@@ -259,8 +259,8 @@ impl DataContext {
     ///
     /// # Errors
     ///
-    /// Where a path does not exist or has no such files, they cannot be read, their columns are not what they should be,
-    /// or an option makes no sense.
+    /// Where a path does not exist or has no such files, they cannot be read, their columns are not what they should
+    /// be, or an option makes no sense.
     pub async fn read(&self, paths: impl Into<Paths>, options: impl Into<FileRead>) -> Result<Dataset> {
         let Paths(paths) = paths.into();
         let FileRead(format) = options.into();
@@ -290,8 +290,8 @@ impl DataContext {
         self.read(paths, ReadCsvOptions::default()).await
     }
 
-    /// Files with one JSON object per line, or an array of them: paths, directories, globs or URLs. [`DataContext::read`] takes
-    /// [`ReadJsonOptions`].
+    /// Files with one JSON object per line, or an array of them: paths, directories, globs or URLs.
+    /// [`DataContext::read`] takes [`ReadJsonOptions`].
     ///
     /// # Errors
     ///
@@ -310,8 +310,8 @@ impl DataContext {
         self.read(paths, ReadTextOptions::default()).await
     }
 
-    /// Whole files, each as one row with a column `bytes`: paths, directories, globs or URLs. [`DataContext::read`] takes
-    /// [`ReadBinaryFilesOptions`].
+    /// Whole files, each as one row with a column `bytes`: paths, directories, globs or URLs. [`DataContext::read`]
+    /// takes [`ReadBinaryFilesOptions`].
     ///
     /// # Errors
     ///

@@ -37,6 +37,9 @@ impl PartitionColumns {
             Some(_) if name.contains('=') => {
                 plan_err!("column '{name}' of PARTITIONED BY has an equals sign in its name")
             }
+            Some(place) if rows.field(place).data_type().is_binary() => plan_err!(
+                "column '{name}' of PARTITIONED BY has bytes, which are no names of directories; encode({name}, 'hex') is text"
+            ),
             Some(place) => Ok((place, name.clone())),
             None => Err(unknown_name("column", name, "PARTITIONED BY", &known)),
         };
@@ -61,7 +64,14 @@ impl PartitionColumns {
         }
         let mut texts = Vec::with_capacity(self.keys.len());
         for (place, _) in &self.keys {
-            texts.push(cast(rows.column(*place), &DataType::Utf8)?);
+            let (values, name) = (rows.column(*place), rows.schema_ref().field(*place).name());
+            let text = cast(values, &DataType::Utf8)?;
+            if text.logical_null_count() != values.logical_null_count() {
+                return exec_err!(
+                    "a value of column '{name}' of PARTITIONED BY has no text, and would be read as null"
+                );
+            }
+            texts.push(text);
         }
         let files = rows.project(&self.kept)?;
         let ranges = partition(&texts)?.ranges();

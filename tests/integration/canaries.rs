@@ -1,4 +1,4 @@
-use datafusion::prelude::SessionContext;
+use datafusion::prelude::{JsonReadOptions, SessionContext};
 
 /// What plain DataFusion does, which the tests of `traps.rs` and others guard against. When one of these fails after an upgrade, a
 /// workaround may have become unnecessary.
@@ -174,7 +174,6 @@ async fn datafusion_still_has_its_traps_with_groups_and_windows() {
 /// What plain DataFusion does with files, likewise.
 #[tokio::test]
 async fn datafusion_still_has_its_traps_with_files() {
-    use datafusion::prelude::JsonReadOptions;
     let (plain, directory) = (SessionContext::new(), tempfile::tempdir().unwrap());
     let path = |name: &str| directory.path().join(name).display().to_string();
     let count = async |sql: &str| plain.sql(sql).await.unwrap().count().await.unwrap();
@@ -192,6 +191,38 @@ async fn datafusion_still_has_its_traps_with_files() {
     assert_eq!(count("SELECT * FROM d").await, 1);
     std::fs::copy(path("d/1.csv"), path("d/2.csv")).unwrap();
     assert_eq!(count("SELECT * FROM d").await, 1, "new files are seen");
+}
+
+/// What plain DataFusion believes of files, likewise.
+#[tokio::test]
+async fn datafusion_still_believes_what_files_say() {
+    let (plain, directory) = (SessionContext::new(), tempfile::tempdir().unwrap());
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let run = async |sql: String| plain.sql(&sql).await.unwrap().collect().await;
+    let count = async |sql: String| plain.sql(&sql).await.unwrap().count().await.unwrap();
+
+    let floats = "VALUES (1, 1.0), (2, CAST('nan' AS DOUBLE)), (3, -0.0)";
+    let bloom = "OPTIONS ('format.bloom_filter_on_write' true)";
+    run(format!("COPY ({floats}) TO '{}' STORED AS PARQUET {bloom}", path("floats.parquet"))).await.unwrap();
+    run(format!("CREATE EXTERNAL TABLE f STORED AS PARQUET LOCATION '{}'", path("floats.parquet"))).await.unwrap();
+    assert_eq!(count("SELECT * FROM f WHERE column2 > 5".to_owned()).await, 0, "NaN is above the bounds of a file");
+    assert_eq!(count("SELECT * FROM f WHERE column2 = 0.0".to_owned()).await, 0, "0 and -0 have one hash");
+
+    run(format!("COPY (SELECT X'ff' AS v) TO '{}' STORED AS PARQUET", path("bytes.parquet"))).await.unwrap();
+    let text = format!("CREATE EXTERNAL TABLE b (v VARCHAR) STORED AS PARQUET LOCATION '{}'", path("bytes.parquet"));
+    run(text).await.unwrap();
+    let length = run("SELECT octet_length(v) FROM b".to_owned()).await;
+    assert!(length.is_ok(), "bytes that are read as text are checked");
+
+    std::fs::write(path("decimals.csv"), "1.559\n").unwrap();
+    let options = "OPTIONS ('format.has_header' 'false')";
+    let decimals = "CREATE EXTERNAL TABLE d (a DECIMAL(10, 2)) STORED AS CSV LOCATION";
+    run(format!("{decimals} '{}' {options}", path("decimals.csv"))).await.unwrap();
+    assert_eq!(count("SELECT * FROM d WHERE a = 1.55".to_owned()).await, 1, "decimals of CSV are rounded");
+
+    std::fs::write(path("lists.json"), "{\"z\":[{\"a\":1},null],\"b\":1}\n").unwrap();
+    let read = plain.read_json(path("lists.json"), JsonReadOptions::default()).await;
+    assert!(read.is_err(), "lists of JSON may have nulls beside objects");
 }
 
 /// External tables of plain DataFusion take the name that Hive gives null for a text.

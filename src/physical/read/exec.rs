@@ -173,7 +173,8 @@ impl ReadExec {
         Self { files, ..self }
     }
 
-    /// The same read in tasks of rows of one file that follow each other, with columns that say which row of it a row is.
+    /// The same read in tasks of rows of one file that follow each other, with columns that say which row of it a row
+    /// is.
     pub(crate) fn with_row_columns(self, columns: RowColumns) -> Self {
         let read = self.divided(Division::Runs).unwrap_or(self);
         let rows = EquivalenceProperties::new(Arc::clone(&columns.schema));

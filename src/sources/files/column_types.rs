@@ -49,6 +49,8 @@ fn column_types(text: &str) -> Result<Vec<(String, DataType)>> {
 fn planner() -> SessionState {
     let mut config = SessionConfig::new();
     config.options_mut().sql_parser.map_string_types_to_utf8view = false;
+    // As `CREATE EXTERNAL TABLE` has it.
+    config.options_mut().execution.time_zone = Some("UTC".to_owned());
     SessionStateBuilder::new().with_config(config).build()
 }
 

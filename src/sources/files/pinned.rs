@@ -271,7 +271,8 @@ impl PinnedStore {
         self.files.files[first..].iter().filter(|file| !is_small(file))
     }
 
-    /// Asks for ranges of a large file that somebody will want soon, if there is room: for those that are not known yet.
+    /// Asks for ranges of a large file that somebody will want soon, if there is room: for those that are not known
+    /// yet.
     pub(crate) fn ask_for(&self, file: &Path, ranges: Vec<Range<u64>>) {
         let Some(ahead) = &self.ahead else { return };
         let mut parts = ahead.parts.lock();

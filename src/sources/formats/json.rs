@@ -13,7 +13,8 @@ use datafusion::datasource::file_format::json::JsonFormat;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
-use self::lines::{JsonLines, ObjectLines, columns_of_array, columns_of_objects};
+use self::columns::{columns_of_array, columns_of_lines};
+use self::lines::{JsonLines, ObjectLines};
 use super::format::{Files, Layout, ReadFormat, ReadOptions, Scan};
 use super::text::{byte_ranges, columns_by_rows, decompressed, line_bytes, opened_by, projected, with_types};
 use super::tolerant::{BadLines, Tolerant};
@@ -23,6 +24,7 @@ use crate::sinks::JSON_EXTENSIONS;
 use crate::sources::files::{Listing, read_options};
 use futures::future::BoxFuture;
 
+mod columns;
 mod lines;
 
 /// Bytes in which the first character is that is not a space.
@@ -68,11 +70,8 @@ impl ReadFormat for ReadJsonOptions {
                 if is_array {
                     return columns_of_array(store.as_ref(), telling, compression, rows).await;
                 }
-                if self.on_error != OnError::Fail {
-                    return columns_of_objects(store.as_ref(), telling, compression, rows).await;
-                }
-                let format = format(session, compression, is_array, Some(rows));
-                Ok(format.infer_schema(session, store, std::slice::from_ref(telling)).await?.as_ref().clone())
+                let passes_over = self.on_error != OnError::Fail;
+                columns_of_lines(store.as_ref(), telling, compression, rows, passes_over).await
             }
             .boxed()
         };

@@ -3,6 +3,7 @@
 
 mod binary;
 mod csv;
+mod decimals;
 mod format;
 mod json;
 mod lines;

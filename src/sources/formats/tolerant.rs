@@ -8,9 +8,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray, UInt64Array, new_null_array};
+use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray, UInt64Array};
 use datafusion::arrow::compute::concat_batches;
-use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::datasource::listing::{FileRange, PartitionedFile};
 use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener};
@@ -21,13 +20,15 @@ use memchr::{memchr_iter, memrchr};
 use tokio::sync::OnceCell;
 
 pub(super) use self::bad_lines::BadLines;
+pub(super) use self::decode::{DecodeLines, LineDecoder, all_null};
 use self::line_ends::{line_length, lines_of, number_of_lines, without_end};
 use super::text::{Contents, bytes_of};
 use crate::block::{Block, TaskId};
-use crate::error::{ErrorContext, one_message};
+use crate::error::ErrorContext;
 use crate::store::{BlockHandle, NextUse, Owner};
 
 mod bad_lines;
+mod decode;
 mod line_ends;
 
 /// About so many bytes of lines are read before they are decoded.
@@ -38,64 +39,6 @@ const MAX_ROW_BYTES: usize = 8 << 20;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Diverted lines after which they are put into the store.
 const DIVERTED_LINES: usize = 1024;
-
-/// How the lines of a format are decoded.
-pub(super) trait DecodeLines: Send + Sync + 'static {
-    /// A decoder of rows with all columns of the files, of up to `most` at once.
-    fn decoder(&self, columns: &SchemaRef, most: usize) -> Result<Box<dyn LineDecoder>>;
-
-    /// Bytes of the row at the beginning of a text, with its end: mostly a line. `None` where it does not end there.
-    fn row_length(&self, text: &[u8]) -> Option<usize> {
-        Some(line_length(text))
-    }
-
-    /// Fails where the first row cannot name the columns.
-    fn check_header(&self, _row: &[u8]) -> Result<()> {
-        Ok(())
-    }
-
-    /// Whether a line is a row.
-    fn is_row(&self, line: &[u8]) -> bool {
-        !line.trim_ascii().is_empty()
-    }
-
-    /// What is wrong with a line, where that is sure without decoding it.
-    fn misfit(&self, _line: &[u8], _columns: &Schema) -> Option<String> {
-        None
-    }
-
-    /// Whether a line most likely does not fit, as far as that is seen at a glance.
-    fn is_suspect(&self, _line: &[u8], _columns: &Schema) -> bool {
-        false
-    }
-
-    /// The row of a line that does not fit, with nulls in place of what does not.
-    fn with_nulls(&self, _line: &[u8], columns: &SchemaRef) -> Result<RecordBatch> {
-        all_null(columns)
-    }
-
-    /// What is wrong with a line, for people.
-    fn explain(&self, error: &DataFusionError, _columns: &Schema) -> String {
-        one_message(error)
-    }
-}
-
-/// Decodes lines one after the other.
-pub(super) trait LineDecoder: Send {
-    /// The rows of whole lines at the beginning of a text, as many as are decoded at once, and the bytes of the lines.
-    fn decode(&mut self, text: &[u8]) -> Result<(RecordBatch, usize)>;
-
-    /// Whether it can go on with other lines after this error of these.
-    fn survives(&self, _error: &DataFusionError, _text: &[u8]) -> bool {
-        false
-    }
-}
-
-/// A row without values.
-pub(super) fn all_null(columns: &SchemaRef) -> Result<RecordBatch> {
-    let nulls = columns.fields().iter().map(|field| new_null_array(field.data_type(), 1)).collect();
-    Ok(RecordBatch::try_new(Arc::clone(columns), nulls)?)
-}
 
 /// Opens files, each as the rows of those of its lines that fit.
 pub(super) struct Tolerant<D> {

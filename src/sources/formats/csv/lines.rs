@@ -11,7 +11,7 @@ use datafusion::common::config::CsvOptions;
 use datafusion::common::{DataFusionError, Result, exec_err};
 use memchr::{memchr, memchr_iter};
 
-use super::dialect::decoder_of;
+use super::dialect::{decoder_of, typed};
 use super::messages::{with_name, without_line};
 use super::quotes::{Quotes, is_whole, row_length};
 use crate::error::one_message;
@@ -35,7 +35,7 @@ impl CsvLines {
     }
 
     fn csv_decoder(&self, columns: &SchemaRef, most: usize) -> CsvDecoder {
-        let builder = decoder_of(&self.options, Arc::clone(columns), most);
+        let builder = decoder_of(&self.options, columns, most);
         let (decoder, quotes) = (builder.build_decoder(), Quotes::new(&self.options));
         CsvDecoder { decoder, quotes, columns: Arc::clone(columns), most, rows: 0 }
     }
@@ -161,7 +161,10 @@ impl LineDecoder for CsvDecoder {
             read += 1;
         }
         self.rows = self.most - self.decoder.capacity();
-        let rows = self.decoder.flush()?.unwrap_or_else(|| RecordBatch::new_empty(Arc::clone(&self.columns)));
+        let rows = match self.decoder.flush()? {
+            Some(rows) => typed(rows, &self.columns)?,
+            None => RecordBatch::new_empty(Arc::clone(&self.columns)),
+        };
         Ok((rows, read))
     }
 

@@ -14,7 +14,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::by_header::check_header;
-use super::dialect::decoder_of;
+use super::dialect::{decoder_of, typed};
 use super::messages::{with_name, without_line};
 use super::quotes::{Quotes, Stray};
 use crate::error::one_message;
@@ -44,9 +44,11 @@ impl FileOpener for CsvRows {
             let bytes = rows_bytes_of(contents, file, end_of_row).await?;
             let decoder = DecoderDeserializer::new(CsvDecoder::new(part.builder().build_decoder()));
             let rows = deserialize_stream(part.clone().checked(bytes).fuse(), decoder);
+            let columns = Arc::clone(&contents.schema);
+            let rows = rows.map(move |rows| typed(rows?, &columns));
             let rows = rows.or_else(move |e| {
                 let part = part.clone();
-                async move { Err(part.placed(e.into()).await) }
+                async move { Err(part.placed(e).await) }
             });
             Ok(rows.boxed())
         }))
@@ -64,7 +66,7 @@ impl Part {
     /// How the rows are decoded.
     fn builder(&self) -> ReaderBuilder {
         let (contents, options) = (&self.rows.contents, &self.rows.options);
-        let builder = decoder_of(options, Arc::clone(&contents.file_schema), contents.batch_size);
+        let builder = decoder_of(options, &contents.file_schema, contents.batch_size);
         let has_header = options.has_header.unwrap_or(true) && self.start() == 0;
         builder.with_projection(contents.columns.clone()).with_header(has_header)
     }

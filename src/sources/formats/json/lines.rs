@@ -13,27 +13,25 @@ use datafusion::arrow::array::{
 };
 use datafusion::arrow::compute::{CastOptions, cast_with_options};
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
-use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::json::ReaderBuilder;
-use datafusion::arrow::json::reader::{Decoder, infer_json_schema_from_iterator};
+use datafusion::arrow::json::reader::Decoder;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
-use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener};
 use datafusion_datasource::boundary_stream::AlignedBoundaryStream;
 use datafusion_datasource_json::utils::JsonArrayToNdjsonReader;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
-use object_store::{GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{GetResultPayload, ObjectStoreExt};
 use parking_lot::Mutex;
-use serde_json::Value;
 
+use super::super::decimals::{decoded_decimal, rounded};
 use super::super::text::{ADVICE, Contents, decompressed};
 use super::super::tolerant::{DecodeLines, LineDecoder};
-use crate::error::one_message;
+use crate::error::{ErrorContext, one_message};
 
 /// Bytes that are read from a compressed file at once.
-const CHUNK_BYTES: usize = 64 << 10;
+pub(super) const CHUNK_BYTES: usize = 64 << 10;
 /// Whole numbers up to here are exact as floating-point numbers.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
@@ -61,9 +59,9 @@ impl FileOpener for JsonLines {
     }
 }
 
-/// A decoder that gives integers as text.
+/// A decoder that gives integers as text, and decimals with another digit.
 fn decoder(columns: &SchemaRef, batch_size: usize, is_strict: bool) -> Result<Decoder> {
-    let fields: Fields = columns.fields().iter().map(integers_as_text).collect();
+    let fields: Fields = columns.fields().iter().map(as_decoded).collect();
     let builder = ReaderBuilder::new(Arc::new(Schema::new(fields))).with_batch_size(batch_size);
     Ok(builder.with_coerce_primitive(true).with_strict_mode(is_strict).build_decoder()?)
 }
@@ -211,7 +209,7 @@ fn chunks_of_array<R: Read + Send + 'static>(reader: R) -> Text {
 }
 
 /// The lines that an array would be, as far as it has come.
-fn lines_of_array(text: Text) -> Text {
+pub(super) fn lines_of_array(text: Text) -> Text {
     let come = Come::default();
     let lines = JsonArrayToNdjsonReader::new(come.clone());
     let next = |(mut text, come, mut lines): (Text, Come, JsonArrayToNdjsonReader<Come>)| async move {
@@ -245,59 +243,6 @@ impl Read for Come {
         come.advance(read);
         Ok(read)
     }
-}
-
-/// The columns of a file that is one array of objects, by the first `rows` of them.
-pub(super) async fn columns_of_array(
-    store: &dyn ObjectStore,
-    file: &ObjectMeta,
-    compression: FileCompressionType,
-    rows: usize,
-) -> Result<Schema> {
-    let text = store.get(&file.location).await?.into_stream().map_err(DataFusionError::from).boxed();
-    let mut text = lines_of_array(decompressed(compression, text)?);
-    let (mut lines, mut ended, mut enough) = (Vec::new(), false, CHUNK_BYTES);
-    loop {
-        while !ended && lines.len() < enough {
-            match text.try_next().await? {
-                Some(chunk) => lines.extend_from_slice(&chunk),
-                None => ended = true,
-            }
-        }
-        let objects = serde_json::Deserializer::from_slice(&lines).into_iter::<Value>().take(rows);
-        let whole = objects.take_while(|object| ended || !object.as_ref().is_err_and(serde_json::Error::is_eof));
-        let found = whole.map(|object| object.map_err(|e| ArrowError::JsonError(e.to_string())));
-        let found = found.collect::<Result<Vec<Value>, _>>()?;
-        if ended || found.len() == rows {
-            return Ok(infer_json_schema_from_iterator(found.into_iter().map(Ok::<_, ArrowError>))?);
-        }
-        enough = 2 * lines.len();
-    }
-}
-
-/// The columns of a file by the first `rows` of its lines that are objects.
-pub(super) async fn columns_of_objects(
-    store: &dyn ObjectStore,
-    file: &ObjectMeta,
-    compression: FileCompressionType,
-    rows: usize,
-) -> Result<Schema> {
-    let text = store.get(&file.location).await?.into_stream().map_err(DataFusionError::from).boxed();
-    let mut text = decompressed(compression, text)?;
-    let (mut objects, mut rest, mut ended) = (Vec::new(), Vec::new(), false);
-    while !ended && objects.len() < rows {
-        match text.try_next().await? {
-            Some(chunk) => rest.extend_from_slice(&chunk),
-            None => ended = true,
-        }
-        let whole =
-            if ended { rest.len() } else { rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1) };
-        let lines: Vec<u8> = rest.drain(..whole).collect();
-        let found = lines.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Value>(line).ok());
-        objects.extend(found.filter(Value::is_object));
-    }
-    objects.truncate(rows);
-    Ok(infer_json_schema_from_iterator(objects.into_iter().map(Ok::<_, ArrowError>))?)
 }
 
 /// One file that is read.
@@ -340,20 +285,26 @@ impl Rows {
 }
 
 /// The field as it is decoded.
-fn integers_as_text(field: &FieldRef) -> FieldRef {
+fn as_decoded(field: &FieldRef) -> FieldRef {
     let kind = match field.data_type() {
         kind if kind.is_integer() => DataType::Utf8,
-        DataType::List(item) => DataType::List(integers_as_text(item)),
-        DataType::Struct(fields) => DataType::Struct(fields.iter().map(integers_as_text).collect()),
-        _ => return Arc::clone(field),
+        DataType::List(item) => DataType::List(as_decoded(item)),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(as_decoded).collect()),
+        kind => match decoded_decimal(kind) {
+            Some(decimal) => decimal,
+            None => return Arc::clone(field),
+        },
     };
     Arc::new(Field::clone(field).with_data_type(kind))
 }
 
-/// A decoded column with integers in place of their text.
+/// A decoded column with integers in place of their text, and rounded decimals.
 fn typed(column: &ArrayRef, kind: &DataType, name: &str) -> Result<ArrayRef> {
     match kind {
         kind if kind.is_integer() => integers(column.as_string(), kind, name),
+        kind if decoded_decimal(kind).is_some() => {
+            rounded(column, kind).while_doing(|| format!("reading column '{name}'"))
+        }
         DataType::List(item) => {
             let list = column.as_list::<i32>();
             let values = typed(list.values(), item.data_type(), name)?;

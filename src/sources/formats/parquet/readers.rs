@@ -230,8 +230,8 @@ fn chunk(metadata: &ParquetMetaData, group: usize, column: usize) -> Range<u64> 
     start..start + length
 }
 
-/// The row group that the ranges are in, and the columns whose chunks they are, each as a whole or page by page. Nothing
-/// where they leave out a part of one.
+/// The row group that the ranges are in, and the columns whose chunks they are, each as a whole or page by page.
+/// Nothing where they leave out a part of one.
 fn whole_chunks(metadata: &ParquetMetaData, ranges: &[Range<u64>]) -> Option<(usize, Vec<usize>)> {
     let columns = |group: usize| 0..metadata.row_group(group).num_columns();
     let column_of =
