@@ -57,8 +57,10 @@ fn l2_normalize(batch: RecordBatch) -> Result<RecordBatch> {
         .iter()
         .map(|i| Ok(cast(batch.column(*i), &DataType::Float64)?.as_primitive::<Float64Type>().clone()))
         .collect::<Result<_>>()?;
+    // Squares of very large and very small numbers are infinite, and 0.
+    let of_row = |row: usize| columns.iter().filter(move |c| c.is_valid(row)).map(move |c| c.value(row));
     let lengths: Vec<f64> = (0..batch.num_rows())
-        .map(|row| columns.iter().filter(|c| c.is_valid(row)).map(|c| c.value(row).powi(2)).sum::<f64>().sqrt())
+        .map(|row| of_row(row).fold(0.0_f64, f64::hypot))
         .map(|length| if length == 0.0 { 1.0 } else { length })
         .collect();
     let mut out = batch.columns().to_vec();

@@ -10,7 +10,7 @@
 //! The operation is rewritten into a call of a table function with a name that no other can have, which is planned
 //! here.
 
-use datafusion::common::{Column, Result, not_impl_err, plan_err};
+use datafusion::common::{Column, ExprSchema, Result, ScalarValue, not_impl_err, plan_err};
 use datafusion::functions_window::expr_fn::row_number;
 use datafusion::logical_expr::planner::RelationPlannerContext;
 use datafusion::logical_expr::{Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder};
@@ -88,7 +88,12 @@ fn numbered(rows: LogicalPlan, names: &[String]) -> Result<LogicalPlan> {
     let columns = rows.schema().columns();
     let renamed = columns.iter().zip(names).map(|(column, name)| Expr::Column(column.clone()).alias(name));
     let renamed: Vec<Expr> = renamed.collect();
-    let keys = names.iter().map(|name| Expr::Column(Column::from_name(name))).collect();
+    // A partition has values of the same bits, and 0.0 is equal to -0.0: of both, the sum is 0.0.
+    let key = |(column, name): (&Column, &String)| -> Result<Expr> {
+        let (key, kind) = (Expr::Column(Column::from_name(name)), rows.schema().data_type(column)?);
+        Ok(if kind.is_floating() { key + Expr::Literal(ScalarValue::new_zero(kind)?, None) } else { key })
+    };
+    let keys = columns.iter().zip(names).map(key).collect::<Result<_>>()?;
     let number = row_number().partition_by(keys).build()?.alias(NUMBER);
     LogicalPlanBuilder::from(rows).project(renamed)?.window(vec![number])?.build()
 }

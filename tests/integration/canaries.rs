@@ -225,6 +225,21 @@ async fn datafusion_still_believes_what_files_say() {
     assert!(read.is_err(), "lists of JSON may have nulls beside objects");
 }
 
+/// What plain DataFusion takes floating-point numbers for, likewise.
+#[tokio::test]
+async fn datafusion_still_has_its_traps_with_floats() {
+    let plain = SessionContext::new();
+    let count = async |sql: &str| plain.sql(sql).await.unwrap().count().await.unwrap();
+    let floats = "(VALUES (1, CAST('-inf' AS DOUBLE)), (2, CAST('nan' AS DOUBLE)), (2, 1.0)) v(k, f)";
+    let bounds = |of: &str| format!("SELECT * FROM (SELECT k, max(f) AS m FROM {floats} GROUP BY k) WHERE {of}");
+    assert_eq!(count(&bounds("k = 1 AND m < -1.7e308 AND m > CAST('-inf' AS DOUBLE)")).await, 1, "-inf is a bound");
+    assert_eq!(count(&bounds("k = 2 AND m = 1.0")).await, 1, "NaN is the greatest");
+    let zeros = "(SELECT * FROM (VALUES (0.0), (-0.0), (1.0)) v(f))";
+    assert_eq!(count(&format!("SELECT * FROM {zeros} WHERE f IN (0.0, 5.0, 6.0, 7.0)")).await, 1, "0 is -0 in lists");
+    let case = format!("SELECT * FROM (SELECT CASE f WHEN 0.0 THEN 1 END AS c FROM {zeros}) WHERE c = 1");
+    assert_eq!(count(&case).await, 1, "0 is -0 in CASE");
+}
+
 /// External tables of plain DataFusion take the name that Hive gives null for a text.
 #[tokio::test]
 async fn datafusion_still_has_no_nulls_in_directories() {

@@ -3,12 +3,15 @@
 //! DataFusion puts two lists for one value together, and takes what is left if nothing is: `x NOT IN (1) OR x NOT IN
 //! (2)` is true for it, where it is null for null. It also drops a null that is in one of the lists. Here nulls are
 //! taken out of the lists, and the value of one of two such lists is hidden, so that DataFusion does not see that it
-//! is the same. What a list has that is computed from columns is hidden, too, since `CASE` is taken for a constant.
+//! is the same. What a list has that is computed from columns is hidden, too, since `CASE` is taken for a constant. And
+//! as it looks up values by their bits, here and in `CASE x WHEN`, 0.0 comes with -0.0.
 //!
 //! ```text
 //! x NOT IN (1) OR x NOT IN (2)      x NOT IN (1) OR same(x) NOT IN (2)
 //! x NOT IN (1, NULL)                x NOT IN (1) AND NULL
 //! 7 IN (1, CASE WHEN b THEN x END)  7 IN (1, same(CASE WHEN b THEN x END))
+//! x IN (0.0, 1.0)                   x IN (0.0, -0.0, 1.0)
+//! CASE x WHEN 0.0 THEN 'a' END      CASE x WHEN 0.0 THEN 'a' WHEN -0.0 THEN 'a' END
 //! ```
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
@@ -37,7 +40,7 @@ impl OptimizerRule for ExactInLists {
                     return Ok(Transformed::no(expr));
                 }
                 let (name, before) = (names.save(&expr), expr.clone());
-                let exact = exact(expr, asks_for_truth)?;
+                let exact = exact(expr.transform_up(|expr| Ok(with_both_zeros(expr)))?.data, asks_for_truth)?;
                 let is_other = exact != before;
                 Ok(Transformed::new_transformed(name.restore(exact), is_other))
             })
@@ -45,18 +48,54 @@ impl OptimizerRule for ExactInLists {
     }
 }
 
-/// Whether there are two lists in an expression, or one with null or a value that is computed.
+/// Whether there are two lists in an expression, or one with null, a value that is computed, or a zero.
 fn has_lists(expr: &Expr) -> bool {
     let (mut lists, mut others) = (0, false);
     // The closure does not fail.
     let _ = expr.apply(|expr| {
         if let Expr::InList(list) = expr {
             lists += 1;
-            others |= list.list.iter().any(|value| is_null(value) || is_computed(value));
+            others |= list.list.iter().any(|value| is_null(value) || is_computed(value) || other_zero(value).is_some());
+        }
+        if let Expr::Case(case) = expr {
+            others |= case.expr.is_some() && case.when_then_expr.iter().any(|(value, _)| other_zero(value).is_some());
         }
         Ok(TreeNodeRecursion::Continue)
     });
     lists > 1 || others
+}
+
+/// 0.0 for -0.0, and the other way round.
+fn other_zero(expr: &Expr) -> Option<Expr> {
+    let zero = match expr {
+        Expr::Literal(ScalarValue::Float64(Some(zero)), _) if *zero == 0.0 => ScalarValue::Float64(Some(-zero)),
+        Expr::Literal(ScalarValue::Float32(Some(zero)), _) if *zero == 0.0 => ScalarValue::Float32(Some(-zero)),
+        _ => return None,
+    };
+    Some(Expr::Literal(zero, None))
+}
+
+/// The same list or `CASE`, which finds both zeros where it finds one.
+fn with_both_zeros(expr: Expr) -> Transformed<Expr> {
+    match expr {
+        Expr::InList(mut list) => {
+            let others: Vec<Expr> = list.list.iter().filter_map(other_zero).collect();
+            let others: Vec<Expr> = others.into_iter().filter(|other| !list.list.contains(other)).collect();
+            list.list.extend(others);
+            Transformed::yes(Expr::InList(list))
+        }
+        Expr::Case(mut case) if case.expr.is_some() => {
+            let known: Vec<Expr> = case.when_then_expr.iter().map(|(value, _)| value.as_ref().clone()).collect();
+            let both = |(value, result): (Box<Expr>, Box<Expr>)| {
+                let other = other_zero(&value).filter(|other| !known.contains(other));
+                let other = other.map(|other| (Box::new(other), result.clone()));
+                std::iter::once((value, result)).chain(other)
+            };
+            case.when_then_expr = case.when_then_expr.into_iter().flat_map(both).collect();
+            Transformed::yes(Expr::Case(case))
+        }
+        expr => Transformed::no(expr),
+    }
 }
 
 fn is_null(expr: &Expr) -> bool {

@@ -12,45 +12,60 @@
 //!       ReadExec: d (key)                          FilterBarrierExec
 //!       ReadExec: e (key)                            HashJoinExec: Left ..
 //! ```
+//!
+//! A join tells its probe side the keys that it has seen, among which values are looked up by their bits: 0.0 is not
+//! -0.0 there, and a list with a null is in no list. Where keys are of such types, a barrier keeps it from that.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::physical::{FilterBarrierExec, IntoPlan, PlanExt, unambiguous};
 
 #[derive(Debug)]
-pub(super) struct GuardFilterPushdown(FilterPushdown);
+pub(super) struct GuardFilterPushdown {
+    rule: FilterPushdown,
+    /// Whether filters are those that operators make while they run.
+    is_of_operators: bool,
+}
 
 impl GuardFilterPushdown {
     /// In place of the rule that pushes filters of the query.
     pub(super) fn new() -> Self {
-        Self(FilterPushdown::new())
+        Self { rule: FilterPushdown::new(), is_of_operators: false }
     }
 
     /// In place of the rule that pushes filters which operators make while they run.
     pub(super) fn post_optimization() -> Self {
-        Self(FilterPushdown::new_post_optimization())
+        Self { rule: FilterPushdown::new_post_optimization(), is_of_operators: true }
     }
 }
 
 impl PhysicalOptimizerRule for GuardFilterPushdown {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         let guarded = Arc::clone(&plan).transform_up(|node| {
-            Ok(match is_ambiguous(node.as_ref()) {
-                true => Transformed::yes(FilterBarrierExec::new(node).into_plan()),
+            let node = match self.is_of_operators {
+                true => without_inexact_keys(node)?,
                 false => Transformed::no(node),
+            };
+            Ok(match is_ambiguous(node.data.as_ref()) {
+                true => Transformed::yes(FilterBarrierExec::new(node.data).into_plan()),
+                false => node,
             })
         })?;
         if !guarded.transformed {
-            return self.0.optimize(plan, config);
+            return self.rule.optimize(plan, config);
         }
-        let pushed = self.0.optimize(guarded.data, config)?;
+        let pushed = self.rule.optimize(guarded.data, config)?;
         let without_barrier = |node: Arc<dyn ExecutionPlan>| {
             Ok(match node.operator::<FilterBarrierExec>() {
                 Some(barrier) => Transformed::yes(Arc::clone(barrier.input())),
@@ -61,12 +76,30 @@ impl PhysicalOptimizerRule for GuardFilterPushdown {
     }
 
     fn name(&self) -> &str {
-        self.0.name()
+        self.rule.name()
     }
 
     fn schema_check(&self) -> bool {
-        self.0.schema_check()
+        self.rule.schema_check()
     }
+}
+
+/// A join that does not tell its probe side keys among which it would look up values by their bits.
+fn without_inexact_keys(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let Some(join) = plan.downcast_ref::<HashJoinExec>() else { return Ok(Transformed::no(plan)) };
+    let mut inexact = HashSet::new();
+    for (_, key) in join.on() {
+        let kind = key.data_type(&join.right().schema())?;
+        if kind.is_floating() || kind.is_nested() {
+            inexact.extend(collect_columns(key).iter().map(Column::index));
+        }
+    }
+    if inexact.is_empty() {
+        return Ok(Transformed::no(plan));
+    }
+    let probed = FilterBarrierExec::against(Arc::clone(join.right()), inexact).into_plan();
+    let inputs = vec![Arc::clone(join.left()), probed];
+    Ok(Transformed::yes(replace_children_if_necessary(plan, inputs)?))
 }
 
 fn is_ambiguous(plan: &dyn ExecutionPlan) -> bool {
@@ -80,7 +113,7 @@ mod tests {
     use datafusion::arrow::datatypes::{DataType, Field, Schema};
     use datafusion::logical_expr::Operator;
     use datafusion::physical_expr::PhysicalExpr;
-    use datafusion::physical_expr::expressions::{BinaryExpr, Column, col, lit};
+    use datafusion::physical_expr::expressions::{BinaryExpr, col, lit};
     use datafusion::physical_plan::displayable;
     use datafusion::physical_plan::empty::EmptyExec;
     use datafusion::physical_plan::filter::FilterExec;

@@ -1,4 +1,4 @@
-//! Stops filters that are on their way down where their columns cannot be told apart by name.
+//! Stops filters that are on their way down where their columns cannot be told apart by name, or are said to stop them.
 //!
 //! It stands in a plan only while filters are pushed (see `optimizer/physical/guard_filter_pushdown.rs`), and is never
 //! run.
@@ -16,16 +16,22 @@ use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr, PlanProperties};
 
 use crate::physical::operator::Operator;
 
-/// Lets filters pass to its input that name no column of which there are several.
+/// Lets filters pass to its input that name no column of which there are several, and none that stops them.
 #[derive(Debug)]
 pub(crate) struct FilterBarrierExec {
     input: Arc<dyn ExecutionPlan>,
+    stopping: HashSet<usize>,
 }
 
 impl FilterBarrierExec {
     /// A barrier above `input`.
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>) -> Self {
-        Self { input }
+        Self::against(input, HashSet::new())
+    }
+
+    /// A barrier above `input` also for filters that name some of its columns.
+    pub(crate) fn against(input: Arc<dyn ExecutionPlan>, stopping: HashSet<usize>) -> Self {
+        Self { input, stopping }
     }
 
     /// What it stands above.
@@ -64,7 +70,7 @@ impl Operator for FilterBarrierExec {
     }
 
     fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Self::new(inputs.swap_remove(0)).into_plan())
+        Ok(Self::against(inputs.swap_remove(0), self.stopping.clone()).into_plan())
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
@@ -77,7 +83,7 @@ impl Operator for FilterBarrierExec {
         _phase: FilterPushdownPhase,
         _config: &ConfigOptions,
     ) -> Result<Option<FilterDescription>> {
-        let allowed = unambiguous(&self.schema());
+        let allowed = unambiguous(&self.schema()).difference(&self.stopping).copied().collect();
         let passing = ChildFilterDescription::from_child_with_allowed_indices(filters, allowed, &self.input)?;
         Ok(Some(FilterDescription::new().with_child(passing)))
     }

@@ -4,6 +4,7 @@
 //!   said in the call around, too. A call over a window says none, and one with DISTINCT sorts its values itself.
 //! - Where a frame moves, DataFusion takes from a sum what leaves the frame. Of floating-point numbers the sum is then
 //!   another one: a NaN or infinity that has left stays in it, and so does what a large number has rounded off.
+//! - By group DataFusion begins a `max` with the least finite number, and takes whatever comes behind a NaN.
 
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::functions_aggregate::array_agg::ArrayAgg;
 use datafusion::functions_aggregate::average::Avg;
+use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::functions_aggregate::string_agg::StringAgg;
 use datafusion::functions_aggregate::sum::Sum;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
@@ -20,6 +22,7 @@ use datafusion::logical_expr::{
     Signature,
 };
 
+use super::float_bounds::FloatBounds;
 use super::frame_sum::FrameSum;
 
 /// What is changed.
@@ -29,6 +32,8 @@ enum Change {
     OwnOrder,
     /// Sums, or means, of frames that move are sums of what is in them.
     SumsOfFrames { is_mean: bool },
+    /// The least or greatest number of each group is so in the order of all numbers.
+    FloatBounds,
 }
 
 /// A list in the order that it is asked for, whatever else is.
@@ -41,6 +46,12 @@ pub(super) fn in_own_order(function: &Arc<AggregateUDF>) -> Option<Arc<Aggregate
 pub(super) fn of_frames(function: &Arc<AggregateUDF>) -> Option<Arc<AggregateUDF>> {
     let is_mean = function.inner().is::<Avg>();
     (is_mean || function.inner().is::<Sum>()).then(|| StandIn::of(function, Change::SumsOfFrames { is_mean }))
+}
+
+/// A `min` or `max` of floating-point numbers by group.
+pub(super) fn of_floats(function: &Arc<AggregateUDF>) -> Option<Arc<AggregateUDF>> {
+    let is_bound = function.inner().is::<Min>() || function.inner().is::<Max>();
+    is_bound.then(|| StandIn::of(function, Change::FloatBounds))
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -105,7 +116,10 @@ impl AggregateUDFImpl for StandIn {
     }
 
     fn create_groups_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
-        self.function.create_groups_accumulator(args)
+        match self.change {
+            Change::FloatBounds => Ok(Box::new(FloatBounds::of(&self.function, args)?)),
+            _ => self.function.create_groups_accumulator(args),
+        }
     }
 
     fn supports_null_handling_clause(&self) -> bool {
@@ -127,14 +141,14 @@ impl AggregateUDFImpl for StandIn {
     fn order_sensitivity(&self) -> AggregateOrderSensitivity {
         match self.change {
             Change::OwnOrder => AggregateOrderSensitivity::Insensitive,
-            Change::SumsOfFrames { .. } => self.function.order_sensitivity(),
+            Change::SumsOfFrames { .. } | Change::FloatBounds => self.function.order_sensitivity(),
         }
     }
 
     fn reverse_expr(&self) -> ReversedUDAF {
         match self.change {
             Change::OwnOrder => ReversedUDAF::NotSupported,
-            Change::SumsOfFrames { .. } => self.function.reverse_udf(),
+            Change::SumsOfFrames { .. } | Change::FloatBounds => self.function.reverse_udf(),
         }
     }
 }

@@ -3,19 +3,25 @@
 //! - `array_agg` and `string_agg` over a window give their list backwards where that saves a sort for another window,
 //!   and with DISTINCT and ORDER BY in the order of another aggregate: see [`aggregates`].
 //! - `sum` and `avg` of floating-point numbers over frames that move keep what has left them: see [`frame_sum`].
+//! - `min` and `max` of floating-point numbers by group lose infinities and NaN: see [`float_bounds`].
 //! - `lag` and `lead` with IGNORE NULLS, of a row further away than the next, lose count: see [`shifts`].
 //!
 //! They have the names of those that they stand for, so that columns and plans are called as before.
 
 mod aggregates;
+mod float_bounds;
 mod frame_sum;
 mod shifts;
 
-use datafusion::common::Result;
+use std::sync::Arc;
+
 use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::{AggregateFunction, WindowFunction};
-use datafusion::logical_expr::{Expr, LogicalPlan, WindowFunctionDefinition};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, WindowFunctionDefinition};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+
+use self::float_bounds::has_float_bounds;
 
 #[derive(Debug)]
 pub(super) struct StandInFunctions;
@@ -30,16 +36,26 @@ impl OptimizerRule for StandInFunctions {
             if !matches!(plan, LogicalPlan::Aggregate(_) | LogicalPlan::Window(_)) {
                 return Ok(Transformed::no(plan));
             }
-            plan.map_expressions(|expr| expr.transform_up(|expr| Ok(stand_in(expr))))
+            // What rows are grouped of, if they are.
+            let grouped = match &plan {
+                LogicalPlan::Aggregate(aggregate) if !aggregate.group_expr.is_empty() => {
+                    Some(Arc::clone(aggregate.input.schema()))
+                }
+                _ => None,
+            };
+            plan.map_expressions(|expr| expr.transform_up(|expr| Ok(stand_in(expr, grouped.as_deref()))))
         })
     }
 }
 
-fn stand_in(expr: Expr) -> Transformed<Expr> {
+fn stand_in(expr: Expr, grouped: Option<&DFSchema>) -> Transformed<Expr> {
     match expr {
         Expr::AggregateFunction(AggregateFunction { func, params }) => {
             let sorts_itself = params.distinct && !params.order_by.is_empty();
-            match aggregates::in_own_order(&func).filter(|_| sorts_itself) {
+            let is_float = |value: &Expr, rows| value.get_type(rows).is_ok_and(|kind| has_float_bounds(&kind));
+            let is_of_floats = grouped.is_some_and(|rows| params.args.iter().all(|value| is_float(value, rows)));
+            let in_own_order = aggregates::in_own_order(&func).filter(|_| sorts_itself);
+            match in_own_order.or_else(|| aggregates::of_floats(&func).filter(|_| is_of_floats)) {
                 Some(func) => Transformed::yes(Expr::AggregateFunction(AggregateFunction { func, params })),
                 None => Transformed::no(Expr::AggregateFunction(AggregateFunction { func, params })),
             }
