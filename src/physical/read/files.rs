@@ -160,14 +160,16 @@ fn files_of(group: &FileGroup) -> impl Iterator<Item = &[PartitionedFile]> {
 
 /// The parts of a task in runs of one file, whose rows follow each other there.
 fn runs_of(group: &FileGroup) -> impl Iterator<Item = &[PartitionedFile]> {
-    group.files().chunk_by(|part, next| {
+    let first_row = |part: &PartitionedFile| part.extension::<FirstRow>().map(|first| first.0);
+    group.files().chunk_by(move |part, next| {
         let follows = match (&part.range, &next.range) {
             // Of the pieces of a row group, each has its range.
             (Some(range), Some(next)) => range == next || range.end == next.start,
             (None, None) => true,
             _ => false,
         };
-        follows && part.object_meta.location == next.object_meta.location
+        // A file may be read twice.
+        follows && part.object_meta.location == next.object_meta.location && first_row(part) < first_row(next)
     })
 }
 
