@@ -46,8 +46,8 @@ impl Kind {
             (Object(one), Object(other)) => {
                 let mut all = one;
                 for (key, kind) in other {
-                    let known = all.get_mut(&key).map(|known| std::mem::replace(known, Nothing));
-                    let kind = known.map_or(Ok(kind.clone()), |known| known.and(kind)).map_err(|e| within(&key, e))?;
+                    let known = all.get_mut(&key).map_or(Nothing, |known| std::mem::replace(known, Nothing));
+                    let kind = known.and(kind).map_err(|e| within(&key, e))?;
                     all.insert(key, kind);
                 }
                 Object(all)
@@ -229,11 +229,13 @@ pub(super) async fn columns_of_lines(
     let mut text = decompressed(compression, text)?;
     let (mut objects, mut rest, mut ended) = (Objects::new(), Vec::new(), false);
     while !ended && objects.seen < rows {
+        // What is left of the chunks before has no end of a line.
+        let known = rest.len();
         match text.try_next().await? {
             Some(chunk) => rest.extend_from_slice(&chunk),
             None => ended = true,
         }
-        let whole = if ended { rest.len() } else { memrchr(b'\n', &rest).map_or(0, |end| end + 1) };
+        let whole = if ended { rest.len() } else { memrchr(b'\n', &rest[known..]).map_or(0, |end| known + end + 1) };
         let lines: Vec<u8> = rest.drain(..whole).collect();
         for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
             if objects.seen == rows {
