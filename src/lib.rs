@@ -22,8 +22,14 @@
 //! What most programs need is here or in the [`prelude`]; the rest stands in the module of its subject. These are in
 //! the order in which data flows.
 
+/// Executors: processes that run stages for others.
+mod cluster;
+
 /// Datasets for other processes.
 mod remote;
+
+/// Between processes: addresses, lines, batches.
+mod wire;
 
 pub mod dataset;
 
@@ -87,6 +93,7 @@ pub mod cli;
 pub mod prelude;
 
 pub use cloud::{StoreEnvironment, StoreOptions};
+pub use cluster::{ExecutorOptions, ExecutorServer};
 pub use config::{BlockyardOptions, ByteSize, MemoryLimit};
 pub use dataset::{
     Batches, DataContext, Dataset, DatasetPipeline, Deal, GroupedDataset, IterOptions, OnLost, SortKey, SplitBarrier,

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use datafusion::catalog::MemoryCatalogProviderList;
 use datafusion::common::{Result, config_err};
 use datafusion::config::{ParquetOptions, SpillCompression as OperatorSpillCompression};
 use datafusion::datasource::file_format::FileFormatFactory;
@@ -15,11 +16,13 @@ use datafusion::prelude::SessionConfig;
 
 use crate::call::extension_of;
 use crate::cloud::{CloudStores, StoreEnvironment};
+use crate::cluster::ClusterClient;
 use crate::config::BlockyardOptions;
 use crate::dataset::DataContext;
 use crate::functions::{FunctionRegistry, bounded, with_lengths_of_binary};
 use crate::observability::{ExecutionCallback, Observers, SYSTEM_SCHEMA, system_schema};
 use crate::optimizer::RuleRegistry;
+use crate::physical::Connector;
 use crate::planner::{BlockyardQueryPlanner, block_formats};
 use crate::runtime::{BackpressurePolicy, Scheduler, in_thread};
 use crate::sources::ExternalTables;
@@ -87,6 +90,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         config.set_extension(pool);
         config.set_extension(stores);
         config.set_extension(Arc::new(Observers::new(callbacks)));
+        config.set_extension(Arc::new(Connector(Arc::new(ClusterClient))));
         config.set_extension(functions);
         let table_functions = Arc::new(table_functions());
         config.set_extension(Arc::clone(&table_functions));
@@ -244,6 +248,28 @@ impl DataContext {
             )?;
         }
         Ok(context)
+    }
+
+    /// A session beside this one in the same memory, with settings of its own, the functions of this one, and without
+    /// tables. Fails where a setting is unknown, or has no such value.
+    pub(crate) fn forked(&self, settings: &[(String, String)]) -> Result<Self> {
+        let state = self.session().state();
+        let mut config = state.config().clone();
+        for (key, value) in settings {
+            config.options_mut().set(key, value)?;
+        }
+        config.set_extension(Arc::new(self.functions().forked()));
+        // The first of them is ours, and finds functions by the session that it is of.
+        let (functions, runtime) = (Arc::clone(self.table_functions()), Arc::clone(state.runtime_env()));
+        let ours = Arc::new(BlockyardRelationPlanner::new(functions, config.clone(), runtime));
+        let others = state.relation_planners().iter().skip(1).cloned();
+        let relations = std::iter::once(ours as _).chain(others).collect();
+        let state = SessionStateBuilder::new_from_existing(state)
+            .with_config(config)
+            .with_relation_planners(relations)
+            .with_catalog_list(Arc::new(MemoryCatalogProviderList::new()))
+            .build();
+        Self::around(SessionContext::new_with_state(state), self.rules())
     }
 
     /// Changes options for datasets that are created from now on. The memory limit and the compression of spilled

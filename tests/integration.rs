@@ -22,6 +22,9 @@ mod circles;
 /// The command-line tool as a process.
 #[path = "integration/cli.rs"]
 mod cli;
+/// Stages that run in other processes.
+#[path = "integration/cluster.rs"]
+mod cluster;
 /// Windows that are evaluated from row to row, against plain DataFusion.
 #[path = "integration/cumulative_windows.rs"]
 mod cumulative_windows;

@@ -42,8 +42,33 @@ pub(super) enum Command {
     },
     /// Write what one consumer of a served query gets
     Consume(Consumer),
+    /// Run stages of queries for other processes
+    Cluster {
+        #[command(subcommand)]
+        command: Cluster,
+    },
     /// Read statements from a prompt (the default on a terminal)
     Shell,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Cluster {
+    /// Run stages for the sessions that have this process in blockyard.cluster, until it is asked to end
+    Executor(Executor),
+}
+
+/// Where an executor listens, and for whom.
+#[derive(Debug, Args)]
+pub(super) struct Executor {
+    /// Where sessions connect: unix:PATH, or tcp:IP:PORT, where port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) listen: String,
+    /// A file with the token that sessions have to show, over TCP
+    #[arg(long, value_name = "FILE")]
+    pub(super) token_file: Option<PathBuf>,
+    /// Let other machines connect, though nothing is encrypted
+    #[arg(long)]
+    pub(super) insecure: bool,
 }
 
 /// How rows are dealt.
@@ -158,6 +183,9 @@ pub(super) struct Options {
     /// Threads that run queries; as many as the machine has CPUs by default
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) threads: Option<u16>,
+    /// Executors that run stages of queries, separated by commas, like tcp:10.0.0.2:7070
+    #[arg(long, global = true, value_name = "ADDRESSES")]
+    pub(super) cluster: Option<String>,
     /// Directory for spilled data
     #[arg(long, global = true, value_name = "DIR")]
     pub(super) spill_dir: Option<PathBuf>,

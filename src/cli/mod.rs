@@ -1,10 +1,11 @@
 //! The command-line tool: `blockyard sql`, `blockyard run`, `blockyard shell`, and `blockyard serve` and `blockyard
-//! consume` for several consumers of one query.
+//! consume` for several consumers of one query; `blockyard cluster executor` runs stages of the queries of others.
 
 mod arguments;
 mod completion;
 mod consume;
 mod destination;
+mod executor;
 mod headers;
 mod output;
 mod plans;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 
 use clap::Parser;
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Cluster, Command};
 use session::{Failure, STACK_BYTES, Session};
 use statements::Script;
 
@@ -73,6 +74,7 @@ fn run(arguments: Arguments, allocator: Option<Arc<dyn Allocator>>) -> Result<()
         }
         Command::Serve { file, split } => return serve::serve(&mut session, &file, &split, options.batch_size),
         Command::Consume(consumer) => return consume::consume(&mut session, &consumer),
+        Command::Cluster { command: Cluster::Executor(executor) } => return executor::run(&mut session, &executor),
         Command::Shell => return shell::run(&mut session),
     }
     session.check_written()

@@ -86,6 +86,21 @@ impl From<DataFusionError> for Failure {
     }
 }
 
+/// What the environment says, and what is said beside it.
+fn settings(options: &Options, environment: &[(String, String)]) -> datafusion::common::Result<BlockyardOptions> {
+    let mut settings = BlockyardOptions::from_env(environment.iter().cloned())?;
+    if let Some(memory) = options.memory {
+        settings.memory_limit = memory;
+    }
+    if let Some(directory) = &options.spill_dir {
+        settings.spill_directory = directory.display().to_string();
+    }
+    if let Some(cluster) = &options.cluster {
+        settings.cluster.clone_from(cluster);
+    }
+    Ok(settings)
+}
+
 /// A running session.
 pub(super) struct Session {
     context: DataContext,
@@ -114,13 +129,7 @@ impl Session {
             .map_err(Failure::Usage)?;
         let positions = Positions::new(options, &destination).map_err(Failure::Usage)?;
         let environment: Vec<_> = std::env::vars().collect();
-        let mut settings = BlockyardOptions::from_env(environment.iter().cloned()).map_err(usage)?;
-        if let Some(memory) = options.memory {
-            settings.memory_limit = memory;
-        }
-        if let Some(directory) = &options.spill_dir {
-            settings.spill_directory = directory.display().to_string();
-        }
+        let settings = settings(options, &environment).map_err(usage)?;
         let mut config = SessionConfig::from_env().map_err(usage)?;
         let threads = options.threads.map_or_else(|| settings.num_cpus, usize::from);
         config = config.with_target_partitions(threads);

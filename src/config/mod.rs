@@ -199,6 +199,13 @@ options! {
         /// never.
         pub execution_no_progress_timeout_s: usize, default = 1800
 
+        /// The executors that run stages of queries, separated by commas: `tcp:10.0.0.2:7070` or `unix:PATH` of each.
+        /// Empty means that this process runs all.
+        pub cluster: String, default = String::new()
+
+        /// A file with the token that executors want to see. Those at `unix:PATH` want none.
+        pub cluster_token_file: String, default = String::new()
+
         /// Fuse chains of map operators into one stage.
         pub optimize_fuse_stages: bool, default = true
 

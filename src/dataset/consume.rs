@@ -24,7 +24,9 @@ use crate::functions::{Row, rows_of_batch};
 use crate::logical::{check_plan_depth, is_endless, plan_of_epoch};
 use crate::observability::{Execution, Watch};
 use crate::optimizer::in_least_memory;
-use crate::physical::{PlanExt, PlanMemory, StoredBlock, collect_blocks, gather, planned_blocks, query_context};
+use crate::physical::{
+    PlanExt, PlanMemory, StoredBlock, assigned, collect_blocks, gather, planned_blocks, query_context,
+};
 use crate::runtime::{DeepStack, block_on_io, in_background};
 use crate::sources::{DatasourceTable, StoredBlocks, StoredTable, files_of};
 use crate::store::{Admission, NextUse, Owner};
@@ -364,7 +366,7 @@ impl Dataset {
         check_plan_depth(&attempt.plan)?;
         let planned = DeepStack::new(attempt.state.create_physical_plan(&attempt.plan)).await;
         let planned = planned.map_err(without_bug_report)?;
-        let plan = begin(&planned)?;
+        let (plan, elsewhere) = assigned(begin(&planned)?, attempt.state.config()).await?;
         let context = TaskContext::from(&attempt.state);
         let store = Arc::clone(self.context.store());
         let execution = Execution::start(Arc::clone(&plan), store, &context, attempt.before);
@@ -372,6 +374,7 @@ impl Dataset {
         let admitted = query_context(context, plan.as_ref(), execution.query()).await;
         watch.ended_if_failed(&admitted);
         let (context, admission) = admitted?;
+        let admission = admission.holding(elsewhere);
         *self.last.lock() = Some(execution.clone());
         Ok(Started { planned, plan, context, execution, watch, admission })
     }

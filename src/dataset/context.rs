@@ -42,6 +42,8 @@ pub struct DataContext {
     rules: Arc<Mutex<RuleRegistry>>,
     cursors: Arc<Cursors>,
     stores: Arc<CloudStores>,
+    /// Statements that said what names mean, in the order in which they ran.
+    definitions: Arc<Mutex<Vec<String>>>,
 }
 
 impl std::fmt::Debug for DataContext {
@@ -57,7 +59,8 @@ impl DataContext {
         let (store, scheduler) = (extension_of(&state)?, extension_of(&state)?);
         let (functions, table_functions) = (extension_of(&state)?, extension_of(&state)?);
         let (rules, stores) = (Arc::new(Mutex::new(rules)), extension_of(&state)?);
-        Ok(Self { session, store, scheduler, functions, table_functions, rules, cursors: Arc::default(), stores })
+        let (cursors, definitions) = (Arc::default(), Arc::default());
+        Ok(Self { session, store, scheduler, functions, table_functions, rules, cursors, stores, definitions })
     }
 
     /// The session of DataFusion underneath.
@@ -92,6 +95,16 @@ impl DataContext {
     /// Where there is none of that name.
     pub fn drop_secret(&self, name: &str) -> Result<()> {
         self.stores.drop_secret(name, false)
+    }
+
+    /// Statements that said what names mean, in the order in which they ran.
+    pub(crate) fn definitions(&self) -> Arc<[String]> {
+        self.definitions.lock().as_slice().into()
+    }
+
+    /// Remembers a statement that says what a name means.
+    pub(crate) fn defined_by(&self, statement: &str) {
+        self.definitions.lock().push(statement.to_owned());
     }
 
     /// The cursors that are open.

@@ -11,6 +11,7 @@ mod iterate;
 mod order;
 mod pipeline;
 mod repeatable;
+mod replay;
 mod split;
 mod streaming_split;
 mod transform;
@@ -22,6 +23,7 @@ pub use iterate::{Batches, BlockingBatches, Epoch, Epochs, IterOptions, IterStat
 pub use order::{SortKey, asc, desc};
 pub use pipeline::DatasetPipeline;
 use repeatable::repeatable;
+pub(crate) use replay::Replay;
 pub use split::{TestSize, TrainTestSplit};
 pub(crate) use streaming_split::Split;
 pub use streaming_split::{Deal, OnLost, SplitBarrier, SplitIterator, SplitOptions};

@@ -26,8 +26,8 @@ impl<F: Fn(&str, &str) -> Result<FunctionRef> + Send + Sync> FunctionLanguage fo
 }
 
 /// The languages of a session by their names, in lower case.
-#[derive(Default)]
-pub(super) struct Languages(RwLock<BTreeMap<String, Arc<dyn FunctionLanguage>>>);
+#[derive(Default, Clone)]
+pub(super) struct Languages(Arc<RwLock<BTreeMap<String, Arc<dyn FunctionLanguage>>>>);
 
 impl Languages {
     pub(super) fn add(&self, name: &str, language: Arc<dyn FunctionLanguage>) {

@@ -38,6 +38,11 @@ impl Default for FunctionRegistry {
 }
 
 impl FunctionRegistry {
+    /// The functions that there are now, of which a session of its own may create and drop some.
+    pub(crate) fn forked(&self) -> Self {
+        Self { functions: RwLock::new(self.functions.read().clone()), languages: self.languages.clone() }
+    }
+
     /// Adds a function under `name`, or replaces the one of this name.
     pub fn register(&self, name: &str, function: FunctionRef) {
         self.register_with(name, function, MapOptions::default());

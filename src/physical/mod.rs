@@ -24,6 +24,7 @@ mod pipeline;
 mod place;
 mod queue;
 mod read;
+mod remote;
 mod resume;
 mod shared;
 mod stand_ins;
@@ -50,6 +51,10 @@ pub(crate) use queue::{QueueExec, QueueLimit};
 pub(crate) use read::{
     FileCounts, FilesOfTask, FirstRow, ReadExec, ReadMemory, RowColumn, RowColumns, ValueRanges, file_scan,
     is_as_listed, shown_root,
+};
+pub(crate) use remote::{
+    Assigned, Connector, Executors, RemoteExec, StagePrint, StageRunner, Unit, assigned, gives_first_rows, is_stage,
+    is_worthwhile, of_tasks, remote_stages, stage_print,
 };
 pub(crate) use resume::ResumeExec;
 pub(crate) use shared::{SharedExec, SharedRows};

@@ -3,20 +3,12 @@
 use std::fmt;
 
 use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::buffer::Buffer;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::arrow::ipc::reader::StreamDecoder;
-use datafusion::arrow::ipc::root_as_message;
-use datafusion::common::{Result, exec_datafusion_err, exec_err};
-use tokio::io::{AsyncReadExt, BufReader, ReadHalf, WriteHalf, split};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
+use tokio::io::{BufReader, ReadHalf, WriteHalf, split};
 
-use super::address::{Address, Duplex};
-use super::lines::{Hello, PROTOCOL, Reply, Request, read_line, write_line};
-
-/// What the messages of an Arrow IPC stream begin with.
-const CONTINUATION: [u8; 4] = [0xff; 4];
-/// No message describes its batch in more bytes.
-const HEADER_BYTES: usize = 64 << 20;
+use super::lines::{Hello, PROTOCOL, Reply, Request, of_this_machine};
+use crate::wire::{BatchReader, Duplex, read_line, write_line};
 
 /// Which consumer a client is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -36,7 +28,7 @@ pub struct SplitClient {
     write: WriteHalf<Box<dyn Duplex>>,
     consumers: usize,
     /// The epoch that is read, whose stream has not ended.
-    stream: Option<StreamDecoder>,
+    stream: Option<BatchReader>,
     schema: Option<SchemaRef>,
     /// Batches of the epoch that came, and were acknowledged; rows that came.
     batches: u64,
@@ -51,7 +43,7 @@ impl SplitClient {
     ///
     /// Where nobody is there, the key is wrong, or the consumer is connected already.
     pub async fn connect(address: &str, options: SplitClientOptions) -> Result<Self> {
-        let (read, write) = split(address.parse::<Address>()?.connect().await?);
+        let (read, write) = split(of_this_machine(address)?.connect().await?);
         let (read, stream) = (BufReader::new(read), None);
         let mut client = Self { read, write, consumers: 0, stream, schema: None, batches: 0, acknowledged: 0, rows: 0 };
         let SplitClientOptions { consumer, key, prefetch_batches } = options;
@@ -67,7 +59,7 @@ impl SplitClient {
     ///
     /// Where nobody is there, or the key is wrong.
     pub async fn status(address: &str, key: Option<String>) -> Result<String> {
-        let (read, mut write) = split(address.parse::<Address>()?.connect().await?);
+        let (read, mut write) = split(of_this_machine(address)?.connect().await?);
         write_line(&mut write, &Hello { protocol: PROTOCOL, key, status: true, ..Hello::default() }).await?;
         let reply = checked(read_line::<Reply>(&mut BufReader::new(read)).await?)?;
         serde_json::to_string(&reply).map_err(|e| exec_datafusion_err!("a status cannot be written: {e}"))
@@ -101,7 +93,7 @@ impl SplitClient {
             return Ok(None);
         }
         let Some(epoch) = reply.epoch else { return exec_err!("the server does not say which epoch begins") };
-        self.stream = Some(StreamDecoder::new());
+        self.stream = Some(BatchReader::default());
         Ok(Some(epoch))
     }
 
@@ -142,39 +134,25 @@ impl SplitClient {
     }
 
     async fn read_batch(&mut self) -> Result<Option<RecordBatch>> {
-        let broken = |e: std::io::Error| exec_datafusion_err!("the connection broke in the middle of an epoch: {e}");
-        loop {
-            let Some(decoder) = &mut self.stream else { return Ok(None) };
-            let mut start = [0; 8];
-            self.read.read_exact(&mut start).await.map_err(broken)?;
-            let length = u32::from_le_bytes([start[4], start[5], start[6], start[7]]) as usize;
-            if start[..4] != CONTINUATION || length > HEADER_BYTES {
-                return exec_err!("what the server sends is no Arrow IPC stream");
+        let Some(stream) = &mut self.stream else { return Ok(None) };
+        let batch = stream.next(&mut self.read).await.map_err(|e| match e {
+            DataFusionError::IoError(e) => {
+                exec_datafusion_err!("the connection broke in the middle of an epoch: {e}")
             }
-            if length == 0 {
-                // The decoder looks at a message without a body when the next one comes.
-                decoder.decode(&mut Buffer::from(start.to_vec()))?;
-                self.schema = decoder.schema().or(self.schema.take());
-                self.stream = None;
-                return self.read_end().await.map(|()| None);
-            }
-            let mut message = start.to_vec();
-            message.resize(start.len() + length, 0);
-            self.read.read_exact(&mut message[start.len()..]).await.map_err(broken)?;
-            let header = root_as_message(&message[start.len()..])
-                .map_err(|e| exec_datafusion_err!("a message of the server cannot be read: {e}"))?;
-            let body = usize::try_from(header.bodyLength()).unwrap_or(0);
-            let begin = message.len();
-            message.resize(begin + body, 0);
-            self.read.read_exact(&mut message[begin..]).await.map_err(broken)?;
-            let batch = decoder.decode(&mut Buffer::from(message))?;
-            self.schema = decoder.schema().or(self.schema.take());
-            if let Some(batch) = batch {
+            e => e,
+        })?;
+        self.schema = stream.schema().or(self.schema.take());
+        match &batch {
+            Some(batch) => {
                 self.batches += 1;
                 self.rows += batch.num_rows() as u64;
-                return Ok(Some(batch));
+            }
+            None => {
+                self.stream = None;
+                self.read_end().await?;
             }
         }
+        Ok(batch)
     }
 
     /// Reads the line behind a stream, and compares what was sent with what came.

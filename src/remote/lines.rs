@@ -1,14 +1,12 @@
-//! What is said in lines of JSON.
+//! The lines that servers and clients of splits say.
 
-use datafusion::common::{Result, exec_datafusion_err, exec_err};
-use serde::de::DeserializeOwned;
+use datafusion::common::{Result, plan_err};
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::wire::Address;
 
 /// The version of what is said.
 pub(super) const PROTOCOL: u64 = 1;
-/// Bytes of a line, with its end.
-const LINE_BYTES: u64 = 64 << 10;
 
 /// The first line of a client.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,26 +83,25 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// The next line; `None` where there are no more.
-pub(super) async fn read_line<T: DeserializeOwned>(from: &mut (impl AsyncBufRead + Unpin)) -> Result<Option<T>> {
-    let mut line = String::new();
-    if from.take(LINE_BYTES).read_line(&mut line).await? == 0 {
-        return Ok(None);
+/// An address at which splits may be served.
+pub(super) fn of_this_machine(address: &str) -> Result<Address> {
+    let parsed: Address = address.parse()?;
+    match parsed.is_of_this_machine() {
+        true => Ok(parsed),
+        false => plan_err!("splits are served on this machine alone, at 127.0.0.1 or [::1], not {parsed}"),
     }
-    if !line.ends_with('\n') {
-        return exec_err!("a line of the connection does not end within {LINE_BYTES} bytes");
-    }
-    let line = line.trim_end();
-    let shown: String = line.chars().take(100).collect();
-    serde_json::from_str(line)
-        .map(Some)
-        .map_err(|e| exec_datafusion_err!("a line of the connection cannot be read: {e}: {shown}"))
 }
 
-/// Writes a line.
-pub(super) async fn write_line(to: &mut (impl AsyncWrite + Unpin), line: &impl Serialize) -> Result<()> {
-    let mut text = serde_json::to_vec(line).map_err(|e| exec_datafusion_err!("a line cannot be written: {e}"))?;
-    text.push(b'\n');
-    to.write_all(&text).await?;
-    Ok(to.flush().await?)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_stay_on_the_machine() {
+        assert!(of_this_machine("tcp:[::1]:80").is_ok());
+        for address in ["tcp:0.0.0.0:1", "tcp:10.0.0.1:1"] {
+            let error = of_this_machine(address).unwrap_err().to_string();
+            assert!(error.contains("on this machine alone"), "{error}");
+        }
+    }
 }

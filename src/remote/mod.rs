@@ -8,7 +8,6 @@
 //! A connection holds the iterator of one consumer, and lets go of it when it closes: what that means for the others is
 //! decided where all splits are, in `dataset/streaming_split/`. `docs/reference/split_protocol.md` is what is said.
 
-mod address;
 mod client;
 mod lines;
 mod server;

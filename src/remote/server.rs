@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::address::{Address, Duplex, Listener};
-use super::lines::{ConsumerStatus, Hello, Reply};
+use super::lines::{ConsumerStatus, Hello, Reply, of_this_machine};
 use super::session::{Connection, Session};
 use crate::dataset::{Split, SplitIterator};
 use crate::error::one_message;
 use crate::runtime::Drivers;
+use crate::wire::{Address, Duplex, Listener};
 
 /// How long a connection may take to say whose it is.
 const GREETING: Duration = Duration::from_secs(10);
@@ -59,7 +59,7 @@ impl SplitServer {
             let index = iterator.index();
             waiting[index] = Some(iterator);
         }
-        let (listener, address) = address.parse::<Address>()?.listen().await?;
+        let (listener, address) = of_this_machine(address)?.listen().await?;
         let key = address.needs_key().then(|| Uuid::new_v4().simple().to_string());
         let (open, seen) = watch::channel(0);
         let seats = Arc::new(Seats { split, key, waiting: Mutex::new(waiting), open });

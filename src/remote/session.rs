@@ -3,18 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::arrow::ipc::writer::StreamWriter;
 use datafusion::common::{DataFusionError, Result, exec_err};
 use tokio::io::{AsyncWriteExt, BufReader, ReadHalf, WriteHalf, split};
 use tokio::sync::mpsc;
 
-use super::address::Duplex;
-use super::lines::{Hello, PROTOCOL, Reply, Request, read_line, write_line};
+use super::lines::{Hello, PROTOCOL, Reply, Request};
 use crate::dataset::{Split, SplitIterator};
 use crate::error::one_message;
 use crate::runtime::Drivers;
+use crate::wire::{BatchWriter, Duplex, read_line, write_line};
 
 /// Batches that are sent beyond those that were acknowledged: one that is worked on, and one ahead.
 const PREFETCH_BATCHES: u64 = 2;
@@ -178,7 +176,7 @@ impl Session {
 
     /// Sends the batches of an epoch as an Arrow IPC stream.
     async fn send_epoch(&mut self, iterator: &mut SplitIterator) -> Result<End> {
-        let mut stream = Stream::default();
+        let mut stream = BatchWriter::default();
         let end = self.send_batches(iterator, &mut stream).await;
         // A reader of the stream comes to its end, whatever has ended it.
         let last = stream.end(&self.schema)?;
@@ -201,7 +199,7 @@ impl Session {
     }
 
     /// Sends batches until there are no more, or the client wants something else.
-    async fn send_batches(&mut self, iterator: &mut SplitIterator, stream: &mut Stream) -> Result<Option<End>> {
+    async fn send_batches(&mut self, iterator: &mut SplitIterator, stream: &mut BatchWriter) -> Result<Option<End>> {
         let split = Arc::clone(&self.split);
         loop {
             let mut next = Box::pin(iterator.next_unacknowledged());
@@ -245,34 +243,5 @@ impl Session {
     pub(super) async fn close(mut self) {
         let hung_up = async { while self.requests.recv().await.is_some() {} };
         let _in_time = tokio::time::timeout(FAREWELL, hung_up).await;
-    }
-}
-
-/// An Arrow IPC stream that begins with its first batch.
-#[derive(Default)]
-struct Stream(Option<StreamWriter<Vec<u8>>>);
-
-impl Stream {
-    fn writer(&mut self, schema: &SchemaRef) -> Result<&mut StreamWriter<Vec<u8>>> {
-        if self.0.is_none() {
-            self.0 = Some(StreamWriter::try_new(Vec::new(), schema)?);
-        }
-        match &mut self.0 {
-            Some(writer) => Ok(writer),
-            None => exec_err!("a stream was not begun"),
-        }
-    }
-
-    fn bytes_of(&mut self, batch: &RecordBatch) -> Result<Vec<u8>> {
-        let writer = self.writer(batch.schema_ref())?;
-        writer.write(batch)?;
-        Ok(std::mem::take(writer.get_mut()))
-    }
-
-    /// The end of the stream; all of it, where there were no batches.
-    fn end(&mut self, schema: &SchemaRef) -> Result<Vec<u8>> {
-        let writer = self.writer(schema)?;
-        writer.finish()?;
-        Ok(std::mem::take(writer.get_mut()))
     }
 }

@@ -41,6 +41,12 @@ pub trait Datasource: Any + Debug + Send + Sync {
         None
     }
 
+    /// Whether another process that makes the source from the same call of a table function reads the same rows in the
+    /// same tasks. All that decides them is in what `Debug` says of the source.
+    fn is_anywhere(&self) -> bool {
+        false
+    }
+
     /// What the source does with each of these conditions when its rows are read: nothing (`Unsupported`, the default),
     /// it leaves out some rows of which they are not true (`Inexact`; they are looked at again), or all of them
     /// (`Exact`). The others do not come to [`Datasource::plan`].
@@ -277,7 +283,9 @@ impl DatasourceTable {
                 rows_bytes: plan.tasks.iter().map(|task| task.bytes).collect::<Option<_>>().unwrap_or_default(),
             };
             let read = ReadExec::new(self.source.name(), scan, state.config().target_partitions());
+            let call = self.source.is_anywhere().then(|| format!("{:?}", self.source));
             let read = read
+                .with_call(call)
                 .with_memory(memory)
                 .with_origins(plan.tasks.into_iter().map(|task| task.origin.map(TaskOrigin::into)));
             Ok(read.with_statistics(statistics).into_plan())

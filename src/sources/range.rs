@@ -106,6 +106,10 @@ impl Datasource for Range {
         Some(self.n as usize)
     }
 
+    fn is_anywhere(&self) -> bool {
+        true
+    }
+
     async fn plan(&self, request: ReadRequest<'_>) -> Result<ReadPlan> {
         let row_bytes = 8 * self.shape.as_ref().map_or(1, TensorShape::size);
         let parallelism = request.parallelism(Some((self.n as usize).saturating_mul(row_bytes)));

@@ -132,6 +132,10 @@ impl Datasource for Tpch {
         Arc::clone(&self.schema)
     }
 
+    fn is_anywhere(&self) -> bool {
+        true
+    }
+
     async fn plan(&self, request: ReadRequest<'_>) -> Result<ReadPlan> {
         let bytes = self.estimated_bytes();
         let parts = match self.table {

@@ -28,7 +28,12 @@ pub(super) fn columns_without_nulls(statement: &DFStatement) -> Vec<usize> {
 }
 
 /// Creates a table, and fills it with the rows of its query before anybody sees it.
-pub(super) async fn create_table(context: &DataContext, create: CreateMemoryTable, not_null: &[usize]) -> Result<()> {
+pub(super) async fn create_table(
+    context: &DataContext,
+    create: CreateMemoryTable,
+    not_null: &[usize],
+    text: &str,
+) -> Result<()> {
     let CreateMemoryTable { name, input, if_not_exists, or_replace, constraints, column_defaults, temporary } = create;
     if temporary {
         return not_impl_err!("TEMPORARY tables; every table of CREATE TABLE is gone when the session ends");
@@ -47,7 +52,7 @@ pub(super) async fn create_table(context: &DataContext, create: CreateMemoryTabl
     if !matches!(input.as_ref(), LogicalPlan::EmptyRelation(empty) if !empty.produce_one_row) {
         let target = provider_as_source(Arc::new(table.clone()));
         let insert = DmlStatement::new(name.clone(), target, WriteOp::Insert(InsertOp::Append), input);
-        context.dataset(LogicalPlan::Dml(insert)).take_all().await?;
+        context.dataset(LogicalPlan::Dml(insert)).said_by(text).take_all().await?;
     }
     if exists {
         session.deregister_table(name.clone())?;

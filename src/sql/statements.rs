@@ -8,10 +8,11 @@ use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray};
 use datafusion::common::{DataFusionError, Result, config_err, exec_err};
 use datafusion::config::ExtensionOptions;
 use datafusion::logical_expr::{DdlStatement, LogicalPlan, Statement};
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::sql::parser::{DFParserBuilder, Statement as DFStatement};
 use datafusion::sql::sqlparser::ast::Statement as AstStatement;
 use datafusion::sql::sqlparser::dialect::{GenericDialect, dialect_from_str};
-use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
+use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 
 use super::create_function::{create_function, drop_function};
 use super::create_table::{columns_without_nulls, create_table};
@@ -30,6 +31,7 @@ use crate::runtime::{DeepStack, on_deep_stack};
 pub struct SqlStatement {
     statement: DFStatement,
     line: Option<u64>,
+    text: String,
 }
 
 impl SqlStatement {
@@ -100,9 +102,13 @@ impl DataContext {
             parsed.iter_mut().try_for_each(|statement| normalise(statement, functions))?;
             Ok::<_, DataFusionError>(parsed)
         })?;
-        let lines = Some(first_lines(&tokens)).filter(|lines| lines.len() == parsed.len());
-        let mut lines = lines.into_iter().flatten();
-        Ok(parsed.into_iter().map(|statement| SqlStatement { statement, line: lines.next() }).collect())
+        let parts = Some(parts(statements, &tokens)).filter(|parts| parts.len() == parsed.len());
+        let mut parts = parts.into_iter().flatten();
+        let of_part = |statement: DFStatement| match parts.next() {
+            Some((line, text)) => SqlStatement { statement, line: Some(line), text: text.to_owned() },
+            None => SqlStatement { text: statement.to_string(), statement, line: None },
+        };
+        Ok(parsed.into_iter().map(of_part).collect())
     }
 
     /// Runs a statement: definitions and settings take effect, a query comes back as a lazy dataset.
@@ -116,7 +122,9 @@ impl DataContext {
 
     async fn run_here(&self, statement: SqlStatement) -> Result<Dataset> {
         let functions = self.functions();
+        let text = statement.text.clone();
         if create_function(&statement.statement, functions)? || drop_function(&statement.statement, functions)? {
+            self.defined_by(&text);
             return self.nothing();
         }
         if run_secret(self, &statement.statement)? {
@@ -140,16 +148,51 @@ impl DataContext {
                 self.nothing()
             }
             LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => {
-                create_table(self, create, &not_null).await?;
+                create_table(self, create, &not_null, &text).await?;
                 self.nothing()
             }
             plan => {
                 let verbose = matches!(&plan, LogicalPlan::Explain(explain) if explain.verbose);
+                let defines = matches!(&plan, LogicalPlan::Ddl(_) | LogicalPlan::Statement(Statement::Prepare(_)));
                 let (_, plan) = self.session().execute_logical_plan(plan).await?.into_parts();
-                let dataset = Dataset::new(self.clone(), state, plan);
+                if defines {
+                    self.defined_by(&text);
+                }
+                let dataset = Dataset::new(self.clone(), state, plan).said_by(&text);
                 if verbose { self.with_memory(dataset).await } else { Ok(dataset) }
             }
         }
+    }
+
+    /// Runs a statement that says what a name means.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be planned, or is another statement.
+    pub(crate) async fn defined(&self, definition: &str) -> Result<()> {
+        for statement in self.parse(definition)? {
+            if statement.is_query() {
+                return exec_err!("it defines nothing: {definition}");
+            }
+            self.run(statement).await?;
+        }
+        Ok(())
+    }
+
+    /// The plan of what a statement reads, as it would run here. Nothing runs.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be planned.
+    pub(crate) async fn physical_plan_of(&self, statement: SqlStatement) -> Result<Arc<dyn ExecutionPlan>> {
+        let state = self.state();
+        let plan = DeepStack::new(state.statement_to_plan(statement.statement)).await?;
+        check_plan_depth(&plan)?;
+        let plan = match plan {
+            LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => Arc::unwrap_or_clone(create.input),
+            plan => self.session().execute_logical_plan(plan).await?.into_parts().1,
+        };
+        DeepStack::new(state.create_physical_plan(&plan)).await
     }
 
     async fn run_cursor(&self, statement: CursorStatement) -> Result<Dataset> {
@@ -249,21 +292,33 @@ impl DataContext {
     }
 }
 
-/// The lines on which statements begin, if there is a `;` between any two of them.
-fn first_lines(tokens: &[TokenWithSpan]) -> Vec<u64> {
-    let mut lines = Vec::new();
-    let mut begins = true;
-    for token in tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_) | Token::EOF)) {
-        match (token.token == Token::SemiColon, begins) {
-            (true, _) => begins = true,
-            (false, true) => {
-                lines.push(token.span.start.line);
-                begins = false;
+/// The statements of a text, each with the line on which it begins, if there is a `;` between any two of them.
+fn parts<'a>(text: &'a str, tokens: &[TokenWithSpan]) -> Vec<(u64, &'a str)> {
+    // Tokens say lines and columns, and come in their order.
+    let (mut chars, mut line, mut column) = (text.char_indices().peekable(), 1, 1);
+    let mut place = |at: Location| loop {
+        match chars.peek() {
+            Some((_, c)) if (line, column) < (at.line, at.column) => {
+                (line, column) = if *c == '\n' { (line + 1, 1) } else { (line, column + 1) };
+                chars.next();
             }
-            (false, false) => {}
+            next => return next.map_or(text.len(), |(bytes, _)| *bytes),
+        }
+    };
+    let (mut parts, mut begun) = (Vec::new(), None);
+    for token in tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_) | Token::EOF)) {
+        let start = token.span.start;
+        match (&token.token, begun) {
+            (Token::SemiColon, Some((line, from))) => {
+                parts.push((line, &text[from..place(start)]));
+                begun = None;
+            }
+            (Token::SemiColon, None) | (_, Some(_)) => {}
+            (_, None) => begun = Some((start.line, place(start))),
         }
     }
-    lines
+    parts.extend(begun.map(|(line, from)| (line, &text[from..])));
+    parts
 }
 
 /// Runs all statements; what is not the last runs to its end.

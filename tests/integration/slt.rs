@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use async_trait::async_trait;
 use blockyard::prelude::*;
+use blockyard::{ExecutorOptions, ExecutorServer};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::error::DataFusionError;
@@ -22,11 +23,14 @@ enum Mode {
     Spilling,
     FusionOff,
     OnePartition,
+    /// Stages run in other sessions, which executors have.
+    Cluster,
 }
 
 impl Mode {
-    fn context(self) -> DataContext {
+    fn context(self, executors: &str) -> DataContext {
         match self {
+            Self::Cluster => context_with(2, |o| o.cluster = executors.to_owned()),
             Self::Default => context_with(2, |_| {}),
             Self::Spilling => context_with(2, |o| o.memory_limit = mib(32)),
             Self::FusionOff => context_with(2, |o| {
@@ -72,8 +76,14 @@ impl Letter {
 struct Session {
     context: DataContext,
     directory: String,
-    /// Statements of which something was spilled.
-    spilling: Arc<AtomicUsize>,
+    seen: Arc<Seen>,
+}
+
+/// How many statements did something.
+#[derive(Debug, Default)]
+struct Seen {
+    spilled: AtomicUsize,
+    ran_elsewhere: AtomicUsize,
 }
 
 #[async_trait]
@@ -85,8 +95,9 @@ impl AsyncDB for Session {
         let dataset = self.context.sql(&sql.replace("__TEST_DIR__", &self.directory)).await?;
         let types: Vec<Letter> = dataset.schema().fields().iter().map(|field| Letter::of(field.data_type())).collect();
         let batches = dataset.take_all().await?;
-        let spilled = !dataset.stats().contains("; spilled 0B,");
-        self.spilling.fetch_add(usize::from(spilled), Relaxed);
+        let stats = dataset.stats();
+        self.seen.spilled.fetch_add(usize::from(!stats.contains("; spilled 0B,")), Relaxed);
+        self.seen.ran_elsewhere.fetch_add(usize::from(stats.contains("Remote(")), Relaxed);
         if types.is_empty() {
             return Ok(DBOutput::StatementComplete(0));
         }
@@ -145,19 +156,37 @@ pub(crate) fn slt_files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Runs all files below a directory, and returns of how many statements something was spilled.
-async fn run_all(below: &str, mode: Mode) -> usize {
+/// Two executors with a thread and little memory each, and where they are.
+async fn executors(directory: &Path) -> (Vec<ExecutorServer>, String) {
+    let (mut servers, mut addresses) = (Vec::new(), Vec::new());
+    for number in 0..2 {
+        let context = context_with(1, |o| o.memory_limit = mib(128));
+        let listen = format!("unix:{}/{number}.sock", directory.display());
+        let server = ExecutorServer::bind(&context, ExecutorOptions { listen, ..Default::default() }).await.unwrap();
+        addresses.push(server.address());
+        servers.push(server);
+    }
+    (servers, addresses.join(","))
+}
+
+/// Runs all files below a directory.
+async fn run_all(below: &str, mode: Mode) -> Arc<Seen> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(below);
     let files = slt_files(&root);
     assert!(files.len() >= 10, "only {} files under {}", files.len(), root.display());
     let updates = mode == Mode::Default && std::env::var_os("UPDATE_SLT").is_some();
-    let (mut failures, spilling) = (Vec::new(), Arc::new(AtomicUsize::new(0)));
+    let (mut failures, seen) = (Vec::new(), Arc::<Seen>::default());
+    let sockets = tempfile::tempdir().unwrap();
+    let (_servers, executors) = match mode {
+        Mode::Cluster => executors(sockets.path()).await,
+        _ => (Vec::new(), String::new()),
+    };
     for file in files {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_str().unwrap().to_owned();
         let mut runner = Runner::new(|| {
-            let (directory, spilling) = (path.clone(), Arc::clone(&spilling));
-            async move { Ok(Session { context: mode.context(), directory, spilling }) }
+            let (directory, seen, context) = (path.clone(), Arc::clone(&seen), mode.context(&executors));
+            async move { Ok(Session { context, directory, seen }) }
         });
         runner.with_column_validator(same_types);
         if updates {
@@ -168,7 +197,7 @@ async fn run_all(below: &str, mode: Mode) -> usize {
         }
     }
     assert!(failures.is_empty(), "{mode:?}: {} failed\n{}", failures.len(), failures.join("\n\n"));
-    spilling.load(Relaxed)
+    seen
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -178,8 +207,14 @@ async fn slt_files_pass_by_default() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slt_files_pass_when_everything_spills() {
-    let spilling = run_all("sql/tests", Mode::Spilling).await;
-    assert!(spilling >= 10, "only {spilling} statements spilled anything");
+    let spilled = run_all("sql/tests", Mode::Spilling).await.spilled.load(Relaxed);
+    assert!(spilled >= 10, "only {spilled} statements spilled anything");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slt_files_pass_on_executors() {
+    let ran_elsewhere = run_all("sql/tests", Mode::Cluster).await.ran_elsewhere.load(Relaxed);
+    assert!(ran_elsewhere >= 400, "only {ran_elsewhere} statements ran on executors");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -29,7 +29,8 @@ fn room(path: &Path) -> String {
 /// What each room may import. `session` wires everything, and nobody imports it; `lib`, `prelude`, `main` and `cli` use
 /// what is public.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("remote", &["dataset", "error", "runtime"]),
+    ("remote", &["dataset", "error", "runtime", "wire"]),
+    ("cluster", &["block", "config", "dataset", "error", "physical", "runtime", "sql", "store", "wire"]),
     (
         "dataset",
         &[
@@ -121,6 +122,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("disk", &[]),
     ("config", &["call", "error"]),
     ("call", &["error"]),
+    ("wire", &[]),
     ("error", &[]),
 ];
 

@@ -5,6 +5,7 @@ mod choose_build_sides;
 mod collect_once;
 mod compact_slices;
 mod distinct_keys;
+mod distribute;
 mod estimate;
 mod exchange_sorts;
 mod fit_memory;
@@ -90,4 +91,6 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(fit), Anchor::before("SanityCheckPlan"), &["window_partitions"]);
     let link = link_shared::LinkShared;
     registry.add_physical(Arc::new(link), Anchor::before("SanityCheckPlan"), &["fit_memory"]);
+    let distribute = distribute::Distribute;
+    registry.add_physical(Arc::new(distribute), Anchor::before("SanityCheckPlan"), &["link_shared"]);
 }

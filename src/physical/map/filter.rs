@@ -46,6 +46,10 @@ impl MapStep for FilterStep {
         CardinalityEffect::LowerEqual
     }
 
+    fn said(&self) -> Option<String> {
+        Some(format!("Filter({})", self.predicate))
+    }
+
     fn is_filter(&self) -> bool {
         true
     }

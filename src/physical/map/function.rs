@@ -105,6 +105,13 @@ impl MapStep for FunctionStep {
         self.call.function.is_deterministic()
     }
 
+    /// What is tolerated is counted, and kept, in one process.
+    fn said(&self) -> Option<String> {
+        let Self { batch_size, target_block_bytes, max_concurrency, groups, .. } = self;
+        let is_strict = matches!(self.call.failures.on_error, OnError::Fail);
+        is_strict.then(|| format!("{} {batch_size:?} {target_block_bytes} {max_concurrency} {groups:?}", self.name()))
+    }
+
     fn cardinality(&self) -> CardinalityEffect {
         // Rows for which it fails may be left out.
         match self.call.operator == "Filter" || self.call.function.preserves_row_count() {

@@ -43,6 +43,10 @@ impl MapStep for LimitStep {
         CardinalityEffect::LowerEqual
     }
 
+    fn said(&self) -> Option<String> {
+        Some(self.name())
+    }
+
     fn keeps_first(&self, rows: usize) -> bool {
         self.fetch >= rows
     }

@@ -103,6 +103,11 @@ pub(crate) trait MapStep: Debug + Send + Sync {
         false
     }
 
+    /// All that decides what it makes of rows, as text; none where that is only known in this process.
+    fn said(&self) -> Option<String> {
+        None
+    }
+
     /// Expressions inside the step.
     fn expressions(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
         Vec::new()

@@ -52,6 +52,11 @@ impl MapStep for ProjectStep {
         CardinalityEffect::Equal
     }
 
+    fn said(&self) -> Option<String> {
+        let expressions: Vec<_> = self.expressions.iter().map(ToString::to_string).collect();
+        Some(format!("Project({})", expressions.join(", ")))
+    }
+
     fn keeps_row_numbers(&self) -> bool {
         true
     }

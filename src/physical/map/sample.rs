@@ -43,6 +43,10 @@ impl MapStep for SampleStep {
         CardinalityEffect::LowerEqual
     }
 
+    fn said(&self) -> Option<String> {
+        Some(format!("{}, seed={}", self.name(), self.seed))
+    }
+
     fn is_random(&self) -> bool {
         true
     }

@@ -173,6 +173,11 @@ pub(crate) trait Operator: Any + fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether its inputs run in other processes.
+    fn inputs_are_elsewhere(&self) -> bool {
+        false
+    }
+
     /// Whether it keeps or writes the rows of its input, and gives their number.
     fn stores_rows(&self) -> bool {
         false

@@ -63,9 +63,9 @@ impl PlanExt for dyn ExecutionPlan {
     }
 }
 
-/// The inputs of a plan, but for what a read scans, which belongs to it.
+/// The inputs of a plan that run beside it: not what a read scans, which belongs to it, nor what runs elsewhere.
 pub(crate) fn stages_below(plan: &dyn ExecutionPlan) -> Vec<&Arc<dyn ExecutionPlan>> {
-    match plan.as_operator().is_some_and(Operator::is_read) {
+    match plan.as_operator().is_some_and(|operator| operator.is_read() || operator.inputs_are_elsewhere()) {
         true => Vec::new(),
         false => plan.children(),
     }

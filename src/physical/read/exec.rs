@@ -22,6 +22,7 @@ use futures::{StreamExt, stream};
 use super::counts::FileCounts;
 use super::files::{Division, FilesOfTask, ReadFiles, divided, filters_change};
 use super::late::LateMaterialization;
+use super::memory::ReadMemory;
 use super::ranges::ValueRanges;
 use super::row_columns::RowColumns;
 use super::task::Reading;
@@ -67,19 +68,9 @@ pub(crate) struct ReadExec {
     row_columns: Option<Arc<RowColumns>>,
     /// Where the rows of each task are from, where its scan is not of files and its source says it.
     origins: Arc<[Option<FilesOfTask>]>,
+    /// What is read, where another process that plans the same call reads the same rows.
+    call: Option<Arc<str>>,
     late: OnceLock<Option<Arc<LateMaterialization>>>,
-}
-
-/// What reading takes in memory.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ReadMemory {
-    /// Bytes of a row once it is decoded; 0 where the source does not know.
-    pub(crate) row_bytes: usize,
-    /// Bytes that each task holds while it runs, beside the batches that it gives; empty where the source does not
-    /// know.
-    pub(crate) task_bytes: Vec<usize>,
-    /// Bytes of the rows of each task, as far as the source knows before it reads them; empty where it does not.
-    pub(crate) rows_bytes: Vec<usize>,
 }
 
 impl ReadExec {
@@ -103,6 +94,7 @@ impl ReadExec {
             files: FileCounts::default(),
             row_columns: None,
             origins: Arc::default(),
+            call: None,
             late: OnceLock::new(),
         }
     }
@@ -124,6 +116,7 @@ impl ReadExec {
             may_filter: self.may_filter,
             files: self.files.clone(),
             origins: Arc::clone(&self.origins),
+            call: self.call.clone(),
             ..anew
         }
     }
@@ -139,6 +132,12 @@ impl ReadExec {
     /// The partition of the scan that a task reads.
     fn partition_of(&self, task: usize) -> usize {
         self.order.as_ref().and_then(|(_, order)| order.get(task).copied()).unwrap_or(task)
+    }
+
+    /// The numbers of the tasks that it reads.
+    pub(crate) fn tasks_left(&self) -> Range<usize> {
+        let Range { start, end } = self.window();
+        start.max(self.first_task)..end
     }
 
     /// The numbers of its tasks.
@@ -160,6 +159,21 @@ impl ReadExec {
     pub(crate) fn with_memory(mut self, memory: ReadMemory) -> Self {
         self.memory = Arc::new(memory);
         self
+    }
+
+    /// The same read, of what `call` says in full, if any process that plans the same reads the same rows.
+    pub(crate) fn with_call(self, call: Option<String>) -> Self {
+        Self { call: call.map(Arc::from), ..self }
+    }
+
+    /// What is read, where any process that plans the same reads the same rows.
+    pub(crate) fn call(&self) -> Option<&str> {
+        self.call.as_deref()
+    }
+
+    /// What it scans.
+    pub(crate) fn scan(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.input
     }
 
     /// The same read with what its files say of the values of their columns.
@@ -404,8 +418,8 @@ impl TaskPlan for ReadExec {
             return Ok(stream::empty().boxed());
         }
         let (input, next_task) = (Arc::clone(&self.input), self.next_task.join(partition, &context));
-        let Range { start, end } = self.window();
-        let (name, memory, first_task) = (self.name.clone(), Arc::clone(&self.memory), start.max(self.first_task));
+        let Range { start: first_task, end } = self.tasks_left();
+        let (name, memory) = (self.name.clone(), Arc::clone(&self.memory));
         let (files, order) = (self.files_of_tasks(), self.order.as_ref().map(|(_, order)| Arc::clone(order)));
         let store = BlockStore::of_task(&context)?;
         let owner = owner_of(self, &context);

@@ -4,12 +4,14 @@ mod counts;
 mod exec;
 mod files;
 mod late;
+mod memory;
 mod ranges;
 mod row_columns;
 mod task;
 
 pub(crate) use counts::FileCounts;
-pub(crate) use exec::{ReadExec, ReadMemory};
+pub(crate) use exec::ReadExec;
 pub(crate) use files::{FilesOfTask, FirstRow, ReadFiles, file_scan, is_as_listed, shown_root};
+pub(crate) use memory::ReadMemory;
 pub(crate) use ranges::ValueRanges;
 pub(crate) use row_columns::{RowColumn, RowColumns};

@@ -410,7 +410,8 @@ impl FileTable {
             };
             let scan = (layout.finish)(scan, pinned);
             let read = ReadExec::new(self.format.read_name(), scan, session.config().target_partitions());
-            let read = read.with_memory(memory).with_ranges(layout.ranges).with_files(counts);
+            let call = (!self.format.tolerates()).then(|| format!("{:?}", self.format));
+            let read = read.with_memory(memory).with_ranges(layout.ranges).with_files(counts).with_call(call);
             Ok(match rows {
                 Some(rows) => read.with_row_columns(rows).into_plan(),
                 None => read.into_plan(),

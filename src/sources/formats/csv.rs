@@ -76,6 +76,10 @@ impl ReadFormat for ReadCsvOptions {
         CSV_EXTENSIONS
     }
 
+    fn tolerates(&self) -> bool {
+        self.on_error != OnError::Fail
+    }
+
     fn options(&self) -> ReadOptions {
         self.read_options()
     }

@@ -38,6 +38,11 @@ pub(crate) trait ReadFormat: Any + Debug + Send + Sync {
         Ok(())
     }
 
+    /// Whether rows that cannot be read are tolerated: they are counted, and kept, in one process.
+    fn tolerates(&self) -> bool {
+        false
+    }
+
     /// Whether a file without a byte is a file without rows, which tells no columns.
     fn may_be_empty(&self) -> bool {
         true

@@ -53,6 +53,10 @@ impl ReadFormat for ReadJsonOptions {
         JSON_EXTENSIONS
     }
 
+    fn tolerates(&self) -> bool {
+        self.on_error != OnError::Fail
+    }
+
     fn options(&self) -> ReadOptions {
         self.read_options()
     }

@@ -85,6 +85,10 @@ impl ReadFormat for ReadTextOptions {
         &["txt", "text", "log"]
     }
 
+    fn tolerates(&self) -> bool {
+        self.on_error != OnError::Fail
+    }
+
     fn options(&self) -> ReadOptions {
         self.read_options()
     }

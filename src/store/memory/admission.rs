@@ -4,7 +4,9 @@
 //! on the others do not grow into what it has not taken yet. The wait ends too when nothing moves: those who hold
 //! memory may be waiting for the one that waits, as a function that runs a query of its own does.
 
+use std::any::Any;
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -86,7 +88,7 @@ impl Admissions {
     fn entered(self: &Arc<Self>, queries: &mut Queries, query: u64, bytes: usize) -> Admission {
         let operators = Arc::<AtomicUsize>::default();
         queries.running.push(AdmittedQuery { query, promised: bytes, operators: Arc::clone(&operators) });
-        Admission { admissions: Arc::clone(self), query, operators }
+        Admission { admissions: Arc::clone(self), query, operators, _held: None }
     }
 
     /// Whether `bytes` more bytes fit beside what is promised to those that run, and beside what they have. Blocks make
@@ -149,9 +151,26 @@ pub(crate) struct Admission {
     admissions: Arc<Admissions>,
     query: u64,
     operators: Arc<AtomicUsize>,
+    /// What else the query has until it ends.
+    _held: Option<Held>,
+}
+
+/// What a query has, whatever it is.
+struct Held(Arc<dyn Any + Send + Sync>);
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Held({:?})", self.0.type_id())
+    }
 }
 
 impl Admission {
+    /// The same, which holds something until the query ends.
+    pub(crate) fn holding(mut self, held: Option<Arc<dyn Any + Send + Sync>>) -> Self {
+        self._held = held.map(Held);
+        self
+    }
+
     /// Where the bytes of the query's operators are counted.
     pub(crate) fn operators(&self) -> &Arc<AtomicUsize> {
         &self.operators

@@ -1,26 +1,33 @@
-//! Where a split is served: a Unix socket, or a port of this machine.
+//! Where a process listens: a Unix socket, or a port.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, plan_err};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Bytes that come and go.
-pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// After so long without a word a machine is asked whether it is still there, so often in such a time.
+const SILENCE: Duration = Duration::from_secs(5);
+const ASKED_AGAIN: Duration = Duration::from_secs(3);
+const ASKED: u32 = 3;
 
 /// Connections that may wait to be accepted.
 #[cfg(unix)]
 const BACKLOG: u32 = 128;
 
-/// Where a split is served.
+/// Where a process listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Address {
+pub(crate) enum Address {
     Unix(PathBuf),
     Tcp(SocketAddr),
 }
@@ -37,8 +44,7 @@ impl FromStr for Address {
         };
         let address = address.strip_prefix("localhost:").map_or(address.to_owned(), |port| format!("127.0.0.1:{port}"));
         match address.parse::<SocketAddr>() {
-            Ok(address) if address.ip().is_loopback() => Ok(Self::Tcp(address)),
-            Ok(address) => plan_err!("splits are served on this machine alone, at 127.0.0.1 or [::1], not {address}"),
+            Ok(address) => Ok(Self::Tcp(address)),
             Err(_) => plan_err!("an address is tcp:HOST:PORT with numbers, like tcp:127.0.0.1:0, got 'tcp:{address}'"),
         }
     }
@@ -54,13 +60,21 @@ impl fmt::Display for Address {
 }
 
 impl Address {
+    /// Whether nobody reaches it but from this machine.
+    pub(crate) fn is_of_this_machine(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::Tcp(address) => address.ip().is_loopback(),
+        }
+    }
+
     /// Whether whoever reaches it has to show that it may.
-    pub(super) fn needs_key(&self) -> bool {
+    pub(crate) fn needs_key(&self) -> bool {
         matches!(self, Self::Tcp(_))
     }
 
     /// Connects.
-    pub(super) async fn connect(&self) -> Result<Box<dyn Duplex>> {
+    pub(crate) async fn connect(&self) -> Result<Box<dyn Duplex>> {
         let failed = |e: std::io::Error| exec_datafusion_err!("cannot connect to {self}: {e}");
         match self {
             #[cfg(unix)]
@@ -69,19 +83,18 @@ impl Address {
             Self::Unix(_) => exec_err!("{self}: there are no such sockets on this system"),
             Self::Tcp(address) => {
                 let stream = TcpStream::connect(address).await.map_err(failed)?;
-                stream.set_nodelay(true)?;
+                watched(&stream)?;
                 Ok(Box::new(stream))
             }
         }
     }
 
     /// Takes connections, and the address at which it does.
-    pub(super) async fn listen(&self) -> Result<(Listener, Self)> {
+    pub(crate) async fn listen(&self) -> Result<(Listener, Self)> {
         let failed = |e: std::io::Error| exec_datafusion_err!("cannot listen at {self}: {e}");
         match self {
             Self::Unix(path) => Ok((Listener::unix(path).await?, self.clone())),
             Self::Tcp(address) => {
-                debug_assert!(IpAddr::is_loopback(&address.ip()));
                 let listener = TcpListener::bind(address).await.map_err(failed)?;
                 let bound = listener.local_addr().map_err(failed)?;
                 Ok((Listener::Tcp(listener), Self::Tcp(bound)))
@@ -90,9 +103,16 @@ impl Address {
     }
 }
 
+/// Bytes go at once, and a machine at the other end that is gone is found out.
+fn watched(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let alive = TcpKeepalive::new().with_time(SILENCE).with_interval(ASKED_AGAIN).with_retries(ASKED);
+    SockRef::from(stream).set_tcp_keepalive(&alive)
+}
+
 /// Takes connections.
 #[derive(Debug)]
-pub(super) enum Listener {
+pub(crate) enum Listener {
     #[cfg(unix)]
     Unix(tokio::net::UnixListener, PathBuf),
     Tcp(TcpListener),
@@ -127,13 +147,13 @@ impl Listener {
     }
 
     /// The next connection.
-    pub(super) async fn accept(&self) -> std::io::Result<Box<dyn Duplex>> {
+    pub(crate) async fn accept(&self) -> std::io::Result<Box<dyn Duplex>> {
         match self {
             #[cfg(unix)]
             Self::Unix(listener, _) => Ok(Box::new(listener.accept().await?.0)),
             Self::Tcp(listener) => {
                 let stream = listener.accept().await?.0;
-                stream.set_nodelay(true)?;
+                watched(&stream)?;
                 Ok(Box::new(stream))
             }
         }
@@ -154,17 +174,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_of_this_machine() {
+    fn addresses_are_sockets_and_ports() {
         let address = |text: &str| text.parse::<Address>().map(|address| address.to_string());
         assert_eq!(address("unix:/tmp/s").unwrap(), "unix:/tmp/s");
         assert_eq!(address("tcp:localhost:0").unwrap(), "tcp:127.0.0.1:0");
         assert_eq!(address("tcp:[::1]:80").unwrap(), "tcp:[::1]:80");
+        assert!(!"tcp:10.0.0.1:80".parse::<Address>().unwrap().is_of_this_machine());
         for (text, said) in [
             ("", "unix:PATH or tcp:HOST:PORT"),
             ("unix:", "unix:PATH or tcp:HOST:PORT"),
             ("tcp:127.0.0.1", "with numbers"),
-            ("tcp:0.0.0.0:1", "on this machine alone"),
-            ("tcp:10.0.0.1:1", "on this machine alone"),
         ] {
             let error = address(text).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");

@@ -1,0 +1,146 @@
+//! [`ClusterClient`]: asks executors which stages of a query they can run.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use datafusion::common::{Result, exec_err, plan_datafusion_err};
+use datafusion::prelude::SessionConfig;
+use futures::future::{BoxFuture, join_all};
+use futures::{FutureExt, TryFutureExt};
+
+use super::messages::{Call, Connection, Prepare, Prepared, Reply};
+use super::runner::{Executor, Runner};
+use crate::config::{BlockyardOptions, MemoryLimit};
+use crate::dataset::Replay;
+use crate::error::one_message;
+use crate::physical::{Assigned, Executors, StagePrint, StageRunner};
+use crate::wire::Address;
+
+/// Options that are of one process, or that executors need not know.
+const OWN_OPTIONS: &[&str] = &[
+    "blockyard.cluster_token_file",
+    "blockyard.spill_compression",
+    "blockyard.spill_directory",
+    "blockyard.spill_quota",
+];
+
+/// Finds out which executors can run the stages of a query, by asking them.
+#[derive(Debug)]
+pub(crate) struct ClusterClient;
+
+impl Executors for ClusterClient {
+    fn assign<'a>(&'a self, config: &'a SessionConfig, prints: &'a [StagePrint]) -> BoxFuture<'a, Result<Assigned>> {
+        async move {
+            let Some(replay) = config.get_extension::<Replay>() else {
+                let why: Arc<str> = "it is not of a statement, which executors could plan".into();
+                return Ok(Assigned {
+                    stages: prints.iter().map(|_| Err(Arc::clone(&why))).collect(),
+                    held: Arc::new(()),
+                });
+            };
+            let options = BlockyardOptions::from_config(config.options());
+            let (addresses, token) = (addresses(&options.cluster)?, token(&options).await?);
+            let call = Call::Prepare(Prepare {
+                settings: settings(config, &options),
+                definitions: replay.definitions.to_vec(),
+                statement: replay.statement.clone(),
+                stages: prints.to_vec(),
+            });
+            let asked = addresses.iter().map(|address| prepare(address, token.as_deref(), &call));
+            let mut answers = Vec::new();
+            for (address, answer) in addresses.iter().zip(join_all(asked).await) {
+                answers.push((address, answer?));
+            }
+            assigned(prints, answers, token)
+        }
+        .boxed()
+    }
+}
+
+/// How an executor has planned a query, with the connection that keeps it; or why it cannot be reached.
+type Answer = std::result::Result<(Connection, Prepared), String>;
+
+/// What an executor answers, or why it cannot be reached. Fails where it refuses to be asked.
+async fn prepare(address: &Address, token: Option<&str>, call: &Call) -> Result<Answer> {
+    let asked = Connection::call(address, token, call).and_then(async |mut connection| {
+        let reply = connection.reply().await?;
+        Ok((connection, reply))
+    });
+    match asked.await {
+        Ok((connection, Reply::Prepared(prepared))) => Ok(Ok((connection, prepared))),
+        Ok((_, Reply::Refused(why))) => exec_err!("the executor at {address} refuses: {why}"),
+        Ok((_, Reply::Failed(why))) => Ok(Err(why)),
+        Ok((_, Reply::Done { .. })) => exec_err!("{address} is no executor"),
+        Err(e) => Ok(Err(one_message(&e))),
+    }
+}
+
+/// Who runs which stage.
+fn assigned(prints: &[StagePrint], answers: Vec<(&Address, Answer)>, token: Option<String>) -> Result<Assigned> {
+    let (mut connections, mut executors, mut others) = (Vec::new(), Vec::new(), String::new());
+    let all = answers.len();
+    for (address, answer) in answers {
+        match answer {
+            Ok((connection, prepared)) => {
+                connections.push(connection);
+                executors.push((Arc::new(Executor::new(address.clone(), token.clone(), &prepared)), prepared));
+            }
+            Err(why) => write!(others, "; {address}: {why}").unwrap_or_default(),
+        }
+    }
+    if executors.is_empty() {
+        return exec_err!("none of {all} executors can be reached{others}");
+    }
+    let stages = prints.iter().map(|print| {
+        let knows = |(_, prepared): &&(Arc<Executor>, Prepared)| prepared.stages.contains(print);
+        let able: Vec<_> = executors.iter().filter(knows).map(|(executor, _)| Arc::clone(executor)).collect();
+        match able.is_empty() {
+            false => Ok(Arc::new(Runner::new(*print, able, all)) as Arc<dyn StageRunner>),
+            true => Err(reason(&executors)),
+        }
+    });
+    let stages = stages.collect();
+    // As long as these are open, the executors keep the query.
+    Ok(Assigned { stages, held: Arc::new(std::sync::Mutex::new(connections)) })
+}
+
+/// Why no executor knows a stage.
+fn reason(executors: &[(Arc<Executor>, Prepared)]) -> Arc<str> {
+    let error = |(executor, prepared): &(Arc<Executor>, Prepared)| {
+        prepared.error.as_ref().map(|error| format!("{} cannot plan the statement: {error}", executor.address()))
+    };
+    let planned_otherwise = || "no executor has planned it so, over the same files".to_owned();
+    executors.iter().find_map(error).unwrap_or_else(planned_otherwise).into()
+}
+
+/// Where executors are, by the option.
+fn addresses(list: &str) -> Result<Vec<Address>> {
+    let parts = list.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let parsed = parts.map(|part| {
+        part.parse().map_err(|e| plan_datafusion_err!("blockyard.cluster = '{list}': {}", one_message(&e)))
+    });
+    parsed.collect()
+}
+
+/// The token that executors want to see.
+async fn token(options: &BlockyardOptions) -> Result<Option<String>> {
+    let file = options.cluster_token_file.trim();
+    if file.is_empty() {
+        return Ok(None);
+    }
+    match tokio::fs::read_to_string(file).await {
+        Ok(token) => Ok(Some(token.trim().to_owned())),
+        Err(e) => exec_err!("the token of the executors, blockyard.cluster_token_file = '{file}', cannot be read: {e}"),
+    }
+}
+
+/// The options by which plans are made.
+fn settings(config: &SessionConfig, options: &BlockyardOptions) -> Vec<(String, String)> {
+    let entries = config.options().entries().into_iter();
+    let shared = entries.filter(|entry| !OWN_OPTIONS.contains(&entry.key.as_str()));
+    let shared = shared.filter_map(|entry| entry.value.map(|value| (entry.key, value)));
+    // A part of the memory of a machine is another one elsewhere.
+    let limit = MemoryLimit::Bytes(crate::config::ByteSize(options.memory_limit.bytes())).to_string();
+    let fixed = |(key, value)| if key == "blockyard.memory_limit" { (key, limit.clone()) } else { (key, value) };
+    shared.map(fixed).collect()
+}

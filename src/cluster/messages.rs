@@ -1,0 +1,118 @@
+//! What drivers and executors say to each other, in lines of JSON.
+
+use std::time::Duration;
+
+use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use serde::{Deserialize, Serialize};
+use tokio::io::{BufReader, ReadHalf, WriteHalf, split};
+
+use crate::physical::StagePrint;
+use crate::wire::{Address, Duplex, read_line, write_line};
+
+/// The version of what is said.
+pub(super) const PROTOCOL: u64 = 1;
+/// Both sides plan alike if they are of the same version.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Bytes of a call, with the statements of a session.
+pub(super) const CALL_BYTES: u64 = 16 << 20;
+/// How long it may take to reach an executor.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// The first line of a driver.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Hello {
+    pub(super) protocol: u64,
+    pub(super) version: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) token: Option<String>,
+}
+
+/// The second one: what the connection is for.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Call {
+    /// A query begins, which lasts as long as the connection. One line is the answer.
+    Prepare(Prepare),
+    /// Tasks are to run. An Arrow IPC stream is the answer, and a line behind it.
+    Run(Run),
+}
+
+/// A query.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Prepare {
+    /// Options of the session that asks.
+    pub(super) settings: Vec<(String, String)>,
+    /// Statements that say what names mean.
+    pub(super) definitions: Vec<String>,
+    pub(super) statement: String,
+    /// The stages that may run elsewhere.
+    pub(super) stages: Vec<StagePrint>,
+}
+
+/// Tasks of a stage.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Run {
+    pub(super) query: String,
+    pub(super) stage: StagePrint,
+    /// The number of the first one, and of the one behind the last.
+    pub(super) tasks: (usize, usize),
+    /// Rows that are there already.
+    pub(super) skip: u64,
+}
+
+/// A line of an executor.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Reply {
+    Prepared(Prepared),
+    /// All rows were sent: so many, with those that were skipped.
+    Done {
+        rows: u64,
+    },
+    /// Why not.
+    Failed(String),
+    /// The call itself makes no sense.
+    Refused(String),
+}
+
+/// How an executor has planned a query.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Prepared {
+    pub(super) query: String,
+    /// Tasks that it runs at once.
+    pub(super) threads: usize,
+    /// The stages that it has planned in the same way.
+    pub(super) stages: Vec<StagePrint>,
+    /// What went wrong meanwhile, if anything did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
+}
+
+/// A connection to an executor, or to a driver.
+pub(super) struct Connection {
+    pub(super) read: BufReader<ReadHalf<Box<dyn Duplex>>>,
+    pub(super) write: WriteHalf<Box<dyn Duplex>>,
+}
+
+impl Connection {
+    pub(super) fn of(stream: Box<dyn Duplex>) -> Self {
+        let (read, write) = split(stream);
+        Self { read: BufReader::new(read), write }
+    }
+
+    /// Connects to an executor, and says what the connection is for.
+    pub(super) async fn call(address: &Address, token: Option<&str>, call: &Call) -> Result<Self> {
+        let reached = tokio::time::timeout(CONNECT, address.connect()).await;
+        let mut connection = Self::of(reached.map_err(|_| exec_datafusion_err!("{address} does not answer"))??);
+        let token = token.filter(|_| address.needs_key()).map(str::to_owned);
+        write_line(&mut connection.write, &Hello { protocol: PROTOCOL, version: VERSION.to_owned(), token }).await?;
+        write_line(&mut connection.write, call).await?;
+        Ok(connection)
+    }
+
+    /// The next line of an executor.
+    pub(super) async fn reply(&mut self) -> Result<Reply> {
+        match read_line(&mut self.read).await? {
+            Some(reply) => Ok(reply),
+            None => exec_err!("the connection was closed"),
+        }
+    }
+}

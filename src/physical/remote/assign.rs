@@ -1,0 +1,39 @@
+//! Where the stages of a plan run, decided before an execution.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::prelude::SessionConfig;
+
+use super::exec::{Place, RemoteExec};
+use super::{Assigned, Connector, stage_print};
+use crate::physical::operator::{IntoPlan, PlanExt};
+use crate::physical::remote_stages;
+
+/// The plan with its stages where they can run, and what is to be held as long as it runs.
+pub(crate) async fn assigned(
+    plan: Arc<dyn ExecutionPlan>,
+    config: &SessionConfig,
+) -> Result<(Arc<dyn ExecutionPlan>, Option<Arc<dyn Any + Send + Sync>>)> {
+    let prints: Vec<_> = remote_stages(&plan).iter().map(stage_print).collect();
+    let Some(connector) = config.get_extension::<Connector>().filter(|_| !prints.is_empty()) else {
+        return Ok((plan, None));
+    };
+    let Assigned { stages, held } = connector.0.assign(config, &prints).await?;
+    let mut stages = stages.into_iter();
+    // The stages were listed in this order.
+    let assign = |node: Arc<dyn ExecutionPlan>| {
+        let Some(remote) = node.operator::<RemoteExec>() else { return Ok(Transformed::no(node)) };
+        let place = match stages.next() {
+            Some(Ok(runner)) => Place::There(runner),
+            Some(Err(why)) => Place::Here(Some(why)),
+            None => Place::Here(None),
+        };
+        let placed = remote.at(place).into_plan();
+        Ok(Transformed::new(placed, true, TreeNodeRecursion::Jump))
+    };
+    Ok((plan.transform_down(assign).data()?, Some(held)))
+}

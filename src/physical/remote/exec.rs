@@ -1,0 +1,205 @@
+//! [`RemoteExec`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::{Result, Statistics};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
+use futures::{StreamExt, stream};
+use parking_lot::Mutex;
+
+use super::stages::tasks_of;
+use super::units::Units;
+use super::{StageRunner, Unit};
+use crate::physical::operator::{IntoPlan, Operator, PlanExt, Starts, TaskIdentity, TaskPlan, claims};
+use crate::physical::read::ReadFiles;
+use crate::physical::rows_of_input;
+use crate::physical::tasks::{
+    Executions, RunState, StageMetrics, TaskStream, as_task_plan, execute_tasks, is_ordered, planned_blocks,
+    properties, task_stream,
+};
+
+/// Where a stage runs.
+#[derive(Debug, Clone, Default)]
+pub(super) enum Place {
+    /// In this process, for a reason that there may be.
+    Here(Option<Arc<str>>),
+    /// In others.
+    There(Arc<dyn StageRunner>),
+    #[default]
+    /// That was not decided: here.
+    Open,
+}
+
+/// The rows of a stage, wherever it runs.
+#[derive(Debug)]
+pub(crate) struct RemoteExec {
+    stage: Arc<dyn ExecutionPlan>,
+    place: Place,
+    properties: Arc<PlanProperties>,
+    metrics: StageMetrics,
+    runs: Executions<Mutex<RunState<Units>>>,
+}
+
+impl fmt::Debug for Units {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Units")
+    }
+}
+
+impl RemoteExec {
+    /// The rows of a stage.
+    pub(crate) fn new(stage: Arc<dyn ExecutionPlan>) -> Self {
+        let partitions = stage.output_partitioning().partition_count();
+        let properties = properties(claims::of_rows(stage.as_ref()), partitions, EmissionType::Incremental);
+        let (metrics, runs) = (StageMetrics::default(), Executions::default());
+        Self { stage, place: Place::default(), properties, metrics, runs }
+    }
+
+    /// What runs.
+    pub(crate) fn stage(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.stage
+    }
+
+    /// The same rows from another place.
+    pub(super) fn at(&self, place: Place) -> Self {
+        Self { place, ..Self::new(Arc::clone(&self.stage)) }
+    }
+
+    fn stage_name_of_rows(&self) -> String {
+        as_task_plan(self.stage.as_ref()).map_or_else(|| self.stage.name().to_owned(), TaskPlan::stage_name)
+    }
+
+    /// Whether what it gives are the rows of tasks, each of them with its own.
+    fn is_by_task(&self) -> bool {
+        as_task_plan(self.stage.as_ref()).is_some()
+    }
+}
+
+impl Operator for RemoteExec {
+    fn name(&self) -> &'static str {
+        "RemoteExec"
+    }
+
+    fn describe(&self) -> String {
+        let place = match &self.place {
+            Place::There(runner) => format!(", executors={}", runner.describe()),
+            Place::Here(_) => ", here".to_owned(),
+            Place::Open => String::new(),
+        };
+        format!("{}, tasks={}{place}", self.stage_name_of_rows(), tasks_of(&self.stage).len())
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        match &self.place {
+            Place::Here(Some(why)) => vec![format!("{} ran in this process: {why}", self.stage_name_of_rows())],
+            _ => Vec::new(),
+        }
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.stage]
+    }
+
+    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Self { place: self.place.clone(), ..Self::new(inputs.swap_remove(0)) }.into_plan())
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        match self.place {
+            Place::There(_) => execute_tasks(self, partition, context),
+            Place::Here(_) | Place::Open => self.stage.execute(partition, context),
+        }
+    }
+
+    fn as_task_plan(&self) -> Option<&dyn TaskPlan> {
+        Some(self)
+    }
+
+    fn input_statistics(&self, _partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(None)]
+    }
+
+    fn statistics(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+        Ok(rows_of_input(inputs, args, &self.schema()))
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::Equal
+    }
+
+    fn inputs_are_elsewhere(&self) -> bool {
+        matches!(self.place, Place::There(_))
+    }
+
+    fn starts(&self) -> Starts {
+        Starts::WhenAsked
+    }
+}
+
+impl TaskPlan for RemoteExec {
+    fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
+        let Place::There(runner) = &self.place else { return task_stream(&self.stage, partition, context) };
+        let run = self.runs.join(partition, &context);
+        let start = || {
+            let by_task = self.is_by_task();
+            let unit = Unit { tasks: tasks_of(&self.stage), schema: self.schema(), is_repeatable: by_task };
+            Ok(Arc::new(Units::new(Arc::clone(runner), unit, by_task, &context)))
+        };
+        let Some(units) = run.lock().join("a stage of other processes", start)? else {
+            return Ok(stream::empty().boxed());
+        };
+        let tasks = stream::try_unfold((units, run), |(units, run)| async move {
+            let task = units.next()?;
+            match task.is_some() {
+                true => run.lock().gives(),
+                false => run.lock().ends(),
+            }
+            Ok(task.map(|task| (task, (units, run))))
+        });
+        Ok(tasks.boxed())
+    }
+
+    fn stage_name(&self) -> String {
+        format!("Remote({})", self.stage_name_of_rows())
+    }
+
+    fn stage(&self) -> &StageMetrics {
+        &self.metrics
+    }
+
+    fn is_ordered(&self) -> bool {
+        is_ordered(self.stage.as_ref())
+    }
+
+    fn identity(&self) -> TaskIdentity<'_> {
+        TaskIdentity::OfInput { input: &self.stage, is_whole: true }
+    }
+
+    fn planned_blocks(&self) -> Option<usize> {
+        planned_blocks(&self.stage)
+    }
+
+    fn files(&self) -> Option<ReadFiles> {
+        as_task_plan(self.stage.as_ref()).and_then(TaskPlan::files)
+    }
+
+    fn keeps_row_numbers(&self) -> bool {
+        true
+    }
+}
+
+/// The stages of a plan that may run elsewhere, in its order.
+pub(crate) fn remote_stages(plan: &Arc<dyn ExecutionPlan>) -> Vec<Arc<dyn ExecutionPlan>> {
+    if let Some(remote) = plan.operator::<RemoteExec>() {
+        return vec![Arc::clone(remote.stage())];
+    }
+    plan.children().into_iter().flat_map(remote_stages).collect()
+}

@@ -1,0 +1,75 @@
+//! Stages that run in other processes.
+//!
+//! ```text
+//! this process                               executors, which have planned the same statement
+//! RemoteExec ── tasks 0..1 ──────────────>   stage, of these tasks alone
+//!            <───────────────── rows ──────
+//! ```
+//!
+//! A rule puts a [`RemoteExec`] above each stage that could run elsewhere. Where it does run is decided before each
+//! execution: [`assigned`] asks the executors which of the stages they have planned just so, by a
+//! [fingerprint](stage_print) of all that a stage says of itself and of its files. A stage that no executor knows runs
+//! here.
+
+mod assign;
+mod exec;
+mod print;
+mod stages;
+mod units;
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::prelude::SessionConfig;
+use futures::future::BoxFuture;
+
+pub(crate) use assign::assigned;
+pub(crate) use exec::{RemoteExec, remote_stages};
+pub(crate) use print::{StagePrint, stage_print};
+pub(crate) use stages::{gives_first_rows, is_stage, is_worthwhile, of_tasks};
+
+/// Finds out where stages can run.
+pub(crate) trait Executors: Debug + Send + Sync {
+    /// Where the stages of a plan with these prints can run; the plan is of the session with this configuration.
+    fn assign<'a>(&'a self, config: &'a SessionConfig, prints: &'a [StagePrint]) -> BoxFuture<'a, Result<Assigned>>;
+}
+
+/// What finds out where stages can run, as an extension of a session.
+#[derive(Debug)]
+pub(crate) struct Connector(pub(crate) Arc<dyn Executors>);
+
+/// Where stages run.
+pub(crate) struct Assigned {
+    /// Of each stage who runs it, or why nobody else does.
+    pub(crate) stages: Vec<std::result::Result<Arc<dyn StageRunner>, Arc<str>>>,
+    /// What is to be held as long as they run.
+    pub(crate) held: Arc<dyn Any + Send + Sync>,
+}
+
+/// Runs tasks of a stage in other processes.
+pub(crate) trait StageRunner: Debug + Send + Sync {
+    /// How many of them it runs at once.
+    fn slots(&self) -> usize;
+
+    /// The processes, for people.
+    fn describe(&self) -> String;
+
+    /// The rows of some tasks of the stage, whatever becomes of the process that begins to run them.
+    fn run(&self, unit: Unit, context: &Arc<TaskContext>) -> Result<SendableRecordBatchStream>;
+}
+
+/// Tasks of a stage that run together.
+#[derive(Debug, Clone)]
+pub(crate) struct Unit {
+    /// Their numbers.
+    pub(crate) tasks: Range<usize>,
+    /// Columns of their rows.
+    pub(crate) schema: SchemaRef,
+    /// Whether they give the same rows in the same order whenever they run.
+    pub(crate) is_repeatable: bool,
+}

@@ -1,0 +1,41 @@
+//! What is said in lines of JSON.
+
+use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Bytes of a line, with its end, where nobody says otherwise.
+const LINE_BYTES: u64 = 64 << 10;
+
+/// The next line; `None` where there are no more.
+pub(crate) async fn read_line<T: DeserializeOwned>(from: &mut (impl AsyncBufRead + Unpin)) -> Result<Option<T>> {
+    read_line_within(from, LINE_BYTES).await
+}
+
+/// The next line, which has at most so many bytes.
+pub(crate) async fn read_line_within<T: DeserializeOwned>(
+    from: &mut (impl AsyncBufRead + Unpin),
+    most: u64,
+) -> Result<Option<T>> {
+    let mut line = String::new();
+    if from.take(most).read_line(&mut line).await? == 0 {
+        return Ok(None);
+    }
+    if !line.ends_with('\n') {
+        return exec_err!("a line of the connection does not end within {most} bytes");
+    }
+    let line = line.trim_end();
+    let shown: String = line.chars().take(100).collect();
+    serde_json::from_str(line)
+        .map(Some)
+        .map_err(|e| exec_datafusion_err!("a line of the connection cannot be read: {e}: {shown}"))
+}
+
+/// Writes a line.
+pub(crate) async fn write_line(to: &mut (impl AsyncWrite + Unpin), line: &impl Serialize) -> Result<()> {
+    let mut text = serde_json::to_vec(line).map_err(|e| exec_datafusion_err!("a line cannot be written: {e}"))?;
+    text.push(b'\n');
+    to.write_all(&text).await?;
+    Ok(to.flush().await?)
+}

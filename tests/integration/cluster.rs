@@ -1,0 +1,243 @@
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use blockyard::prelude::*;
+use blockyard::{ExecutorOptions, ExecutorServer};
+use futures::TryStreamExt;
+use tokio::sync::Semaphore;
+
+use crate::fixtures::{context, context_with, ints, mib, rows, sql_error};
+
+/// An executor of a session, at a socket.
+async fn executor(context: &DataContext, directory: &Path, name: &str) -> ExecutorServer {
+    let listen = format!("unix:{}", directory.join(name).display());
+    ExecutorServer::bind(context, ExecutorOptions { listen, ..Default::default() }).await.unwrap()
+}
+
+/// A session that has these executors.
+fn driver(executors: &[&ExecutorServer]) -> DataContext {
+    let addresses: Vec<String> = executors.iter().map(|executor| executor.address()).collect();
+    context_with(2, |options| options.cluster = addresses.join(","))
+}
+
+/// An executor as a process of its own, and where it is.
+fn process(directory: &Path, name: &str) -> (Child, String) {
+    let listen = format!("unix:{}", directory.join(name).display());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_blockyard"))
+        .args(["cluster", "executor", "--threads", "1", "--memory", "64MiB", "--listen", &listen])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line.trim(), format!("listening on {listen}"));
+    (child, listen)
+}
+
+/// Queries whose stages run elsewhere, with functions, aggregates, first rows, joins and files.
+fn queries(files: &str) -> Vec<String> {
+    [
+        "SELECT id, id * 2 AS b FROM range(100000) WHERE id % 7 = 3",
+        "SELECT id % 10 AS k, count(*), sum(id) FROM range(100000) GROUP BY k ORDER BY k",
+        "SELECT count(*) FROM range(100000) WHERE id > 7",
+        "SELECT id FROM range(100000) ORDER BY id DESC LIMIT 5",
+        "SELECT id FROM range(100000) WHERE id > 99 LIMIT 5 OFFSET 3",
+        "SELECT id FROM map_batches(range(1000), 'identity', batch_size => 10)",
+        "SELECT * FROM random_shuffle((SELECT id FROM range(1000) WHERE id % 2 = 0), seed => 3)",
+        "SELECT a.id FROM range(1000) a JOIN range(2000) b ON a.id = b.id - 500 ORDER BY 1",
+        "SELECT s, row_number FROM read_parquet('FILES', include_row_numbers => true) WHERE k < 2",
+        "SELECT k, min(s), max(s) FROM 'FILES' GROUP BY k ORDER BY k",
+        "SELECT count(*) FROM 'FILES' TABLESAMPLE BERNOULLI (50) REPEATABLE (1)",
+        "SELECT s FROM 'FILES' WHERE k IS NULL UNION ALL SELECT s FROM 'FILES' WHERE k = 1",
+    ]
+    .map(|query| query.replace("FILES", files))
+    .to_vec()
+}
+
+const FILES: &str = "COPY (SELECT id, CASE WHEN id % 11 = 0 THEN NULL ELSE id % 4 END AS k, 'row ' || id AS s FROM range(5000, \
+                     override_num_blocks => 5)) TO 'FILES' STORED AS PARQUET";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn executors_give_the_rows_of_one_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = format!("{}/t/", directory.path().display());
+    let here = context();
+    here.sql(&FILES.replace("FILES", &files)).await.unwrap().take_all().await.unwrap();
+    let small = context_with(1, |options| options.memory_limit = mib(64));
+    let servers = [executor(&small, directory.path(), "0").await, executor(&small, directory.path(), "1").await];
+    let there = driver(&[&servers[0], &servers[1]]);
+    for query in queries(&files) {
+        let expected = rows(&here, &query).await;
+        let dataset = there.sql(&query).await.unwrap();
+        let batches = dataset.take_all().await.unwrap();
+        let shown = datafusion::arrow::util::pretty::pretty_format_batches(&batches).unwrap().to_string();
+        assert!(dataset.stats().contains("Remote("), "{query}: {}", dataset.stats());
+        assert_eq!(rows(&there, &query).await, expected, "{query}: {shown}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn views_and_external_tables_are_known_to_executors_and_tables_in_memory_are_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = format!("{}/t/", directory.path().display());
+    let server = executor(&context(), directory.path(), "0").await;
+    let there = driver(&[&server]);
+    there.sql(&FILES.replace("FILES", &files)).await.unwrap().take_all().await.unwrap();
+    there
+        .sql(&format!(
+            "CREATE EXTERNAL TABLE e STORED AS PARQUET LOCATION '{files}'; CREATE VIEW v AS SELECT s FROM e WHERE k = 1;
+             CREATE TABLE m AS SELECT 'row 1' AS s; CREATE VIEW w AS SELECT * FROM m;
+             CREATE FUNCTION same() LANGUAGE blockyard AS 'identity'; SET blockyard.num_cpus = 3"
+        ))
+        .await
+        .unwrap();
+    for (query, why) in [
+        ("SELECT count(*) FROM v", None),
+        ("SELECT count(*) FROM map_batches(e, 'same')", None),
+        (
+            "SELECT count(*) FROM v JOIN m USING (s)",
+            Some("cannot plan the statement: table 'datafusion.public.m' not found"),
+        ),
+    ] {
+        let dataset = there.sql(query).await.unwrap();
+        let _counted = dataset.take_all().await.unwrap();
+        let stats = dataset.stats();
+        match why {
+            None => assert!(stats.contains("Remote("), "{query}: {stats}"),
+            Some(why) => assert!(stats.contains("ran in this process") && stats.contains(why), "{query}: {stats}"),
+        }
+    }
+    assert_eq!(rows(&there, "SELECT count(*) FROM v JOIN m USING (s)").await, ["1"]);
+}
+
+/// A function of executors that is held up in one of them, after some batches, until that is let go.
+fn held_up(context: &DataContext, after: usize) -> (Arc<Semaphore>, Arc<Semaphore>) {
+    let (reached, go_on) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (tells, waits, calls) = (Arc::clone(&reached), Arc::clone(&go_on), AtomicUsize::new(0));
+    context.register_batches("gate", move |batch| {
+        if batch.num_rows() > 0 && calls.fetch_add(1, SeqCst) >= after {
+            tells.add_permits(1);
+            let held = futures::executor::block_on(waits.acquire());
+            held.unwrap().forget();
+        }
+        Ok(batch)
+    });
+    (reached, go_on)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_a_lost_executor_ran_runs_on_another() {
+    for query in [
+        "SELECT id FROM map_batches(range(1000, override_num_blocks => 4), 'gate', batch_size => 10)",
+        "SELECT count(*) AS id FROM map_batches(range(1000, override_num_blocks => 4), 'gate', batch_size => 10)",
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let (lost, kept) = (context_with(1, |_| {}), context_with(1, |_| {}));
+        kept.register_batches("gate", Ok);
+        let (reached, go_on) = held_up(&lost, 5);
+        let servers = [executor(&lost, directory.path(), "0").await, executor(&kept, directory.path(), "1").await];
+        let there = driver(&[&servers[0], &servers[1]]);
+        there.register_batches("gate", Ok);
+        let dataset = there.sql(query).await.unwrap();
+        let [first, _second] = servers;
+        let lose = async {
+            reached.acquire().await.unwrap().forget();
+            drop(first);
+            go_on.add_permits(1000);
+        };
+        let (batches, ()) = tokio::join!(dataset.take_all(), lose);
+        let found = ints(&batches.unwrap(), "id");
+        match found.len() {
+            1 => assert_eq!(found, [1000]),
+            _ => assert_eq!(found, (0..1000).collect::<Vec<_>>()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_processes_lose_and_double_no_rows() {
+    let directory = tempfile::tempdir().unwrap();
+    // After how many batches the first one is killed.
+    for (round, batches) in [0, 1, 3, 7, 20].into_iter().enumerate() {
+        let (mut first, one) = process(directory.path(), &format!("{round}a"));
+        let (mut second, other) = process(directory.path(), &format!("{round}b"));
+        let there = context_with(2, |options| options.cluster = format!("{one},{other}"));
+        let query = "SELECT id, 'some text that is sent ' || id AS s FROM range(2000000) WHERE id % 3 < 2";
+        let mut stream = there.sql(query).await.unwrap().stream().await.unwrap();
+        let mut found = Vec::new();
+        for number in 0.. {
+            if number == batches {
+                first.kill().unwrap();
+            }
+            let Some(batch) = stream.try_next().await.unwrap() else { break };
+            found.extend(ints(&[batch], "id"));
+        }
+        assert!(found.into_iter().eq((0..2_000_000).filter(|id| id % 3 < 2)), "killed after {batches}");
+        for child in [&mut first, &mut second] {
+            let _ended = child.kill();
+            child.wait().unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_say_which_executor_and_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let bind = async |listen: &str, token: Option<&str>| {
+        let token = token.map(str::to_owned);
+        ExecutorServer::bind(&context(), ExecutorOptions { listen: listen.to_owned(), token, insecure: false }).await
+    };
+    let error = async |listen: &str, token| bind(listen, token).await.unwrap_err().strip_backtrace();
+    assert!(error("tcp:127.0.0.1:0", None).await.contains("needs a token"));
+    assert!(error("tcp:0.0.0.0:0", Some("t")).await.contains("is not encrypted"));
+    assert!(error("somewhere", None).await.contains("unix:PATH or tcp:HOST:PORT"));
+
+    let server = bind("tcp:127.0.0.1:0", Some("right")).await.unwrap();
+    let token = directory.path().join("token");
+    let there = context_with(2, |options| {
+        options.cluster = server.address();
+        options.cluster_token_file = token.display().to_string();
+    });
+    let count = "SELECT count(*) FROM range(101) WHERE id > 0";
+    assert!(sql_error(&there, count).await.contains("cannot be read"));
+    std::fs::write(&token, "wrong\n").unwrap();
+    let refused = sql_error(&there, count).await;
+    assert!(refused.contains(&server.address()) && refused.contains("the token is not"), "{refused}");
+    std::fs::write(&token, "right\n").unwrap();
+    assert_eq!(rows(&there, count).await, ["100"]);
+
+    let address = server.address();
+    drop(server);
+    let gone = sql_error(&there, count).await;
+    assert!(gone.contains("none of 1 executors can be reached") && gone.contains(&address), "{gone}");
+    let nonsense = context_with(2, |options| options.cluster = "10.0.0.1".to_owned());
+    assert!(sql_error(&nonsense, count).await.contains("blockyard.cluster = '10.0.0.1'"));
+
+    // One of two is enough.
+    let living = executor(&context(), directory.path(), "0").await;
+    let half = context_with(2, |options| options.cluster = format!("{},unix:/nowhere", living.address()));
+    let analyzed = rows(&half, "EXPLAIN ANALYZE SELECT id FROM range(100) WHERE id > 3").await.join("\n");
+    assert!(analyzed.contains("executors=1 of 2"), "{analyzed}");
+
+    // An error of a task is not tried elsewhere.
+    let failed = sql_error(&half, "SELECT 1 / (id - 50) FROM range(100)").await;
+    assert!(failed.contains(&living.address()) && failed.to_lowercase().contains("divide by zero"), "{failed}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn executors_keep_nothing_of_a_query_that_has_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    let session = context_with(1, |options| options.memory_limit = mib(64));
+    let server = executor(&session, directory.path(), "0").await;
+    let there = driver(&[&server]);
+    for _ in 0..3 {
+        let mut stream = there.sql("SELECT id FROM range(100000000)").await.unwrap().stream().await.unwrap();
+        assert!(stream.try_next().await.unwrap().is_some());
+        drop(stream);
+        // The next query would wait for ever for the memory of this one.
+        assert_eq!(rows(&there, "SELECT count(*) FROM range(1000) WHERE id > 9").await, ["990"]);
+    }
+}
