@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::failure::Failure;
 use crate::{ByteSize, MemoryLimit};
 
 /// Ray Data's dataset model on Apache DataFusion: SQL over files and blocks, within a memory limit.
@@ -216,6 +217,25 @@ pub(super) struct Options {
     /// Do not show progress
     #[arg(long, global = true)]
     pub(super) no_progress: bool,
+}
+
+impl Options {
+    /// Fails where something is said that a command makes nothing of.
+    pub(super) fn check_for(&self, command: &Command) -> Result<(), Failure> {
+        let results = [("--format", self.format.is_some()), ("--output", self.output.is_some())];
+        let tokens = [("--resume", self.resume.is_some()), ("--save-token", self.save_token.is_some())];
+        let batches = [("--batch-size", self.batch_size.is_some())];
+        let (name, unused) = match command {
+            Command::Sql { .. } | Command::Run { .. } | Command::Shell => return Ok(()),
+            Command::Serve { .. } => ("serve", [&results[..], &tokens[1..]].concat()),
+            Command::Consume(_) => ("consume", [&tokens[..], &batches[..]].concat()),
+            Command::Cluster { .. } => ("cluster", [&results[..], &tokens[..], &batches[..]].concat()),
+        };
+        match unused.into_iter().find(|(_, is_said)| *is_said) {
+            Some((option, _)) => Err(Failure::Usage(format!("{option} is nothing to 'blockyard {name}'"))),
+            None => Ok(()),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -7,8 +7,9 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::Schema;
 
 use super::arguments::Consumer;
+use super::failure::Failure;
 use super::output::Output;
-use super::session::{Failure, Session};
+use super::session::Session;
 use crate::{SplitClient, SplitClientOptions};
 
 /// Writes the batches of some epochs, one after the other.
@@ -22,7 +23,9 @@ pub(super) fn consume(session: &mut Session, consumer: &Consumer) -> Result<(), 
         }
     };
     let address = consumer.address.clone();
-    let options = SplitClientOptions { consumer: consumer.index, key: key.clone(), prefetch_batches: None };
+    // What is only there when it is complete is not done with before.
+    let prefetch_batches = (!session.destination().hands_on_batches()).then_some(u64::MAX);
+    let options = SplitClientOptions { consumer: consumer.index, key: key.clone(), prefetch_batches };
     let (epochs, status) = (consumer.epochs, consumer.status);
     session.listening(async |session| {
         if status {
@@ -46,13 +49,17 @@ pub(super) fn consume(session: &mut Session, consumer: &Consumer) -> Result<(), 
             loop {
                 let (back, batch) = session
                     .on_workers(async move {
-                        let batch = client.next_batch().await?;
+                        let batch = client.next_unacknowledged().await?;
                         Ok((client, batch))
                     })
                     .await?;
                 client = back;
                 let Some(batch) = batch else { break };
-                output = Some(write(session, output, batch).await?);
+                let (written, is_handed_on) = write(session, output, batch).await?;
+                output = Some(written);
+                if is_handed_on {
+                    client = acknowledged(session, client).await?;
+                }
             }
         }
         let schema = client.schema().map_or_else(|| Arc::new(Schema::empty()), Arc::clone);
@@ -60,12 +67,27 @@ pub(super) fn consume(session: &mut Session, consumer: &Consumer) -> Result<(), 
             Some(output) => output,
             None => Box::new(Output::begin(session.destination(), schema, Arc::new(AtomicBool::new(false)))?),
         };
-        session.on_writer(move || output.end().map(|_rows| ())).await
+        session.on_writer(move || output.end().map(|_rows| ())).await?;
+        acknowledged(session, client).await.map(drop)
     })
 }
 
-/// Writes a batch, behind those that were written.
-async fn write(session: &Session, output: Option<Box<Output>>, batch: RecordBatch) -> Result<Box<Output>, Failure> {
+/// Says that all batches up to now are done with.
+async fn acknowledged(session: &Session, mut client: SplitClient) -> Result<SplitClient, Failure> {
+    session
+        .on_workers(async move {
+            client.ack().await?;
+            Ok(client)
+        })
+        .await
+}
+
+/// Writes a batch, behind those that were written. Whether it is with whoever reads them.
+async fn write(
+    session: &Session,
+    output: Option<Box<Output>>,
+    batch: RecordBatch,
+) -> Result<(Box<Output>, bool), Failure> {
     let destination = session.destination().clone();
     session
         .on_writer(move || {
@@ -74,8 +96,8 @@ async fn write(session: &Session, output: Option<Box<Output>>, batch: RecordBatc
                 None => Box::new(Output::begin(&destination, batch.schema(), Arc::new(AtomicBool::new(false)))?),
             };
             output.write(&batch)?;
-            output.flush()?;
-            Ok(output)
+            let is_handed_on = output.flush()?;
+            Ok((output, is_handed_on))
         })
         .await
 }

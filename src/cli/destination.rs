@@ -46,6 +46,11 @@ impl Destination {
         Ok(Self { format, file: Some(path.to_owned()), fills_pipes })
     }
 
+    /// Whether each batch is with whoever reads them once it is written, and not only all of them at the end.
+    pub(super) fn hands_on_batches(&self) -> bool {
+        self.file.is_none() && matches!(self.format, Format::Arrow | Format::Csv | Format::Tsv | Format::Ndjson)
+    }
+
     /// Begins to write.
     pub(super) fn begin(&self) -> std::io::Result<Destined> {
         let Some(path) = &self.file else {
@@ -56,9 +61,39 @@ impl Destination {
             return Ok(Destined { out: Box::new(File::create(path)?), staged: None });
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let hidden = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));
-        let out = Box::new(File::create(&hidden)?);
+        remove_abandoned(path, &name);
+        let hidden = path.with_file_name(format!(".{name}.{}{PARTIAL}", std::process::id()));
+        let out = File::create(&hidden)?;
+        if let Ok(replaced) = path.metadata() {
+            // Who may not read the old one may not read the new one.
+            out.set_permissions(replaced.permissions())?;
+        }
+        let out = Box::new(out);
         Ok(Destined { out, staged: Some(Staged { hidden, path: path.clone() }) })
+    }
+}
+
+/// What names of files end with that are not complete.
+const PARTIAL: &str = ".partial";
+
+/// Removes what processes that are gone have left beside a file of this name.
+fn remove_abandoned(path: &Path, name: &str) {
+    // Who is still there is only known where processes are files.
+    if !Path::new("/proc/self").exists() {
+        return;
+    }
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    for entry in entries {
+        let found = entry.file_name();
+        let found = found.to_string_lossy();
+        let process = found.strip_prefix(&format!(".{name}.")).and_then(|rest| rest.strip_suffix(PARTIAL));
+        let is_gone =
+            |process: &str| process.parse::<u32>().is_ok_and(|id| !Path::new(&format!("/proc/{id}")).exists());
+        if process.is_some_and(is_gone) {
+            // Nothing more can be done if this fails.
+            let _removed = std::fs::remove_file(entry.path());
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! `blockyard cluster executor`: a process that runs stages of the queries of others.
 
 use super::arguments::Executor;
-use super::session::{Failure, Session};
+use super::failure::Failure;
+use super::session::Session;
 use crate::{ExecutorOptions, ExecutorServer};
 
 /// Runs stages until the process is asked to end.

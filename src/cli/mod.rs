@@ -6,6 +6,7 @@ mod completion;
 mod consume;
 mod destination;
 mod executor;
+mod failure;
 mod headers;
 mod output;
 mod plans;
@@ -25,7 +26,8 @@ use std::sync::Arc;
 use clap::Parser;
 
 use arguments::{Arguments, Cluster, Command};
-use session::{Failure, STACK_BYTES, Session};
+use failure::Failure;
+use session::{STACK_BYTES, Session};
 use statements::Script;
 
 use crate::store::Allocator;
@@ -45,7 +47,7 @@ pub fn main(allocator: Option<Arc<dyn Allocator>>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if !matches!(failure, Failure::OutputClosed) {
+            if failure.is_told() {
                 // Standard error may be closed too; then nobody can be told.
                 let _told = writeln!(std::io::stderr(), "error: {failure}");
             }
@@ -62,17 +64,18 @@ fn run(arguments: Arguments, allocator: Option<Arc<dyn Allocator>>) -> Result<()
         Some(command) => command,
         None => Command::Shell,
     };
+    options.check_for(&command)?;
+    // While a pipe is read, nothing is there yet that an end by a signal would leave behind.
+    let scripts = match &command {
+        Command::Sql { statements } => vec![Script::typed(statements)],
+        Command::Run { files } => files.iter().map(|file| Script::read(file)).collect::<Result<_, _>>()?,
+        Command::Serve { file, .. } => vec![Script::read(file)?],
+        Command::Consume(_) | Command::Cluster { .. } | Command::Shell => Vec::new(),
+    };
     let mut session = Session::start(&options, allocator)?;
     match command {
-        Command::Sql { statements } => session.run_script(&Script::typed(&statements))?,
-        Command::Run { files } => {
-            for file in files {
-                let script = Script::read(&file)
-                    .map_err(|e| Failure::Usage(format!("cannot read '{}': {e}", file.display())))?;
-                session.run_script(&script)?;
-            }
-        }
-        Command::Serve { file, split } => return serve::serve(&mut session, &file, &split, options.batch_size),
+        Command::Sql { .. } | Command::Run { .. } => session.run_scripts(&scripts)?,
+        Command::Serve { split, .. } => return serve::serve(&mut session, &scripts, &split, options.batch_size),
         Command::Consume(consumer) => return consume::consume(&mut session, &consumer),
         Command::Cluster { command: Cluster::Executor(executor) } => return executor::run(&mut session, &executor),
         Command::Shell => return shell::run(&mut session),

@@ -11,7 +11,7 @@ use datafusion::arrow::ipc::writer::StreamWriter;
 use datafusion::arrow::json::writer::{JsonArray, LineDelimited};
 use datafusion::arrow::json::{Writer as JsonWriter, WriterBuilder as JsonBuilder};
 use datafusion::arrow::util::pretty::pretty_format_batches;
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::{DataFusionError, Result, plan_err};
 use datafusion::parquet::arrow::ArrowWriter;
 
 use super::arguments::Format;
@@ -50,6 +50,7 @@ impl Output {
             Some(path) => DataFusionError::Execution(format!("cannot write to '{}': {e}", path.display())),
             None => DataFusionError::IoError(e),
         })?;
+        check_names(destination.format, &schema)?;
         let (out, staged) = begun.into_parts(stop);
         let on_terminal = destination.file.is_none() && std::io::stdout().is_terminal();
         let writer = match destination.format {
@@ -92,7 +93,11 @@ impl Output {
     /// Hands on what was written to whoever reads it, where it is whole. Whether it is.
     pub(super) fn flush(&mut self) -> Result<bool> {
         match &mut self.writer {
-            Writer::Arrow(writer) if self.staged.is_none() => writer.flush().map(|()| true).map_err(Into::into),
+            _ if self.staged.is_some() => Ok(false),
+            Writer::Arrow(writer) => writer.flush().map(|()| true).map_err(Into::into),
+            Writer::Lines(writer) => writer.get_mut().flush().map(|()| true).map_err(Into::into),
+            // It does so by itself.
+            Writer::Text(_) => Ok(true),
             _ => Ok(false),
         }
     }
@@ -138,6 +143,21 @@ impl Output {
             staged.publish()?;
         }
         Ok(self.rows)
+    }
+}
+
+/// Fails where values would be told apart by names that are the same.
+fn check_names(format: Format, schema: &SchemaRef) -> Result<()> {
+    if !matches!(format, Format::Json | Format::Ndjson | Format::Parquet) {
+        return Ok(());
+    }
+    let names: Vec<&String> = schema.fields().iter().map(|field| field.name()).collect();
+    match names.iter().enumerate().find(|(place, name)| names[..*place].contains(name)) {
+        Some((_, name)) => plan_err!(
+            "there are two columns '{name}', which {format:?} tells apart by their names alone; name one otherwise, with \
+             AS"
+        ),
+        None => Ok(()),
     }
 }
 

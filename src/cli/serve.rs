@@ -1,18 +1,24 @@
 //! `blockyard serve`: the rows of a query for several consumers in other processes.
 
-use std::path::Path;
-
 use datafusion::common::plan_err;
 
 use super::arguments::{Barrier, Deal, Split};
-use super::session::{Failure, Session};
+use super::failure::Failure;
+use super::session::Session;
 use super::statements::Script;
 use crate::{Dataset, SplitBarrier, SplitOptions, SplitServer};
 
 /// Serves the last query of a file until all consumers have come and gone.
-pub(super) fn serve(session: &mut Session, file: &Path, split: &Split, batch_size: Option<u32>) -> Result<(), Failure> {
-    let script = Script::read(file).map_err(|e| Failure::Usage(format!("cannot read '{}': {e}", file.display())))?;
-    let mut statements = session.context().parse(&script.text)?;
+pub(super) fn serve(
+    session: &mut Session,
+    scripts: &[Script],
+    split: &Split,
+    batch_size: Option<u32>,
+) -> Result<(), Failure> {
+    let mut statements = Vec::new();
+    for script in scripts {
+        statements.extend(session.context().parse(&script.text)?);
+    }
     let Some(query) = statements.pop().filter(|statement| statement.is_query()) else {
         return Err(Failure::Usage("the last statement must be a query: its rows are served".to_owned()));
     };

@@ -1,6 +1,5 @@
 //! A session of the tool: its runtime, its context, and how statements are run and their results written.
 
-use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -19,11 +18,13 @@ use super::output::Output;
 use super::positions::{Positions, Saved};
 use super::progress::Progress;
 
+use super::failure::{Failure, Place};
 use super::signals::{Stop, stopped};
-use super::statements::{Place, Script};
+use super::statements::Script;
 use super::waits::WaitWarnings;
 use crate::block::sliced_bytes;
 use crate::observability::ExecutionCallback;
+use crate::runtime::await_begun;
 use crate::sql::SqlStatement;
 use crate::store::Allocator;
 use crate::{Blockyard, BlockyardOptions, DataContext, Dataset, ResumeToken};
@@ -32,59 +33,11 @@ use crate::{Blockyard, BlockyardOptions, DataContext, Dataset, ResumeToken};
 /// touch.
 pub(super) const STACK_BYTES: usize = 64 << 20;
 
+/// How long what must not stay half done may take when the session ends.
+const COMMIT: Duration = Duration::from_secs(60);
+
 /// So many bytes of batches are written at once, or a batch that has more.
 const TOGETHER_BYTES: usize = 1 << 20;
-
-/// Why the tool stops.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// The call is wrong.
-    Usage(String),
-    /// A statement failed.
-    Statement(DataFusionError),
-    /// A failure, and where in the statements.
-    At(Place, Box<Failure>),
-    /// Somebody asked for an end.
-    Stopped(Stop),
-    /// Nobody reads the results any more.
-    OutputClosed,
-}
-
-impl Failure {
-    /// What the process ends with.
-    pub(super) fn exit_code(&self) -> u8 {
-        match self {
-            Self::Usage(_) => 2,
-            Self::Statement(_) => 1,
-            Self::At(_, failure) => failure.exit_code(),
-            Self::Stopped(stop) => stop.exit_code(),
-            Self::OutputClosed => 0,
-        }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage(text) => f.write_str(text),
-            Self::Statement(error) => f.write_str(error.strip_backtrace().trim_end()),
-            Self::At(place, failure) => write!(f, "{place}{failure}"),
-            Self::Stopped(stop) => stop.fmt(f),
-            Self::OutputClosed => f.write_str("the output was closed"),
-        }
-    }
-}
-
-impl From<DataFusionError> for Failure {
-    fn from(error: DataFusionError) -> Self {
-        let closed = |e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe;
-        match error.find_root() {
-            DataFusionError::IoError(e) if closed(e) => Self::OutputClosed,
-            DataFusionError::ArrowError(e, _) if e.to_string().contains("Broken pipe") => Self::OutputClosed,
-            _ => Self::Statement(error),
-        }
-    }
-}
 
 /// What the environment says, and what is said beside it.
 fn settings(options: &Options, environment: &[(String, String)]) -> datafusion::common::Result<BlockyardOptions> {
@@ -197,11 +150,26 @@ impl Session {
         self.quiet
     }
 
+    /// Runs scripts one after the other until one fails.
+    pub(super) fn run_scripts(&mut self, scripts: &[Script]) -> Result<(), Failure> {
+        for (number, script) in scripts.iter().enumerate() {
+            self.run_script(script).map_err(|failure| match failure {
+                Failure::OutputClosed { left } => {
+                    let more =
+                        |script: &Script| self.context.parse(&script.text).map_or(1, |statements| statements.len());
+                    Failure::OutputClosed { left: left + scripts[number + 1..].iter().map(more).sum::<usize>() }
+                }
+                failure => failure,
+            })?;
+        }
+        Ok(())
+    }
+
     /// Runs statements one after the other until one fails.
     pub(super) fn run_script(&mut self, script: &Script) -> Result<(), Failure> {
         let place = |statement, is_only| Place { source: script.source.clone(), statement, is_only };
         let at = |place: Place, failure: Failure| match failure {
-            stopped @ (Failure::Stopped(_) | Failure::OutputClosed) => stopped,
+            stopped @ (Failure::Stopped(_) | Failure::OutputClosed { .. }) => stopped,
             failure => Failure::At(place, Box::new(failure)),
         };
         let statements = self.context.parse(&script.text).map_err(|e| at(place(None, true), e.into()))?;
@@ -216,9 +184,13 @@ impl Session {
         self.queries += queries;
         let is_only = statements.len() == 1;
         self.listening(async |session| {
+            let all = statements.len();
             for (index, statement) in statements.into_iter().enumerate() {
                 let place = place(Some((index + 1, statement.line())), is_only);
-                session.run_statement(statement).await.map_err(|failure| at(place, failure))?;
+                session.run_statement(statement).await.map_err(|failure| match failure {
+                    Failure::OutputClosed { .. } => Failure::OutputClosed { left: all - index - 1 },
+                    failure => at(place, failure),
+                })?;
             }
             Ok(())
         })
@@ -457,6 +429,7 @@ fn joined<T>(joined: Result<datafusion::common::Result<T>, tokio::task::JoinErro
 
 impl Drop for Session {
     fn drop(&mut self) {
+        await_begun(COMMIT);
         if let Some(workers) = self.workers.take() {
             // Work that was cancelled ends at its next await; what does not end soon is left behind.
             workers.shutdown_timeout(Duration::from_secs(2));

@@ -7,7 +7,8 @@ use rustyline::history::DefaultHistory;
 use rustyline::{Config, Editor};
 
 use super::completion::{Prompt, words};
-use super::session::{Failure, Session};
+use super::failure::Failure;
+use super::session::Session;
 use super::signals::Stop;
 use super::statements::{Script, is_complete};
 

@@ -1,11 +1,12 @@
 //! Text that is typed or read, before anything runs: which file it is from, and whether a statement is complete.
 
-use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
+
+use super::failure::Failure;
 
 /// Statements and where they are from.
 #[derive(Debug, Clone)]
@@ -22,39 +23,15 @@ impl Script {
     }
 
     /// The statements in a file; `-` is standard input.
-    pub(super) fn read(file: &Path) -> std::io::Result<Self> {
+    pub(super) fn read(file: &Path) -> Result<Self, Failure> {
+        let failed = |e| Failure::Usage(format!("cannot read '{}': {e}", file.display()));
         if file.as_os_str() != "-" {
             let source = Some(format!("'{}'", file.display()));
-            return Ok(Self { source, text: std::fs::read_to_string(file)? });
+            return Ok(Self { source, text: std::fs::read_to_string(file).map_err(failed)? });
         }
         let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text)?;
+        std::io::stdin().read_to_string(&mut text).map_err(failed)?;
         Ok(Self { source: Some("standard input".to_owned()), text })
-    }
-}
-
-/// Where a statement stands.
-#[derive(Debug, Clone)]
-pub(super) struct Place {
-    pub(super) source: Option<String>,
-    /// Number of the statement, from 1 on, and of its first line; none where the text could not be parsed.
-    pub(super) statement: Option<(usize, Option<u64>)>,
-    /// Whether it is the only statement.
-    pub(super) is_only: bool,
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let statement = self.statement.filter(|_| !self.is_only || self.source.is_some());
-        let mut parts: Vec<String> = self.source.iter().cloned().collect();
-        parts.extend(statement.map(|(number, line)| match line {
-            Some(line) => format!("statement {number}, line {line}"),
-            None => format!("statement {number}"),
-        }));
-        if !parts.is_empty() {
-            write!(f, "{}: ", parts.join(", "))?;
-        }
-        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! Functions that are there without registering any, to try things from SQL alone.
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Float64Array, RecordBatch, UInt64Array};
@@ -43,6 +44,12 @@ fn row_hash(batch: RecordBatch) -> Result<RecordBatch> {
     let mut hashes = vec![0; batch.num_rows()];
     let state = datafusion::common::hash_utils::RandomState::with_seed(0);
     create_hashes(batch.columns(), &state, &mut hashes)?;
+    // It passes over nulls, whose column would not tell.
+    for (place, column) in batch.columns().iter().enumerate() {
+        let Some(nulls) = column.logical_nulls() else { continue };
+        let null_rows = hashes.iter_mut().zip(nulls.iter()).filter(|(_, is_valid)| !is_valid);
+        null_rows.for_each(|(hash, _)| *hash = state.hash_one((*hash, place)));
+    }
     append(&batch, Field::new("row_hash", DataType::UInt64, false), Arc::new(UInt64Array::from(hashes)))
 }
 
@@ -79,6 +86,9 @@ fn append(batch: &RecordBatch, field: Field, column: ArrayRef) -> Result<RecordB
 
 #[cfg(test)]
 mod tests {
+    use datafusion::arrow::array::Int64Array;
+    use datafusion::arrow::datatypes::UInt64Type;
+
     use super::*;
     use arrow::array::record_batch;
     use datafusion::common::assert_batches_eq;
@@ -96,5 +106,11 @@ mod tests {
         let nothing = RecordBatch::try_from_iter([("n", column)]).unwrap();
         assert_eq!(drop_nulls(nothing).unwrap().num_rows(), 0);
         assert_eq!(row_hash(batch).unwrap().num_columns(), 3);
+        let some = |values: [Option<i64>; 3]| Arc::new(Int64Array::from(values.to_vec())) as ArrayRef;
+        let nulls = [("a", some([Some(1), None, None])), ("b", some([None, Some(1), None]))];
+        let hashed = row_hash(RecordBatch::try_from_iter(nulls).unwrap()).unwrap();
+        let mut hashes = hashed.column(2).as_primitive::<UInt64Type>().values().to_vec();
+        hashes.dedup();
+        assert_eq!(hashes.len(), 3, "nulls count");
     }
 }

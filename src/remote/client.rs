@@ -111,6 +111,17 @@ impl SplitClient {
         self.read_batch().await
     }
 
+    /// The same, which says nothing of the batches before: they come again, if this client is lost and another one is
+    /// in its place, until [`ack`](Self::ack) says that they are done with. The server sends as many as
+    /// [`prefetch_batches`](SplitClientOptions::prefetch_batches) of such.
+    ///
+    /// # Errors
+    ///
+    /// As [`next_epoch`](Self::next_epoch).
+    pub async fn next_unacknowledged(&mut self) -> Result<Option<RecordBatch>> {
+        self.read_batch().await
+    }
+
     /// Says that all batches up to now are done with, before the next one is asked for.
     ///
     /// # Errors

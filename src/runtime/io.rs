@@ -4,10 +4,13 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::OnceLock;
 use std::sync::mpsc::channel;
+#[cfg(feature = "cli")]
+use std::time::Duration;
 
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_datafusion_err};
 use futures::FutureExt;
+use parking_lot::{Condvar, Mutex};
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use tokio::sync::oneshot;
 
@@ -108,6 +111,37 @@ pub(crate) async fn on_own_thread<T: Send + 'static>(
     }
 }
 
+/// What has begun and must not stay half done.
+static BEGUN: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+/// Runs a future to its end once it has begun, also if nobody waits for it any more: what would be left half done
+/// otherwise. A process that ends waits for it with [`await_begun`].
+pub(crate) async fn to_its_end<T: Send + 'static>(
+    future: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    struct Begun;
+    impl Drop for Begun {
+        fn drop(&mut self) {
+            *BEGUN.0.lock() -= 1;
+            BEGUN.1.notify_all();
+        }
+    }
+    *BEGUN.0.lock() += 1;
+    let begun = Begun;
+    on_own_thread(async move {
+        let _begun = begun;
+        future.await
+    })
+    .await
+}
+
+/// Waits until nothing has begun that must not stay half done, for so long at most.
+#[cfg(feature = "cli")]
+pub(crate) fn await_begun(most: Duration) {
+    let mut begun = BEGUN.0.lock();
+    let _waited = BEGUN.1.wait_while_for(&mut begun, |begun| *begun > 0, most);
+}
+
 /// Calls what may hold up its thread for long. Where the thread is one on which other things of the session wait, they
 /// move to another first.
 pub(crate) fn holding_up<T>(work: impl FnOnce() -> T) -> T {
@@ -122,4 +156,30 @@ pub(crate) fn in_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Res
     // Nobody waits for it: it ends by itself.
     let _thread = std::thread::Builder::new().name(name.to_owned()).spawn(work)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_has_begun_ends_though_nobody_waits() {
+        let (begun, has_begun) = oneshot::channel();
+        let (go_on, may_go_on) = oneshot::channel::<()>();
+        let (ended, has_ended) = oneshot::channel();
+        let work = to_its_end(async move {
+            let _told = begun.send(());
+            let _allowed = may_go_on.await;
+            let _told = ended.send(());
+            Ok(())
+        });
+        let mut work = Box::pin(work);
+        tokio::select! {
+            _ = &mut work => unreachable!("it waits"),
+            told = has_begun => told.unwrap(),
+        }
+        drop(work);
+        go_on.send(()).unwrap();
+        has_ended.await.unwrap();
+    }
 }

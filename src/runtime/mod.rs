@@ -15,9 +15,11 @@ pub(crate) use actors::{ActorLife, Actors};
 pub(crate) use background::in_background;
 pub(crate) use backoff::backoff;
 pub(crate) use drivers::Drivers;
+#[cfg(feature = "cli")]
+pub(crate) use io::await_begun;
 #[cfg(feature = "cloud")]
 pub(crate) use io::{OnHandle, requests_runtime};
-pub(crate) use io::{begun_on_io_thread, block_on_io, holding_up, in_thread, on_io_thread, on_own_thread};
+pub(crate) use io::{begun_on_io_thread, block_on_io, holding_up, in_thread, on_io_thread, on_own_thread, to_its_end};
 pub(crate) use out_queue::OutQueue;
 pub use scheduler::{BackpressurePolicy, ConcurrencyCap, DownstreamCapacity, OpId, OpView, ResourceBudget, Resources};
 pub(crate) use scheduler::{OpHandle, OpSpec, OpStatus, Permit, PoolSpec, PoolState, Quiet, Scheduler, Wait};

@@ -9,6 +9,7 @@ mod local_file;
 mod partitions;
 mod save_mode;
 mod staging;
+mod target;
 mod uploads;
 mod write_id;
 
@@ -21,5 +22,6 @@ pub use formats::{EncodeRows, WriteFormat};
 pub(crate) use partitions::{HIVE_NULL, PartitionColumns};
 pub use save_mode::SaveMode;
 pub use staging::WrittenFile;
-pub(crate) use staging::{Begun, Staged, Staging, Target};
+pub(crate) use staging::{Begun, Staged, Staging};
+pub(crate) use target::Target;
 pub(crate) use write_id::WriteId;

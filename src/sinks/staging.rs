@@ -19,8 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
-use datafusion::datasource::listing::ListingTableUrl;
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -28,10 +27,12 @@ use tokio::time::sleep;
 
 use super::file_names::{FileNames, is_visible};
 use super::save_mode::SaveMode;
+use super::target::Target;
 use super::uploads::{Upload, Uploads};
 use super::write_id::WriteId;
 use crate::block::TaskId;
 use crate::disk::{LockedDirectory, WriteSpeeds, was_left_or_begun_long_ago};
+use crate::runtime::to_its_end;
 
 /// How the directories of files are called that are not complete.
 const PREFIX: &str = ".blockyard-";
@@ -39,54 +40,6 @@ const PREFIX: &str = ".blockyard-";
 const SET_ASIDE: &str = "-old";
 /// How often it is looked whether another write has been committed.
 const LOOK: Duration = Duration::from_millis(5);
-/// Files that an error names.
-const NAMED: usize = 3;
-
-/// Where a write goes.
-#[derive(Debug, Clone)]
-pub(crate) struct Target {
-    /// Directory or file.
-    pub(crate) url: ListingTableUrl,
-    /// Ending of file names, like `csv.gz`.
-    pub(crate) extension: String,
-    /// How names of files end that a read of this format takes for its own.
-    pub(crate) read_extensions: &'static [&'static str],
-    /// Whether the URL names one file instead of a directory.
-    pub(crate) single_file: bool,
-    /// What happens to existing output.
-    pub(crate) mode: SaveMode,
-    /// The name of a write that happens once.
-    pub(crate) write_id: Option<WriteId>,
-    /// How its files are called.
-    pub(crate) names: FileNames,
-}
-
-impl Target {
-    /// Whether a file was left by an earlier run of the same write.
-    fn has_left(&self, path: &Path) -> bool {
-        // That may have called them otherwise.
-        let names = [&self.names, &FileNames::of_parts(true)];
-        let name = path.filename().unwrap_or_default();
-        self.write_id.as_ref().is_some_and(|write| names.iter().any(|names| names.is_of(name, write)))
-    }
-
-    /// Whether a file is one that a write of this format to this place has made: by its name, and in `key=value`
-    /// directories.
-    fn has_made(&self, path: &Path) -> bool {
-        let below: Vec<_> = path.prefix_match(self.url.prefix()).into_iter().flatten().collect();
-        let Some((name, directories)) = below.split_last() else {
-            return false;
-        };
-        let names = [&self.names, &FileNames::of_parts(false), &FileNames::of_parts(true)];
-        names.iter().any(|names| names.has(name.as_ref(), self.format()))
-            && directories.iter().all(|directory| directory.as_ref().contains('='))
-    }
-
-    /// The ending of the names of its files, without that of a compression.
-    fn format(&self) -> &str {
-        self.extension.split('.').next().unwrap_or_default()
-    }
-}
 
 /// How a write begins.
 #[derive(Debug)]
@@ -167,7 +120,7 @@ impl Staging {
         if target.mode == SaveMode::Ignore && !existing.is_empty() {
             return Ok(Begun::LeaveIt);
         }
-        check_mode(&target, &existing)?;
+        target.check_mode(&existing)?;
         let directory = match target.single_file {
             true => parent(&path),
             false => path,
@@ -246,9 +199,19 @@ impl Staging {
 
     /// Makes the staged files visible, numbered in the order of their ids in each directory. Returns them in the order
     /// of their rows; none where the write had happened already.
-    pub(crate) async fn commit(&self, files: Vec<Staged>) -> Result<Vec<WrittenFile>> {
+    pub(crate) async fn commit(self: &Arc<Self>, files: Vec<Staged>) -> Result<Vec<WrittenFile>> {
         // Of those who overwrite a place at once, the last one stays.
-        let _alone = self.alone().await?;
+        let alone = self.alone().await?;
+        let staging = Arc::clone(self);
+        // A query that is cancelled now leaves all files, not some.
+        to_its_end(async move {
+            let _alone = alone;
+            staging.commit_alone(files).await
+        })
+        .await
+    }
+
+    async fn commit_alone(&self, files: Vec<Staged>) -> Result<Vec<WrittenFile>> {
         let Some(write) = &self.target.write_id else { return self.publish(files).await };
         let store = self.store.as_ref();
         if write.rows(store, &self.directory).await?.is_some() {
@@ -270,7 +233,7 @@ impl Staging {
             false => Vec::new(),
         };
         if self.target.mode == SaveMode::Overwrite {
-            check_no_strangers(&self.target, &existing)?;
+            self.target.check_no_strangers(&existing)?;
         }
         let goes = |path: &Path| self.target.mode == SaveMode::OverwriteAll || self.target.has_made(path);
         let is_old = |path: &&Path| replaces && goes(path) || self.target.has_left(path);
@@ -409,44 +372,6 @@ impl Drop for Staging {
             }
         }
     }
-}
-
-/// Fails where the mode does not allow a write beside these files.
-fn check_mode(target: &Target, existing: &[Path]) -> Result<()> {
-    match target.mode {
-        _ if existing.is_empty() => Ok(()),
-        SaveMode::Error => exec_err!(
-            "output '{}' already exists ({} files) and the mode is error; use append, overwrite or ignore",
-            target.url,
-            existing.len()
-        ),
-        SaveMode::Append if target.single_file => {
-            exec_err!("cannot append to the single file '{}'; use overwrite, or a directory", target.url)
-        }
-        SaveMode::Overwrite if !target.single_file => check_no_strangers(target, existing),
-        SaveMode::Ignore | SaveMode::Append | SaveMode::Overwrite | SaveMode::OverwriteAll => Ok(()),
-    }
-}
-
-/// Fails where there are files that a read of the directory would take for those of the write.
-fn check_no_strangers(target: &Target, existing: &[Path]) -> Result<()> {
-    let is_read = |path: &&Path| {
-        let name = path.filename().unwrap_or_default();
-        name.split('.').skip(1).any(|part| target.read_extensions.iter().any(|known| part.eq_ignore_ascii_case(known)))
-    };
-    let strangers: Vec<_> = existing.iter().filter(is_read).filter(|path| !target.has_made(path)).collect();
-    if strangers.is_empty() {
-        return Ok(());
-    }
-    let names: Vec<&str> = strangers.iter().take(NAMED).map(|path| path.as_ref()).collect();
-    let more = if strangers.len() > NAMED { ", .." } else { "" };
-    exec_err!(
-        "'{}' has {} files that no write of this format has made ({}{more}), and that would be read together with the new ones; \
-         write to a directory of its own, or say that they go, too, with the mode overwrite_all",
-        target.url,
-        strangers.len(),
-        names.join(", ")
-    )
 }
 
 /// Removes what dead processes have staged in a directory. What cannot be removed stays; so do files that were set

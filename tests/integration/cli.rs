@@ -159,6 +159,66 @@ fn a_closed_output_is_no_error() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
 
+#[test]
+fn what_does_not_run_behind_a_closed_output_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let copy = format!("COPY (SELECT 1 AS a) TO '{}/'", directory.path().join("t").display());
+    let mut child = tool(&["sql", &format!("SELECT * FROM range(10000000); {copy}; {copy}"), "--format", "csv"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("2 statements behind it did not run"), "{}", text(&output.stderr));
+    assert!(entries(directory.path()).is_empty());
+}
+
+#[test]
+fn options_that_mean_nothing_to_a_command_are_refused() {
+    for (command, option) in [
+        (vec!["consume", "unix:/nowhere"], "--resume"),
+        (vec!["consume", "unix:/nowhere"], "--save-token"),
+        (vec!["serve", "/nowhere.sql", "--splits", "1", "--listen", "unix:/nowhere"], "--output"),
+        (vec!["cluster", "executor", "--listen", "unix:/nowhere"], "--save-token"),
+    ] {
+        let output = run(&[&command[..], &[option, "x.csv"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{command:?}");
+        assert!(text(&output.stderr).contains(&format!("{option} is nothing to")), "{}", text(&output.stderr));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_output_keeps_its_permissions_and_what_was_left_beside_it_goes() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.csv");
+    let write = || run(&["sql", "SELECT 1 AS a", "-o", path.to_str().unwrap()]).status.code();
+    assert_eq!(write(), Some(0));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    // No process has such a number, and this one is there.
+    let others = [".a.csv.4294967295.partial".to_owned(), format!(".a.csv.{}.partial", std::process::id())];
+    others.iter().for_each(|name| std::fs::write(directory.path().join(name), "").unwrap());
+    assert_eq!(write(), Some(0));
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let left = entries(directory.path());
+    assert!(left.contains(&others[1]) && !(cfg!(target_os = "linux") && left.contains(&others[0])), "{left:?}");
+}
+
+#[test]
+fn columns_of_one_name_are_not_written_where_only_names_tell_them_apart() {
+    for format in ["json", "ndjson"] {
+        let output =
+            run(&["sql", "SELECT 1 AS a, 2 AS b FROM range(1) x JOIN range(1) y ON x.id = y.id", "--format", format]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let output = run(&["sql", "SELECT * FROM range(1) x JOIN range(1) y ON x.id = y.id", "--format", format]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains("there are two columns 'id'"), "{}", text(&output.stderr));
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn a_query_that_only_computes_is_interrupted() {

@@ -158,6 +158,88 @@ async fn a_client_that_comes_back_goes_on_at_its_first_batch_that_was_not_acknow
     assert_eq!(rows, (0..300).collect::<Vec<_>>(), "what was acknowledged is each row once");
 }
 
+/// Who writes a file is done with no row before the file is there.
+#[cfg(unix)]
+#[test]
+fn what_a_killed_process_was_to_write_to_a_file_comes_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", directory.path().join("split.sock").display());
+    let arguments = ["--splits", "1", "--listen", &address, "--batch-size", "100", "--on-lost", "600s"];
+    let (mut server, _, _) = serve("SELECT id FROM range(300000)", &arguments);
+    let file = directory.path().join("rows.csv");
+    let consume = || tool(&["consume", &address, "-o", file.to_str().unwrap()]).spawn().unwrap();
+    let mut first = consume();
+    // Some of its rows are in the file that is not complete.
+    let begun = || {
+        std::fs::read_dir(directory.path()).unwrap().flatten().any(|entry| {
+            entry.file_name().to_string_lossy().ends_with(".partial")
+                && entry.metadata().is_ok_and(|file| file.len() > 0)
+        })
+    };
+    while !begun() {
+        assert!(first.try_wait().unwrap().is_none(), "it has ended");
+        std::thread::yield_now();
+    }
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let second = loop {
+        // The server may not have seen yet that it left.
+        let ended = consume().wait_with_output().unwrap();
+        match String::from_utf8_lossy(&ended.stderr).contains("is here already") {
+            true => {}
+            false => break ended,
+        }
+    };
+    assert!(second.status.success(), "{}", String::from_utf8_lossy(&second.stderr));
+    let rows: Vec<i64> =
+        std::fs::read_to_string(&file).unwrap().lines().skip(1).map(|id| id.parse().unwrap()).collect();
+    // The first process may have come to its end.
+    assert!(rows.into_iter().eq(0..300_000));
+    assert!(server.wait().unwrap().success());
+}
+
+#[tokio::test]
+async fn the_last_consumer_that_is_lost_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let [address, _] = addresses(&directory);
+    let options = SplitOptions {
+        batch_size: Some(10),
+        deal: blockyard::Deal::Demand,
+        on_lost: OnLost::Redistribute,
+        ..SplitOptions::default()
+    };
+    let splits = context().range(1000).unwrap().streaming_split(2, options).unwrap();
+    let server = SplitServer::bind(&address, splits).await.unwrap();
+    for index in [1, 0] {
+        let mut client = SplitClient::connect(&address, consumer(index, &server)).await.unwrap();
+        client.next_epoch().await.unwrap();
+        assert!(client.next_batch().await.unwrap().is_some());
+    }
+    let lost = server.finished().await.unwrap_err().to_string();
+    assert!(lost.contains("was lost in epoch 0"), "{lost}");
+}
+
+/// One that was told that there are no more epochs leaves before the others ask.
+#[tokio::test]
+async fn the_end_is_no_loss_of_those_who_have_left() {
+    let directory = tempfile::tempdir().unwrap();
+    let [address, _] = addresses(&directory);
+    let pipeline = context().range(100).unwrap().repeat(Some(2)).unwrap();
+    let splits = pipeline.streaming_split(2, SplitOptions { batch_size: Some(10), ..SplitOptions::default() }).unwrap();
+    let server = SplitServer::bind(&address, splits).await.unwrap();
+    let mut clients = Vec::new();
+    for index in 0..2 {
+        clients.push(SplitClient::connect(&address, consumer(index, &server)).await.unwrap());
+    }
+    let dealt = futures::future::join_all(clients.iter_mut().map(|client| epochs(client, 2))).await;
+    assert_eq!(dealt.iter().flatten().map(|(_, rows)| rows.len()).sum::<usize>(), 200);
+    for mut client in clients {
+        assert_eq!(client.next_epoch().await.unwrap(), None);
+        drop(client);
+    }
+    server.finished().await.unwrap();
+}
+
 fn tool(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_blockyard"));
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());

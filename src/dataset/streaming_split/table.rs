@@ -244,6 +244,11 @@ impl<B: Clone, P: Clone> Table<B, P> {
             OnLost::Wait(_) => self.seats[consumer].presence = Presence::Away { since: now },
             OnLost::Fail => self.lose(consumer),
             OnLost::Redistribute => {
+                let others = self.seats.iter().enumerate().any(|(other, seat)| other != consumer && !seat.is_gone());
+                if !others {
+                    // Nobody is left who gets what it had, and what was not given to anybody.
+                    return self.lose(consumer);
+                }
                 let given_back = self.seats[consumer].go();
                 // In their order, before what was not given to anybody.
                 for part in given_back.into_iter().rev() {
@@ -355,6 +360,8 @@ impl<B: Clone, P: Clone> Table<B, P> {
         let epoch = self.seats[consumer].entered;
         match self.rules.on_lost {
             OnLost::Redistribute => None,
+            // Nobody has a part in an epoch that there is not.
+            _ if self.is_last && self.begun == epoch => None,
             _ => self.seats.iter().position(|seat| seat.is_gone() && seat.entered <= epoch),
         }
     }
