@@ -18,15 +18,17 @@ mod row_in;
 mod sample;
 mod secrets;
 mod set_operations;
+mod statement;
 mod statements;
 mod syntax;
 mod tensor_shapes;
 mod this_window;
 mod unparse;
 mod using;
+mod views;
 mod windows;
 
 pub(crate) use dates::DateArithmetic;
 pub(crate) use functions::table_functions;
 pub(crate) use relations::BlockyardRelationPlanner;
-pub use statements::SqlStatement;
+pub use statement::SqlStatement;

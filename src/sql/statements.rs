@@ -1,6 +1,5 @@
 //! Statements: what DataFusion runs, and what is intercepted.
 
-use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -21,53 +20,12 @@ use super::depth::check_depth;
 use super::messages::with_advice;
 use super::normalise::normalise;
 use super::secrets::run_secret;
+use super::statement::SqlStatement;
+use super::views::{redefined, refresh_views};
 use crate::config::{BlockyardOptions, ByteSize, MemoryLimit};
 use crate::dataset::{DataContext, Dataset};
 use crate::logical::check_plan_depth;
 use crate::runtime::{DeepStack, on_deep_stack};
-
-/// One parsed statement.
-#[derive(Debug, Clone)]
-pub struct SqlStatement {
-    statement: DFStatement,
-    line: Option<u64>,
-    text: String,
-}
-
-impl SqlStatement {
-    /// Whether it asks for rows. What other statements give, like COPY, is the number of rows that they changed, or
-    /// nothing.
-    pub fn is_query(&self) -> bool {
-        match &self.statement {
-            DFStatement::Explain(_) => true,
-            DFStatement::Statement(statement) => matches!(
-                statement.as_ref(),
-                AstStatement::Query(_)
-                    | AstStatement::Explain { .. }
-                    | AstStatement::ExplainTable { .. }
-                    | AstStatement::Execute { .. }
-                    | AstStatement::ShowFunctions { .. }
-                    | AstStatement::ShowVariable { .. }
-                    | AstStatement::ShowTables { .. }
-                    | AstStatement::ShowColumns { .. }
-                    | AstStatement::ShowCreate { .. }
-                    | AstStatement::Fetch { .. }
-            ),
-            _ => false,
-        }
-    }
-
-    /// The line of the text on which it begins, from 1 on, if that is known.
-    pub fn line(&self) -> Option<u64> {
-        self.line
-    }
-}
-
-impl fmt::Display for SqlStatement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.statement.fmt(f)
-    }
-}
 
 impl DataContext {
     /// Runs SQL statements separated by `;`. Definitions and settings take effect at once; the last query comes back as
@@ -148,15 +106,21 @@ impl DataContext {
                 self.nothing()
             }
             LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => {
+                let name = create.name.clone();
                 create_table(self, create, &not_null, &text).await?;
+                refresh_views(self, name).await?;
                 self.nothing()
             }
             plan => {
                 let verbose = matches!(&plan, LogicalPlan::Explain(explain) if explain.verbose);
                 let defines = matches!(&plan, LogicalPlan::Ddl(_) | LogicalPlan::Statement(Statement::Prepare(_)));
+                let changed = if let LogicalPlan::Ddl(ddl) = &plan { redefined(ddl) } else { None };
                 let (_, plan) = self.session().execute_logical_plan(plan).await?.into_parts();
                 if defines {
                     self.defined_by(&text);
+                }
+                if let Some(changed) = changed {
+                    refresh_views(self, changed).await?;
                 }
                 let dataset = Dataset::new(self.clone(), state, plan).said_by(&text);
                 if verbose { self.with_memory(dataset).await } else { Ok(dataset) }
@@ -179,6 +143,17 @@ impl DataContext {
         Ok(())
     }
 
+    /// What a statement means. Nothing runs.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be planned.
+    pub(super) async fn planned(&self, statement: SqlStatement) -> Result<LogicalPlan> {
+        let plan = DeepStack::new(self.state().statement_to_plan(statement.statement)).await?;
+        check_plan_depth(&plan)?;
+        Ok(plan)
+    }
+
     /// The plan of what a statement reads, as it would run here. Nothing runs.
     ///
     /// # Errors
@@ -186,9 +161,7 @@ impl DataContext {
     /// Where it cannot be planned.
     pub(crate) async fn physical_plan_of(&self, statement: SqlStatement) -> Result<Arc<dyn ExecutionPlan>> {
         let state = self.state();
-        let plan = DeepStack::new(state.statement_to_plan(statement.statement)).await?;
-        check_plan_depth(&plan)?;
-        let plan = match plan {
+        let plan = match self.planned(statement).await? {
             LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => Arc::unwrap_or_clone(create.input),
             plan => self.session().execute_logical_plan(plan).await?.into_parts().1,
         };

@@ -255,3 +255,17 @@ async fn datafusion_still_has_no_nulls_in_directories() {
     let nulls = plain.sql("SELECT * FROM h WHERE k IS NULL").await.unwrap().count().await.unwrap();
     assert_eq!(nulls, 0, "directories can be null");
 }
+
+/// Views of plain DataFusion read tables that are no longer there.
+#[tokio::test]
+async fn datafusion_still_keeps_the_tables_of_views() {
+    let plain = SessionContext::new();
+    for statement in [
+        "CREATE TABLE t AS SELECT 1 AS a",
+        "CREATE VIEW v AS SELECT a FROM t",
+        "CREATE OR REPLACE TABLE t AS SELECT a FROM t WHERE false",
+    ] {
+        plain.sql(statement).await.unwrap();
+    }
+    assert_eq!(plain.table("v").await.unwrap().count().await.unwrap(), 1, "views are planned anew");
+}

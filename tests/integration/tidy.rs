@@ -58,6 +58,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "sql",
         &[
+            "boxed",
             "call",
             "cloud",
             "config",
