@@ -93,7 +93,7 @@ pub mod cli;
 pub mod prelude;
 
 pub use cloud::{StoreEnvironment, StoreOptions};
-pub use cluster::{ExecutorOptions, ExecutorServer};
+pub use cluster::{ExecutorOptions, ExecutorServer, ExecutorStatus, executor_statuses};
 pub use config::{BlockyardOptions, ByteSize, MemoryLimit};
 pub use dataset::{
     Batches, DataContext, Dataset, DatasetPipeline, Deal, GroupedDataset, IterOptions, OnLost, SortKey, SplitBarrier,

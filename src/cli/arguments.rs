@@ -56,6 +56,8 @@ pub(super) enum Command {
 pub(super) enum Cluster {
     /// Run stages for the sessions that have this process in blockyard.cluster, until it is asked to end
     Executor(Executor),
+    /// Say how the executors of --cluster are, in a line of JSON for each
+    Status,
 }
 
 /// Where an executor listens, and for whom.

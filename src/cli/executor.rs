@@ -1,9 +1,12 @@
-//! `blockyard cluster executor`: a process that runs stages of the queries of others.
+//! `blockyard cluster`: a process that runs stages of the queries of others, and how such processes are.
+
+use datafusion::common::exec_datafusion_err;
 
 use super::arguments::Executor;
 use super::failure::Failure;
 use super::session::Session;
-use crate::{ExecutorOptions, ExecutorServer};
+use crate::error::one_message;
+use crate::{ExecutorOptions, ExecutorServer, executor_statuses};
 
 /// Runs stages until the process is asked to end.
 pub(super) fn run(session: &mut Session, arguments: &Executor) -> Result<(), Failure> {
@@ -23,5 +26,30 @@ pub(super) fn run(session: &mut Session, arguments: &Executor) -> Result<(), Fai
         let server = server.map_err(|failure| Failure::Usage(failure.to_string()))?;
         println!("listening on {}", server.address());
         std::future::pending().await
+    })
+}
+
+/// Prints how the executors of the session are. Fails where one says nothing.
+pub(super) fn status(session: &mut Session) -> Result<(), Failure> {
+    session.listening(async |session| {
+        let context = session.context().clone();
+        let statuses = session.on_workers(async move { executor_statuses(&context).await }).await;
+        let statuses = statuses.map_err(|failure| Failure::Usage(failure.to_string()))?;
+        let mut silent = 0;
+        for (address, status) in statuses {
+            let mut line = match status {
+                Ok(status) => serde_json::to_value(status).unwrap_or_default(),
+                Err(e) => {
+                    silent += 1;
+                    serde_json::json!({"error": one_message(&e)})
+                }
+            };
+            line["address"] = address.into();
+            println!("{line}");
+        }
+        match silent {
+            0 => Ok(()),
+            silent => Err(Failure::Statement(exec_datafusion_err!("{silent} executors say nothing"))),
+        }
     })
 }

@@ -78,6 +78,7 @@ fn run(arguments: Arguments, allocator: Option<Arc<dyn Allocator>>) -> Result<()
         Command::Serve { split, .. } => return serve::serve(&mut session, &scripts, &split, options.batch_size),
         Command::Consume(consumer) => return consume::consume(&mut session, &consumer),
         Command::Cluster { command: Cluster::Executor(executor) } => return executor::run(&mut session, &executor),
+        Command::Cluster { command: Cluster::Status } => return executor::status(&mut session),
         Command::Shell => return shell::run(&mut session),
     }
     session.check_written()

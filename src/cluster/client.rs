@@ -3,15 +3,15 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use datafusion::common::{Result, exec_err, plan_datafusion_err};
+use datafusion::common::{Result, exec_err, plan_datafusion_err, plan_err};
 use datafusion::prelude::SessionConfig;
 use futures::future::{BoxFuture, join_all};
 use futures::{FutureExt, TryFutureExt};
 
-use super::messages::{Call, Connection, Prepare, Prepared, Reply};
+use super::messages::{Call, Connection, ExecutorStatus, Prepare, Prepared, Reply};
 use super::runner::{Executor, Runner};
 use crate::config::{BlockyardOptions, MemoryLimit};
-use crate::dataset::Replay;
+use crate::dataset::{DataContext, Replay};
 use crate::error::one_message;
 use crate::physical::{Assigned, Executors, StagePrint, StageRunner};
 use crate::wire::Address;
@@ -57,6 +57,29 @@ impl Executors for ClusterClient {
     }
 }
 
+/// How the executors of a session are: each by its address, with what it says or why it says nothing.
+///
+/// # Errors
+///
+/// Where `blockyard.cluster` has no addresses, or the file of the token cannot be read.
+pub async fn executor_statuses(context: &DataContext) -> Result<Vec<(String, Result<ExecutorStatus>)>> {
+    let options = context.config();
+    let (addresses, token) = (addresses(&options.cluster)?, token(&options).await?);
+    if addresses.is_empty() {
+        return plan_err!("there are no executors; blockyard.cluster says where they are");
+    }
+    let asked = addresses.iter().map(async |address| {
+        let mut connection = Connection::call(address, token.as_deref(), &Call::Status).await?;
+        match connection.reply().await? {
+            Reply::Status(status) => Ok(status),
+            Reply::Refused(why) | Reply::Failed(why) => exec_err!("{why}"),
+            Reply::Prepared(_) | Reply::Done { .. } => exec_err!("it is no executor"),
+        }
+    });
+    let statuses = join_all(asked).await;
+    Ok(addresses.iter().map(ToString::to_string).zip(statuses).collect())
+}
+
 /// How an executor has planned a query, with the connection that keeps it; or why it cannot be reached.
 type Answer = std::result::Result<(Connection, Prepared), String>;
 
@@ -70,7 +93,7 @@ async fn prepare(address: &Address, token: Option<&str>, call: &Call) -> Result<
         Ok((connection, Reply::Prepared(prepared))) => Ok(Ok((connection, prepared))),
         Ok((_, Reply::Refused(why))) => exec_err!("the executor at {address} refuses: {why}"),
         Ok((_, Reply::Failed(why))) => Ok(Err(why)),
-        Ok((_, Reply::Done { .. })) => exec_err!("{address} is no executor"),
+        Ok((_, Reply::Done { .. } | Reply::Status(_))) => exec_err!("{address} is no executor"),
         Err(e) => Ok(Err(one_message(&e))),
     }
 }

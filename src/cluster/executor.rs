@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use datafusion::arrow::array::RecordBatch;
@@ -14,7 +15,9 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use uuid::Uuid;
 
-use super::messages::{CALL_BYTES, Call, Connection, Hello, PROTOCOL, Prepare, Prepared, Reply, Run, VERSION};
+use super::messages::{
+    CALL_BYTES, Call, Connection, ExecutorStatus, Hello, PROTOCOL, Prepare, Prepared, Reply, Run, VERSION,
+};
 use crate::block::compact_views;
 use crate::dataset::DataContext;
 use crate::error::one_message;
@@ -69,7 +72,8 @@ impl ExecutorServer {
         }
         let (listener, address) = address.listen().await?;
         let token = token.filter(|_| address.needs_key());
-        let executor = Arc::new(Executor { context: context.clone(), token, queries: Mutex::default() });
+        let (queries, units) = (Mutex::default(), AtomicUsize::new(0));
+        let executor = Arc::new(Executor { context: context.clone(), token, queries, units });
         Ok(Self { address, _accepts: Drivers::start([accept(listener, executor)]) })
     }
 
@@ -85,6 +89,8 @@ struct Executor {
     token: Option<String>,
     /// The queries of drivers that are connected.
     queries: Mutex<HashMap<String, Arc<Query>>>,
+    /// How many units run.
+    units: AtomicUsize,
 }
 
 /// A query that was planned here.
@@ -126,6 +132,7 @@ impl Executor {
         };
         match call {
             Call::Prepare(prepare) => self.hold(connection, prepare).await,
+            Call::Status => connection.say_last(&Reply::Status(self.status())).await,
             Call::Run(run) => self.run(connection, run).await,
         }
     }
@@ -136,10 +143,24 @@ impl Executor {
         if hello.protocol != PROTOCOL || hello.version != VERSION {
             return exec_err!("it is of version {VERSION}, and the driver of {}", hello.version);
         }
-        if self.token.is_some() && hello.token != self.token {
+        if self.token.as_ref().is_some_and(|token| !is_same(token, hello.token.as_deref().unwrap_or_default())) {
             return exec_err!("the token is not the one that it was started with; see blockyard.cluster_token_file");
         }
         read_line_within(&mut connection.read, CALL_BYTES).await
+    }
+
+    /// How it is.
+    fn status(&self) -> ExecutorStatus {
+        let store = self.context.store();
+        ExecutorStatus {
+            version: VERSION.to_owned(),
+            threads: self.threads(),
+            queries: self.queries.lock().len(),
+            units: self.units.load(Relaxed),
+            memory_limit: store.budget().limit(),
+            memory_used: store.budget().used(),
+            spilled_bytes: store.totals().spilled_bytes(),
+        }
     }
 
     /// Keeps a query as long as its driver is there.
@@ -213,6 +234,7 @@ impl Executor {
             return connection.refuse(&DataFusionError::Execution("the query has no such stage".to_owned())).await;
         };
         let schema = stage.schema();
+        let _running = Running::begin(&self.units);
         let rows = of_tasks(Arc::clone(stage), run.tasks.0..run.tasks.1).map(|stage| rows_of(stage, &query.context));
         let mut writer = BatchWriter::default();
         let sent = match rows {
@@ -230,6 +252,28 @@ impl Executor {
         };
         connection.say_last(&reply).await
     }
+}
+
+/// A unit that runs.
+struct Running<'a>(&'a AtomicUsize);
+
+impl<'a> Running<'a> {
+    fn begin(units: &'a AtomicUsize) -> Self {
+        units.fetch_add(1, Relaxed);
+        Self(units)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Whether two tokens are the same, in a time that does not tell how much of them is.
+fn is_same(one: &str, other: &str) -> bool {
+    let differences = one.bytes().zip(other.bytes()).fold(0, |all, (a, b)| all | (a ^ b));
+    one.len() == other.len() && differences == 0
 }
 
 /// A query in the list, until its driver has gone.

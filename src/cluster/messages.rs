@@ -32,6 +32,8 @@ pub(super) struct Hello {
 pub(super) enum Call {
     /// A query begins, which lasts as long as the connection. One line is the answer.
     Prepare(Prepare),
+    /// One line says how the executor is.
+    Status,
     /// Tasks are to run. An Arrow IPC stream is the answer, and a line behind it.
     Run(Run),
 }
@@ -63,6 +65,7 @@ pub(super) struct Run {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Reply {
     Prepared(Prepared),
+    Status(ExecutorStatus),
     /// All rows were sent: so many, with those that were skipped.
     Done {
         rows: u64,
@@ -71,6 +74,25 @@ pub(super) enum Reply {
     Failed(String),
     /// The call itself makes no sense.
     Refused(String),
+}
+
+/// How an executor is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecutorStatus {
+    /// The version of Blockyard that it is of.
+    pub version: String,
+    /// Tasks that it runs at once.
+    pub threads: usize,
+    /// Queries whose sessions are connected.
+    pub queries: usize,
+    /// Units of tasks that run now.
+    pub units: usize,
+    /// Bytes that blocks and operators may have.
+    pub memory_limit: usize,
+    /// Bytes that blocks and operators have now.
+    pub memory_used: usize,
+    /// Bytes that it has written to disk since it was started.
+    pub spilled_bytes: usize,
 }
 
 /// How an executor has planned a query.

@@ -20,4 +20,6 @@ mod messages;
 mod runner;
 
 pub(crate) use client::ClusterClient;
+pub use client::executor_statuses;
 pub use executor::{ExecutorOptions, ExecutorServer};
+pub use messages::ExecutorStatus;

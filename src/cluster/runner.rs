@@ -254,7 +254,9 @@ impl Attempt {
             Reply::Failed(why) | Reply::Refused(why) => {
                 Err(Ended::Failed(exec_datafusion_err!("the executor at {address}: {why}")))
             }
-            Reply::Prepared(_) => Err(Ended::Failed(exec_datafusion_err!("{address} is no executor"))),
+            Reply::Prepared(_) | Reply::Status(_) => {
+                Err(Ended::Failed(exec_datafusion_err!("{address} is no executor")))
+            }
         }
     }
 }

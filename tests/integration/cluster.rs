@@ -227,6 +227,52 @@ async fn errors_say_which_executor_and_why() {
     assert!(failed.contains(&living.address()) && failed.to_lowercase().contains("divide by zero"), "{failed}");
 }
 
+/// What a process has had in memory at most.
+#[cfg(target_os = "linux")]
+fn peak_bytes(child: &Child) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+/// Each process keeps to its own limit of 64 MiB, whatever that of the session is.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn executors_keep_to_their_own_limits() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut first, one) = process(directory.path(), "0");
+    let (mut second, other) = process(directory.path(), "1");
+    let there = context_with(2, |options| {
+        options.memory_limit = mib(1024);
+        options.cluster = format!("{one},{other}");
+    });
+    let texts = "SELECT id % 300000 AS k, count(*) AS n, max('a text of some length ' || id) AS t FROM range(1200000) \
+                 GROUP BY k";
+    assert_eq!(rows(&there, &format!("SELECT count(*), sum(n) FROM ({texts})")).await, ["300000|1200000"]);
+    let long = "SELECT sum(length(t)) FROM (SELECT repeat('x', 100000) AS t, id FROM range(4000)) WHERE id >= 0";
+    assert_eq!(rows(&there, long).await, ["400000000"]);
+    let statuses = loop {
+        let statuses = blockyard::executor_statuses(&there).await.unwrap();
+        // An executor may not have seen yet that the query has ended.
+        if statuses.iter().all(|(_, status)| status.as_ref().is_ok_and(|status| status.queries == 0)) {
+            break statuses;
+        }
+    };
+    for ((address, status), expected) in statuses.into_iter().zip([&one, &other]) {
+        let status = status.unwrap();
+        assert_eq!((&address, status.threads, status.queries, status.units), (expected, 1, 0, 0));
+        assert_eq!(status.memory_limit, 64 << 20);
+    }
+    for child in [&mut first, &mut second] {
+        let peak = peak_bytes(child);
+        assert!(peak < (64 + 150) << 20, "{} MiB", peak >> 20);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let silent = blockyard::executor_statuses(&there).await.unwrap();
+    assert!(silent.iter().all(|(_, status)| status.is_err()));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn executors_keep_nothing_of_a_query_that_has_ended() {
     let directory = tempfile::tempdir().unwrap();
