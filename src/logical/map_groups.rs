@@ -11,6 +11,7 @@ use super::map_batches::with_defaults;
 use super::{MapNode, MapOperator, RepartitionNode, Repartitioning, extension, node_of};
 use crate::arguments;
 use crate::call::{Planning, TableFunction, Tables, Values, extension_of};
+use crate::error::unknown_name;
 use crate::functions::{BatchSize, FunctionRef, FunctionRegistry, MapFunction, MapOptions};
 
 arguments! {
@@ -88,6 +89,10 @@ pub(crate) fn map_groups(
             return plan_err!("map_groups takes a batch_size in rows, for a function that takes pieces of groups");
         }
     };
+    let known: Vec<&str> = input.schema().fields().iter().map(|field| field.name().as_str()).collect();
+    if let Some(key) = keys.iter().find(|key| !known.contains(&key.as_str())) {
+        return Err(unknown_name("column", key, "map_groups", &known));
+    }
     // Without keys all rows are one group.
     let one_group = Repartitioning::Blocks { num_blocks: 1, shuffle: false };
     let by_keys = Repartitioning::Keys { keys: keys.clone(), num_blocks: None, sort: true };

@@ -186,8 +186,9 @@ impl SpillDirectories {
             Err(used) => Err(io::Error::new(
                 io::ErrorKind::QuotaExceeded,
                 format!(
-                    "the quota of {} is used up ({} in {} files); raise blockyard.spill_quota",
+                    "the quota of {} has no room for {} more ({} in {} files); raise blockyard.spill_quota",
                     ByteSize(quota as usize),
+                    ByteSize(bytes as usize),
                     ByteSize(used as usize),
                     self.files().len()
                 ),
@@ -383,7 +384,7 @@ mod tests {
         let file = directories.create("test", Appends::Any).unwrap();
         file.append(&[b"12345678"]).unwrap();
         let error = file.append(&[b"123"]).unwrap_err().to_string();
-        assert!(error.contains("quota of 10B is used up (8B in 1 files)"), "{error}");
+        assert!(error.contains("quota of 10B has no room for 3B more (8B in 1 files)"), "{error}");
         directories.set_quota(11);
         file.append(&[b"123"]).unwrap();
     }
