@@ -46,6 +46,8 @@ fn queries(files: &str) -> Vec<String> {
         "SELECT id FROM range(100000) ORDER BY id DESC LIMIT 5",
         "SELECT id FROM range(100000) WHERE id > 99 LIMIT 5 OFFSET 3",
         "SELECT id FROM map_batches(range(1000), 'identity', batch_size => 10)",
+        "SELECT id FROM map_batches(range(1000, override_num_blocks => 9), 'identity', concurrency => 1)",
+        "SELECT sum(id) FROM map_batches(range(1000, override_num_blocks => 9), 'row_hash', concurrency => 3)",
         "SELECT * FROM random_shuffle((SELECT id FROM range(1000) WHERE id % 2 = 0), seed => 3)",
         "SELECT a.id FROM range(1000) a JOIN range(2000) b ON a.id = b.id - 500 ORDER BY 1",
         "SELECT s, row_number FROM read_parquet('FILES', include_row_numbers => true) WHERE k < 2",
@@ -155,6 +157,25 @@ async fn what_a_lost_executor_ran_runs_on_another() {
             _ => assert_eq!(found, (0..1000).collect::<Vec<_>>()),
         }
     }
+}
+
+/// As many calls at once as was said, on all executors together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrency_counts_over_all_executors() {
+    let directory = tempfile::tempdir().unwrap();
+    let (function, most) = crate::fixtures::counts_calls_at_once();
+    let mut servers = Vec::new();
+    for name in ["0", "1"] {
+        let session = context_with(4, |_| {});
+        session.functions().register("seen", function.clone());
+        servers.push(executor(&session, directory.path(), name).await);
+    }
+    let there = driver(&[&servers[0], &servers[1]]);
+    there.register_batches("seen", Ok);
+    let query = "SELECT count(*) FROM map_batches(range(40000, override_num_blocks => 40), 'seen', batch_size => 10, \
+                 concurrency => 2)";
+    assert_eq!(rows(&there, query).await, ["40000"]);
+    assert!((1..=2).contains(&most.load(SeqCst)), "{most:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProp
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 
-use super::stages::tasks_of;
+use super::stages::{at_once, tasks_of};
 use super::units::Units;
 use super::{StageRunner, Unit};
 use crate::physical::operator::{IntoPlan, Operator, PlanExt, Starts, TaskIdentity, TaskPlan, claims};
@@ -151,13 +151,13 @@ impl TaskPlan for RemoteExec {
         let start = || {
             let by_task = self.is_by_task();
             let unit = Unit { tasks: tasks_of(&self.stage), schema: self.schema(), is_repeatable: by_task };
-            Ok(Arc::new(Units::new(Arc::clone(runner), unit, by_task, &context)))
+            Ok(Arc::new(Units::new(Arc::clone(runner), unit, by_task, at_once(&self.stage), &context)))
         };
         let Some(units) = run.lock().join("a stage of other processes", start)? else {
             return Ok(stream::empty().boxed());
         };
         let tasks = stream::try_unfold((units, run), |(units, run)| async move {
-            let task = units.next()?;
+            let task = units.next().await?;
             match task.is_some() {
                 true => run.lock().gives(),
                 false => run.lock().ends(),

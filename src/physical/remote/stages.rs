@@ -13,7 +13,7 @@ use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 
-use crate::functions::Compute;
+use crate::functions::{Compute, Workers};
 use crate::physical::operator::{IntoPlan, PlanExt};
 use crate::physical::read::file_scan;
 use crate::physical::{MapExec, ReadExec};
@@ -33,7 +33,7 @@ pub(crate) fn is_stage(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let works_on_rows_alone = match plan.operator::<MapExec>() {
         Some(map) => {
             let steps = || map.steps().iter().all(|step| step.is_deterministic() && step.said().is_some());
-            map.compute().canonical() == Compute::default() && steps()
+            tasks_at_once(map.compute()).is_some() && steps()
         }
         None => is_aggregate_of_part(plan) || plan.is::<FilterExec>() || plan.is::<ProjectionExec>(),
     };
@@ -74,6 +74,23 @@ pub(crate) fn of_tasks(stage: Arc<dyn ExecutionPlan>, tasks: Range<usize>) -> Re
         Ok(Transformed::new(some, true, TreeNodeRecursion::Jump))
     };
     stage.transform_down(rewrite).data()
+}
+
+/// How many tasks may run at once, where these are tasks that any thread can run; no bound is a bound of none.
+fn tasks_at_once(compute: &Compute) -> Option<usize> {
+    match compute.workers {
+        Workers::Tasks(most) if compute.needs_nothing_special() => Some(most.unwrap_or(usize::MAX)),
+        Workers::Tasks(_) | Workers::Actors(_) => None,
+    }
+}
+
+/// How many tasks of a stage may run at once.
+pub(super) fn at_once(stage: &Arc<dyn ExecutionPlan>) -> usize {
+    let most = stage.operator::<MapExec>().and_then(|map| tasks_at_once(map.compute())).unwrap_or(usize::MAX);
+    match stage.is_operator::<ReadExec>() {
+        true => most,
+        false => stage.children().into_iter().map(at_once).fold(most, usize::min),
+    }
 }
 
 /// The numbers of the tasks that a stage runs.

@@ -4,13 +4,15 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use futures::StreamExt;
 use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{StageRunner, Unit};
 use crate::block::TaskId;
-use crate::physical::tasks::Task;
+use crate::physical::tasks::{Task, stream_of};
 use crate::runtime::in_background;
 
 /// So many units come to each slot where tasks run together.
@@ -24,6 +26,8 @@ pub(super) struct Units {
     together: usize,
     context: Arc<TaskContext>,
     ahead: Mutex<Ahead>,
+    /// A permit for each unit that may run at once.
+    permits: Arc<Semaphore>,
 }
 
 struct Ahead {
@@ -33,24 +37,62 @@ struct Ahead {
 }
 
 impl Units {
-    /// The tasks of `unit`: each by itself, where its rows are those of a task, or as many together as give all slots
-    /// enough to do.
-    pub(super) fn new(runner: Arc<dyn StageRunner>, unit: Unit, by_task: bool, context: &Arc<TaskContext>) -> Self {
+    /// The tasks of `unit`, at most `at_once` of them at once: each by itself, where its rows are those of a task, or
+    /// as many together as give all slots enough to do.
+    pub(super) fn new(
+        runner: Arc<dyn StageRunner>,
+        unit: Unit,
+        by_task: bool,
+        at_once: usize,
+        context: &Arc<TaskContext>,
+    ) -> Self {
         let together = if by_task { 1 } else { unit.tasks.len().div_ceil(UNITS_PER_SLOT * runner.slots().max(1)) };
         let ahead = Mutex::new(Ahead { left: unit.tasks.clone(), begun: VecDeque::new() });
-        Self { runner, unit, together: together.max(1), context: Arc::clone(context), ahead }
+        let permits = Arc::new(Semaphore::new(at_once.clamp(1, Semaphore::MAX_PERMITS)));
+        Self { runner, unit, together: together.max(1), context: Arc::clone(context), ahead, permits }
     }
 
     /// The next of them, when those that may run beside it have begun.
-    pub(super) fn next(&self) -> Result<Option<Task>> {
+    pub(super) async fn next(&self) -> Result<Option<Task>> {
+        loop {
+            if let Some(task) = self.next_begun()? {
+                return Ok(task);
+            }
+            // All that may run are with those who take their rows, and end without this one.
+            let permit = Arc::clone(&self.permits).acquire_owned().await;
+            let permit = permit.map_err(|e| internal_datafusion_err!("{e}"))?;
+            self.begin(&mut self.ahead.lock(), permit)?;
+        }
+    }
+
+    /// The next of them that has begun, or that there are no more; nothing where the next one may not begin yet.
+    fn next_begun(&self) -> Result<Option<Option<Task>>> {
         let mut ahead = self.ahead.lock();
         while ahead.begun.len() <= self.runner.slots() && !ahead.left.is_empty() {
-            let tasks = ahead.left.start..ahead.left.end.min(ahead.left.start + self.together);
-            ahead.left.start = tasks.end;
-            let (id, unit) = (TaskId::root(tasks.start), Unit { tasks, ..self.unit.clone() });
-            let rows = in_background(self.runner.run(unit, &self.context)?);
-            ahead.begun.push_back((id, rows));
+            let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { break };
+            self.begin(&mut ahead, permit)?;
         }
-        Ok(ahead.begun.pop_front().map(|(id, rows)| Task::new(id, rows)))
+        Ok(match ahead.begun.pop_front() {
+            Some((id, rows)) => Some(Some(Task::new(id, rows))),
+            None if ahead.left.is_empty() => Some(None),
+            None => None,
+        })
+    }
+
+    /// Begins the next unit, in their order: whoever waits for the first must not wait for what others hold.
+    fn begin(&self, ahead: &mut Ahead, permit: OwnedSemaphorePermit) -> Result<()> {
+        if ahead.left.is_empty() {
+            return Ok(());
+        }
+        let tasks = ahead.left.start..ahead.left.end.min(ahead.left.start + self.together);
+        ahead.left.start = tasks.end;
+        let (id, unit) = (TaskId::root(tasks.start), Unit { tasks, ..self.unit.clone() });
+        let schema = Arc::clone(&unit.schema);
+        // As long as rows are made.
+        let rows = self.runner.run(unit, &self.context)?.inspect(move |_| {
+            let _running = &permit;
+        });
+        ahead.begun.push_back((id, in_background(stream_of(schema, rows.boxed()))));
+        Ok(())
     }
 }
