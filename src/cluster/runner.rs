@@ -71,6 +71,10 @@ impl StageRunner for Runner {
         self.executors.iter().filter(|executor| !executor.is_lost()).map(|executor| executor.threads).sum()
     }
 
+    fn processes(&self) -> usize {
+        self.executors.iter().filter(|executor| !executor.is_lost()).count()
+    }
+
     fn describe(&self) -> String {
         match self.executors.len() {
             able if able == self.all => able.to_string(),

@@ -11,10 +11,11 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProp
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 
-use super::stages::{at_once, tasks_of};
-use super::units::Units;
+use super::stages::{at_once, has_actors, tasks_of};
+use super::units::{Grouping, Units};
 use super::{StageRunner, Unit};
 use crate::physical::operator::{IntoPlan, Operator, PlanExt, Starts, TaskIdentity, TaskPlan, claims};
+use crate::physical::queue::QueueExec;
 use crate::physical::read::ReadFiles;
 use crate::physical::rows_of_input;
 use crate::physical::tasks::{
@@ -70,12 +71,27 @@ impl RemoteExec {
     }
 
     fn stage_name_of_rows(&self) -> String {
-        as_task_plan(self.stage.as_ref()).map_or_else(|| self.stage.name().to_owned(), TaskPlan::stage_name)
+        // A queue is called like any other.
+        let queued = self.stage.operator::<QueueExec>().and_then(|queue| queue.inputs().into_iter().next());
+        let named = queued.unwrap_or(&self.stage);
+        as_task_plan(named.as_ref()).map_or_else(|| named.name().to_owned(), TaskPlan::stage_name)
     }
 
-    /// Whether what it gives are the rows of tasks, each of them with its own.
-    fn is_by_task(&self) -> bool {
-        as_task_plan(self.stage.as_ref()).is_some()
+    /// How its tasks become units.
+    fn grouping(&self) -> Grouping {
+        match as_task_plan(self.stage.as_ref()) {
+            _ if has_actors(&self.stage) => Grouping::WithActors,
+            Some(_) => Grouping::ByTask,
+            None => Grouping::Together,
+        }
+    }
+
+    /// How many units may run at once.
+    fn at_once(&self, runner: &Arc<dyn StageRunner>) -> usize {
+        match self.grouping() {
+            Grouping::WithActors => runner.processes(),
+            Grouping::ByTask | Grouping::Together => at_once(&self.stage),
+        }
     }
 }
 
@@ -149,9 +165,10 @@ impl TaskPlan for RemoteExec {
         let Place::There(runner) = &self.place else { return task_stream(&self.stage, partition, context) };
         let run = self.runs.join(partition, &context);
         let start = || {
-            let by_task = self.is_by_task();
-            let unit = Unit { tasks: tasks_of(&self.stage), schema: self.schema(), is_repeatable: by_task };
-            Ok(Arc::new(Units::new(Arc::clone(runner), unit, by_task, at_once(&self.stage), &context)))
+            let grouping = self.grouping();
+            let is_repeatable = grouping == Grouping::ByTask;
+            let unit = Unit { tasks: tasks_of(&self.stage), schema: self.schema(), is_repeatable };
+            Ok(Arc::new(Units::new(Arc::clone(runner), unit, grouping, self.at_once(runner), &context)))
         };
         let Some(units) = run.lock().join("a stage of other processes", start)? else {
             return Ok(stream::empty().boxed());
@@ -180,11 +197,15 @@ impl TaskPlan for RemoteExec {
     }
 
     fn identity(&self) -> TaskIdentity<'_> {
-        TaskIdentity::OfInput { input: &self.stage, is_whole: true }
+        match self.grouping() {
+            // Units have the rows of several tasks.
+            Grouping::WithActors => TaskIdentity::Unsteady,
+            Grouping::ByTask | Grouping::Together => TaskIdentity::OfInput { input: &self.stage, is_whole: true },
+        }
     }
 
     fn planned_blocks(&self) -> Option<usize> {
-        planned_blocks(&self.stage)
+        planned_blocks(&self.stage).filter(|_| self.grouping() != Grouping::WithActors)
     }
 
     fn files(&self) -> Option<ReadFiles> {

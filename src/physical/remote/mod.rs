@@ -56,6 +56,9 @@ pub(crate) trait StageRunner: Debug + Send + Sync {
     /// How many of them it runs at once.
     fn slots(&self) -> usize;
 
+    /// In how many processes.
+    fn processes(&self) -> usize;
+
     /// The processes, for people.
     fn describe(&self) -> String;
 

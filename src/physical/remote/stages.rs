@@ -14,9 +14,9 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 
 use crate::functions::{Compute, Workers};
-use crate::physical::operator::{IntoPlan, PlanExt};
+use crate::physical::operator::{IntoPlan, Operator, PlanExt};
 use crate::physical::read::file_scan;
-use crate::physical::{MapExec, ReadExec};
+use crate::physical::{MapExec, QueueExec, ReadExec};
 
 /// Whether a plan is a stage that is worth to run elsewhere: not where rows would only be counted up there.
 pub(crate) fn is_worthwhile(plan: &Arc<dyn ExecutionPlan>) -> bool {
@@ -30,14 +30,33 @@ pub(crate) fn is_stage(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if let Some(read) = plan.operator::<ReadExec>() {
         return read.call().is_some() && read.num_tasks() > 0;
     }
+    if let Some(map) = actors(plan) {
+        return steps_are_said(map) && is_known_before(map.input()) && is_stage(map.input());
+    }
     let works_on_rows_alone = match plan.operator::<MapExec>() {
-        Some(map) => {
-            let steps = || map.steps().iter().all(|step| step.is_deterministic() && step.said().is_some());
-            tasks_at_once(map.compute()).is_some() && steps()
-        }
+        Some(map) => tasks_at_once(map.compute()).is_some() && steps_are_said(map),
         None => is_aggregate_of_part(plan) || plan.is::<FilterExec>() || plan.is::<ProjectionExec>(),
     };
     works_on_rows_alone && is_known_before(plan) && plan.children().into_iter().all(is_stage)
+}
+
+/// Whether other processes know what the steps do, and they do the same whenever they run.
+fn steps_are_said(map: &MapExec) -> bool {
+    map.steps().iter().all(|step| step.is_deterministic() && step.said().is_some())
+}
+
+/// The steps that actors run, where a plan is a queue behind such.
+fn actors(plan: &Arc<dyn ExecutionPlan>) -> Option<&MapExec> {
+    let queue = plan.operator::<QueueExec>()?;
+    let map = queue.inputs().into_iter().find_map(|input| input.operator::<MapExec>())?;
+    let (compute, is_limited) = (map.compute(), queue.limit().is_some());
+    let are_actors = matches!(compute.workers, Workers::Actors(_)) && compute.needs_nothing_special();
+    (are_actors && !is_limited).then_some(map)
+}
+
+/// Whether a stage has actors, so that what it has to build first is worth several tasks.
+pub(super) fn has_actors(stage: &Arc<dyn ExecutionPlan>) -> bool {
+    actors(stage).is_some() || !stage.is_operator::<ReadExec>() && stage.children().into_iter().any(has_actors)
 }
 
 /// Whether it groups what there is, for another aggregate to go on.

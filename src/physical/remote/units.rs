@@ -17,13 +17,27 @@ use crate::runtime::in_background;
 
 /// So many units come to each slot where tasks run together.
 const UNITS_PER_SLOT: usize = 8;
+/// So many units come to each process where these build actors first.
+const UNITS_PER_PROCESS: usize = 2;
+
+/// How tasks become units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Grouping {
+    /// Each by itself.
+    ByTask,
+    /// As many together as give all slots enough to do.
+    Together,
+    /// So many that few of them build actors, one of them in each process at once.
+    WithActors,
+}
 
 /// One execution of a stage. What runs ahead is cancelled when this drops.
 pub(super) struct Units {
     runner: Arc<dyn StageRunner>,
     unit: Unit,
-    /// How many tasks run together.
+    /// How many tasks run together, and how many units at once.
     together: usize,
+    slots: usize,
     context: Arc<TaskContext>,
     ahead: Mutex<Ahead>,
     /// A permit for each unit that may run at once.
@@ -37,19 +51,24 @@ struct Ahead {
 }
 
 impl Units {
-    /// The tasks of `unit`, at most `at_once` of them at once: each by itself, where its rows are those of a task, or
-    /// as many together as give all slots enough to do.
+    /// The tasks of `unit`, at most `at_once` of them at once.
     pub(super) fn new(
         runner: Arc<dyn StageRunner>,
         unit: Unit,
-        by_task: bool,
+        grouping: Grouping,
         at_once: usize,
         context: &Arc<TaskContext>,
     ) -> Self {
-        let together = if by_task { 1 } else { unit.tasks.len().div_ceil(UNITS_PER_SLOT * runner.slots().max(1)) };
+        let (slots, units) = match grouping {
+            Grouping::ByTask => (runner.slots(), usize::MAX),
+            Grouping::Together => (runner.slots(), UNITS_PER_SLOT * runner.slots()),
+            Grouping::WithActors => (runner.processes(), UNITS_PER_PROCESS * runner.processes()),
+        };
+        let (together, slots) = (unit.tasks.len().div_ceil(units.max(1)), slots.max(1));
         let ahead = Mutex::new(Ahead { left: unit.tasks.clone(), begun: VecDeque::new() });
         let permits = Arc::new(Semaphore::new(at_once.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { runner, unit, together: together.max(1), context: Arc::clone(context), ahead, permits }
+        let together = together.max(1);
+        Self { runner, unit, together, slots, context: Arc::clone(context), ahead, permits }
     }
 
     /// The next of them, when those that may run beside it have begun.
@@ -68,7 +87,7 @@ impl Units {
     /// The next of them that has begun, or that there are no more; nothing where the next one may not begin yet.
     fn next_begun(&self) -> Result<Option<Option<Task>>> {
         let mut ahead = self.ahead.lock();
-        while ahead.begun.len() <= self.runner.slots() && !ahead.left.is_empty() {
+        while ahead.begun.len() <= self.slots && !ahead.left.is_empty() {
             let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { break };
             self.begin(&mut ahead, permit)?;
         }
