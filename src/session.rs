@@ -17,7 +17,7 @@ use datafusion::prelude::SessionConfig;
 use crate::call::extension_of;
 use crate::cloud::{CloudStores, StoreEnvironment};
 use crate::cluster::ClusterClient;
-use crate::config::BlockyardOptions;
+use crate::config::{BlockyardOptions, ByteSize, MemoryLimit};
 use crate::dataset::DataContext;
 use crate::functions::{FunctionRegistry, bounded, with_lengths_of_binary};
 use crate::observability::{ExecutionCallback, Observers, SYSTEM_SCHEMA, system_schema};
@@ -90,7 +90,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         config.set_extension(pool);
         config.set_extension(stores);
         config.set_extension(Arc::new(Observers::new(callbacks)));
-        config.set_extension(Arc::new(Connector(Arc::new(ClusterClient))));
+        config.set_extension(Arc::new(Connector(Arc::new(ClusterClient::default()))));
         config.set_extension(functions);
         let table_functions = Arc::new(table_functions());
         config.set_extension(Arc::clone(&table_functions));
@@ -270,6 +270,15 @@ impl DataContext {
             .with_catalog_list(Arc::new(MemoryCatalogProviderList::new()))
             .build();
         Self::around(SessionContext::new_with_state(state), self.rules())
+    }
+
+    /// Has plans made for no more memory than this, whatever the option says: that is as the session has it which asks.
+    pub(crate) fn plan_within(&self, most: usize) {
+        let mut options = self.config();
+        if options.memory_limit.bytes() > most {
+            options.memory_limit = MemoryLimit::Bytes(ByteSize(most));
+            self.session().state_ref().write().config_mut().options_mut().extensions.insert(options);
+        }
     }
 
     /// Changes options for datasets that are created from now on. The memory limit and the compression of spilled

@@ -1,12 +1,15 @@
 //! [`ClusterClient`]: asks executors which stages of a query they can run.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use datafusion::common::{Result, exec_err, plan_datafusion_err, plan_err};
 use datafusion::prelude::SessionConfig;
 use futures::future::{BoxFuture, join_all};
 use futures::{FutureExt, TryFutureExt};
+use parking_lot::Mutex;
 
 use super::messages::{Call, Connection, ExecutorStatus, Prepare, Prepared, Reply};
 use super::runner::{Executor, Runner};
@@ -15,6 +18,10 @@ use crate::dataset::{DataContext, Replay};
 use crate::error::one_message;
 use crate::physical::{Assigned, Executors, StagePrint, StageRunner};
 use crate::wire::Address;
+
+/// For how long it is believed what an executor has said of its memory. One that is smaller now plans otherwise, and so
+/// does not run what does not fit it.
+const KNOWN_FOR: Duration = Duration::from_secs(30);
 
 /// Options that are of one process, or that executors need not know.
 const OWN_OPTIONS: &[&str] = &[
@@ -25,10 +32,37 @@ const OWN_OPTIONS: &[&str] = &[
 ];
 
 /// Finds out which executors can run the stages of a query, by asking them.
-#[derive(Debug)]
-pub(crate) struct ClusterClient;
+#[derive(Debug, Default)]
+pub(crate) struct ClusterClient {
+    /// The memory of executors by their addresses, and when they were asked.
+    memory: Mutex<HashMap<String, (Instant, Option<usize>)>>,
+}
+
+impl ClusterClient {
+    /// The memory of an executor, if it can be reached; as it was said not long ago.
+    async fn memory_of(&self, address: &Address, token: Option<&str>) -> Option<usize> {
+        let (key, now) = (address.to_string(), Instant::now());
+        let known = self.memory.lock().get(&key).copied();
+        if let Some((_, memory)) = known.filter(|(asked, _)| now.duration_since(*asked) < KNOWN_FOR) {
+            return memory;
+        }
+        let memory = status(address, token).await.ok().map(|status| status.memory_limit);
+        self.memory.lock().insert(key, (now, memory));
+        memory
+    }
+}
 
 impl Executors for ClusterClient {
+    fn least_memory<'a>(&'a self, config: &'a SessionConfig) -> BoxFuture<'a, Result<Option<usize>>> {
+        async move {
+            let options = BlockyardOptions::from_config(config.options());
+            let (addresses, token) = (addresses(&options.cluster)?, token(&options).await?);
+            let asked = addresses.iter().map(|address| self.memory_of(address, token.as_deref()));
+            Ok(join_all(asked).await.into_iter().flatten().min())
+        }
+        .boxed()
+    }
+
     fn assign<'a>(&'a self, config: &'a SessionConfig, prints: &'a [StagePrint]) -> BoxFuture<'a, Result<Assigned>> {
         async move {
             let Some(replay) = config.get_extension::<Replay>() else {
@@ -68,16 +102,18 @@ pub async fn executor_statuses(context: &DataContext) -> Result<Vec<(String, Res
     if addresses.is_empty() {
         return plan_err!("there are no executors; blockyard.cluster says where they are");
     }
-    let asked = addresses.iter().map(async |address| {
-        let mut connection = Connection::call(address, token.as_deref(), &Call::Status).await?;
-        match connection.reply().await? {
-            Reply::Status(status) => Ok(status),
-            Reply::Refused(why) | Reply::Failed(why) => exec_err!("{why}"),
-            Reply::Prepared(_) | Reply::Done { .. } => exec_err!("it is no executor"),
-        }
-    });
-    let statuses = join_all(asked).await;
+    let statuses = join_all(addresses.iter().map(|address| status(address, token.as_deref()))).await;
     Ok(addresses.iter().map(ToString::to_string).zip(statuses).collect())
+}
+
+/// How an executor is.
+async fn status(address: &Address, token: Option<&str>) -> Result<ExecutorStatus> {
+    let mut connection = Connection::call(address, token, &Call::Status).await?;
+    match connection.reply().await? {
+        Reply::Status(status) => Ok(status),
+        Reply::Refused(why) | Reply::Failed(why) => exec_err!("{why}"),
+        Reply::Prepared(_) | Reply::Done { .. } => exec_err!("it is no executor"),
+    }
 }
 
 /// How an executor has planned a query, with the connection that keeps it; or why it cannot be reached.
@@ -124,7 +160,7 @@ fn assigned(prints: &[StagePrint], answers: Vec<(&Address, Answer)>, token: Opti
     });
     let stages = stages.collect();
     // As long as these are open, the executors keep the query.
-    Ok(Assigned { stages, held: Arc::new(std::sync::Mutex::new(connections)) })
+    Ok(Assigned { stages, held: Arc::new(Mutex::new(connections)) })
 }
 
 /// Why no executor knows a stage.

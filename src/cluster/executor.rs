@@ -196,6 +196,7 @@ impl Executor {
     async fn planned(&self, prepare: Prepare) -> Result<(Query, Option<String>)> {
         let Prepare { settings, definitions, statement, stages } = prepare;
         let context = self.context.forked(&settings)?;
+        context.plan_within(self.context.store().budget().limit());
         let mut wrong = None;
         for definition in definitions {
             // What a definition that cannot be repeated has defined may not be needed.

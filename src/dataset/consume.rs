@@ -25,7 +25,8 @@ use crate::logical::{check_plan_depth, is_endless, plan_of_epoch};
 use crate::observability::{Execution, Watch};
 use crate::optimizer::in_least_memory;
 use crate::physical::{
-    PlanExt, PlanMemory, StoredBlock, assigned, collect_blocks, gather, planned_blocks, query_context,
+    PlanExt, PlanMemory, StoredBlock, assigned, collect_blocks, fitting_executors, gather, planned_blocks,
+    query_context,
 };
 use crate::runtime::{DeepStack, block_on_io, in_background};
 use crate::sources::{DatasourceTable, StoredBlocks, StoredTable, files_of};
@@ -364,10 +365,11 @@ impl Dataset {
         begin: impl FnOnce(&Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>>,
     ) -> Result<Started> {
         check_plan_depth(&attempt.plan)?;
-        let planned = DeepStack::new(attempt.state.create_physical_plan(&attempt.plan)).await;
+        let state = fitting_executors(attempt.state.clone()).await?;
+        let planned = DeepStack::new(state.create_physical_plan(&attempt.plan)).await;
         let planned = planned.map_err(without_bug_report)?;
-        let (plan, elsewhere) = assigned(begin(&planned)?, attempt.state.config()).await?;
-        let context = TaskContext::from(&attempt.state);
+        let (plan, elsewhere) = assigned(begin(&planned)?, state.config()).await?;
+        let context = TaskContext::from(&state);
         let store = Arc::clone(self.context.store());
         let execution = Execution::start(Arc::clone(&plan), store, &context, attempt.before);
         let mut watch = execution.watch()?;

@@ -53,8 +53,8 @@ pub(crate) use read::{
     is_as_listed, shown_root,
 };
 pub(crate) use remote::{
-    Assigned, Connector, Executors, RemoteExec, StagePrint, StageRunner, Unit, assigned, gives_first_rows, is_stage,
-    is_worthwhile, of_tasks, remote_stages, stage_print,
+    Assigned, Connector, Executors, RemoteExec, StagePrint, StageRunner, Unit, assigned, fitting_executors,
+    gives_first_rows, is_stage, is_worthwhile, of_tasks, remote_stages, stage_print,
 };
 pub(crate) use resume::ResumeExec;
 pub(crate) use shared::{SharedExec, SharedRows};

@@ -277,6 +277,16 @@ async fn executors_keep_to_their_own_limits() {
     assert_eq!(rows(&there, &format!("SELECT count(*), sum(n) FROM ({texts})")).await, ["300000|1200000"]);
     let long = "SELECT sum(length(t)) FROM (SELECT repeat('x', 100000) AS t, id FROM range(4000)) WHERE id >= 0";
     assert_eq!(rows(&there, long).await, ["400000000"]);
+    // What they read is cut as it fits them, whatever the session has.
+    let files = format!("{}/t/", directory.path().display());
+    let copy = format!(
+        "COPY (SELECT id, repeat(md5(CAST(id AS VARCHAR)), 20) AS s FROM range(60000, override_num_blocks => 1)) TO '{files}' \
+         STORED AS PARQUET"
+    );
+    context().sql(&copy).await.unwrap().take_all().await.unwrap();
+    let read = format!("EXPLAIN ANALYZE SELECT max(s), min(length(s)) FROM '{files}' WHERE id > 5");
+    let analyzed = rows(&there, &read).await.join("\n");
+    assert!(analyzed.contains("executors=2"), "{analyzed}");
     let statuses = loop {
         let statuses = blockyard::executor_statuses(&there).await.unwrap();
         // An executor may not have seen yet that the query has ended.

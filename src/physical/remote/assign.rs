@@ -5,13 +5,29 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::execution::session_state::SessionState;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionConfig;
 
 use super::exec::{Place, RemoteExec};
 use super::{Assigned, Connector, stage_print};
+use crate::config::{BlockyardOptions, ByteSize, MemoryLimit};
 use crate::physical::operator::{IntoPlan, PlanExt};
 use crate::physical::remote_stages;
+
+/// The session with which a plan is made that executors may run parts of: within the memory of the smallest.
+pub(crate) async fn fitting_executors(mut state: SessionState) -> Result<SessionState> {
+    let options = BlockyardOptions::from_config(state.config_options());
+    let connector = state.config().get_extension::<Connector>().filter(|_| !options.cluster.trim().is_empty());
+    let Some(connector) = connector else { return Ok(state) };
+    if let Some(least) = connector.0.least_memory(state.config()).await?
+        && least < options.memory_limit.bytes()
+    {
+        let memory_limit = MemoryLimit::Bytes(ByteSize(least));
+        state.config_mut().options_mut().extensions.insert(BlockyardOptions { memory_limit, ..options });
+    }
+    Ok(state)
+}
 
 /// The plan with its stages where they can run, and what is to be held as long as it runs.
 pub(crate) async fn assigned(

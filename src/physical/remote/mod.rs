@@ -28,13 +28,16 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::prelude::SessionConfig;
 use futures::future::BoxFuture;
 
-pub(crate) use assign::assigned;
+pub(crate) use assign::{assigned, fitting_executors};
 pub(crate) use exec::{RemoteExec, remote_stages};
 pub(crate) use print::{StagePrint, stage_print};
 pub(crate) use stages::{gives_first_rows, is_stage, is_worthwhile, of_tasks};
 
 /// Finds out where stages can run.
 pub(crate) trait Executors: Debug + Send + Sync {
+    /// The least memory of those that a session has, as far as they can be reached: plans have to fit it.
+    fn least_memory<'a>(&'a self, config: &'a SessionConfig) -> BoxFuture<'a, Result<Option<usize>>>;
+
     /// Where the stages of a plan with these prints can run; the plan is of the session with this configuration.
     fn assign<'a>(&'a self, config: &'a SessionConfig, prints: &'a [StagePrint]) -> BoxFuture<'a, Result<Assigned>>;
 }
