@@ -31,7 +31,7 @@ pub(crate) fn is_stage(plan: &Arc<dyn ExecutionPlan>) -> bool {
         return read.call().is_some() && read.num_tasks() > 0;
     }
     if let Some(map) = actors(plan) {
-        return steps_are_said(map) && is_known_before(map.input()) && is_stage(map.input());
+        return steps_are_said(map) && plan.children().into_iter().all(is_known_before) && is_stage(map.input());
     }
     let works_on_rows_alone = match plan.operator::<MapExec>() {
         Some(map) => tasks_at_once(map.compute()).is_some() && steps_are_said(map),
