@@ -23,7 +23,7 @@ mod circles;
 #[path = "integration/cli.rs"]
 mod cli;
 /// Stages that run in other processes.
-#[path = "integration/cluster.rs"]
+#[path = "integration/cluster/mod.rs"]
 mod cluster;
 /// Windows that are evaluated from row to row, against plain DataFusion.
 #[path = "integration/cumulative_windows.rs"]

@@ -4,6 +4,7 @@ mod copy;
 mod id;
 mod metadata;
 mod output_buffer;
+mod pieces;
 mod views;
 
 pub(crate) use copy::copied;
@@ -12,6 +13,7 @@ pub(crate) use id::{mix, row_random};
 pub use metadata::BlockMetadata;
 pub(crate) use metadata::sliced_bytes;
 pub(crate) use output_buffer::{OutputBuffer, rows_of_block};
+pub(crate) use pieces::pieces;
 pub(crate) use views::{compact_views, has_views, with_plain_types};
 
 use datafusion::arrow::array::RecordBatch;

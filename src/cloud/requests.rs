@@ -34,7 +34,7 @@ pub(super) struct Requests {
     read_timeout: Duration,
     /// What to say where it cannot be found out who asks.
     advice: &'static str,
-    runtime: Handle,
+    runtime: &'static Handle,
 }
 
 impl Requests {
@@ -65,7 +65,7 @@ impl HttpService for Client {
         let (head, answered) = oneshot::channel();
         let (pieces, body) = mpsc::channel(PIECES_AHEAD);
         let exchange = exchange(self.client.clone(), request, self.requests.read_timeout, under_way, head, pieces);
-        let running = OnHandle::spawn(&self.requests.runtime, exchange);
+        let running = OnHandle::spawn(self.requests.runtime, exchange);
         let answer = answered.await.map_err(|_| error(HttpErrorKind::Interrupted, "the request was given up"))?;
         match answer {
             Ok((head, length)) => {

@@ -1,22 +1,23 @@
 //! [`ClusterClient`]: asks executors which stages of a query they can run.
 
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datafusion::common::{Result, exec_err, plan_datafusion_err, plan_err};
+use datafusion::common::{Result, exec_datafusion_err, exec_err, plan_datafusion_err, plan_err};
 use datafusion::prelude::SessionConfig;
+use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
-use futures::{FutureExt, TryFutureExt};
 use parking_lot::Mutex;
+use tokio::time::timeout;
 
-use super::messages::{Call, Connection, ExecutorStatus, Prepare, Prepared, Reply};
+use super::messages::{CALL_BYTES, Call, Connection, ExecutorStatus, Prepare, Prepared, Reply, SOON};
 use super::runner::{Executor, Runner};
-use crate::config::{BlockyardOptions, MemoryLimit};
+use crate::config::{BlockyardOptions, ByteSize, MemoryLimit};
 use crate::dataset::{DataContext, Replay};
 use crate::error::one_message;
 use crate::physical::{Assigned, Executors, StagePrint, StageRunner};
+use crate::runtime::Drivers;
 use crate::wire::Address;
 
 /// For how long it is believed what an executor has said of its memory. One that is smaller now plans otherwise, and so
@@ -66,20 +67,19 @@ impl Executors for ClusterClient {
     fn assign<'a>(&'a self, config: &'a SessionConfig, prints: &'a [StagePrint]) -> BoxFuture<'a, Result<Assigned>> {
         async move {
             let Some(replay) = config.get_extension::<Replay>() else {
-                let why: Arc<str> = "it is not of a statement, which executors could plan".into();
-                return Ok(Assigned {
-                    stages: prints.iter().map(|_| Err(Arc::clone(&why))).collect(),
-                    held: Arc::new(()),
-                });
+                return Ok(Assigned::nowhere(prints, "it is not of a statement, which executors could plan"));
             };
             let options = BlockyardOptions::from_config(config.options());
             let (addresses, token) = (addresses(&options.cluster)?, token(&options).await?);
             let call = Call::Prepare(Prepare {
                 settings: settings(config, &options),
-                definitions: replay.definitions.to_vec(),
+                definitions: replay.definitions(),
                 statement: replay.statement.clone(),
                 stages: prints.to_vec(),
             });
+            if let Some(why) = is_too_long(&call)? {
+                return Ok(Assigned::nowhere(prints, &why));
+            }
             let asked = addresses.iter().map(|address| prepare(address, token.as_deref(), &call));
             let mut answers = Vec::new();
             for (address, answer) in addresses.iter().zip(join_all(asked).await) {
@@ -109,10 +109,11 @@ pub async fn executor_statuses(context: &DataContext) -> Result<Vec<(String, Res
 /// How an executor is.
 async fn status(address: &Address, token: Option<&str>) -> Result<ExecutorStatus> {
     let mut connection = Connection::call(address, token, &Call::Status).await?;
-    match connection.reply().await? {
+    let reply = timeout(SOON, connection.reply()).await;
+    match reply.map_err(|_| exec_datafusion_err!("{address} does not answer"))?? {
         Reply::Status(status) => Ok(status),
         Reply::Refused(why) | Reply::Failed(why) => exec_err!("{why}"),
-        Reply::Prepared(_) | Reply::Done { .. } => exec_err!("it is no executor"),
+        _ => exec_err!("it is no executor"),
     }
 }
 
@@ -121,46 +122,69 @@ type Answer = std::result::Result<(Connection, Prepared), String>;
 
 /// What an executor answers, or why it cannot be reached. Fails where it refuses to be asked.
 async fn prepare(address: &Address, token: Option<&str>, call: &Call) -> Result<Answer> {
-    let asked = Connection::call(address, token, call).and_then(async |mut connection| {
-        let reply = connection.reply().await?;
-        Ok((connection, reply))
-    });
+    let asked = async {
+        let mut connection = Connection::call(address, token, call).await?;
+        loop {
+            match connection.reply_of_living().await? {
+                Reply::Alive => {}
+                reply => return Ok((connection, reply)),
+            }
+        }
+    };
     match asked.await {
         Ok((connection, Reply::Prepared(prepared))) => Ok(Ok((connection, prepared))),
         Ok((_, Reply::Refused(why))) => exec_err!("the executor at {address} refuses: {why}"),
         Ok((_, Reply::Failed(why))) => Ok(Err(why)),
-        Ok((_, Reply::Done { .. } | Reply::Status(_))) => exec_err!("{address} is no executor"),
+        Ok(_) => exec_err!("{address} is no executor"),
         Err(e) => Ok(Err(one_message(&e))),
     }
 }
 
 /// Who runs which stage.
 fn assigned(prints: &[StagePrint], answers: Vec<(&Address, Answer)>, token: Option<String>) -> Result<Assigned> {
-    let (mut connections, mut executors, mut others) = (Vec::new(), Vec::new(), String::new());
+    let (mut leases, mut executors, mut others) = (Drivers::none(), Vec::new(), Vec::new());
     let all = answers.len();
     for (address, answer) in answers {
         match answer {
             Ok((connection, prepared)) => {
-                connections.push(connection);
-                executors.push((Arc::new(Executor::new(address.clone(), token.clone(), &prepared)), prepared));
+                let executor = Arc::new(Executor::new(address.clone(), token.clone(), &prepared));
+                leases.spawn(watch(connection, Arc::clone(&executor)));
+                executors.push((executor, prepared));
             }
-            Err(why) => write!(others, "; {address}: {why}").unwrap_or_default(),
+            Err(why) => others.push(format!("{address}: {why}")),
         }
     }
     if executors.is_empty() {
-        return exec_err!("none of {all} executors can be reached{others}");
+        return exec_err!("none of {all} executors can be reached; {}", others.join("; "));
     }
+    let others: Arc<[String]> = others.into();
     let stages = prints.iter().map(|print| {
         let knows = |(_, prepared): &&(Arc<Executor>, Prepared)| prepared.stages.contains(print);
         let able: Vec<_> = executors.iter().filter(knows).map(|(executor, _)| Arc::clone(executor)).collect();
         match able.is_empty() {
-            false => Ok(Arc::new(Runner::new(*print, able, all)) as Arc<dyn StageRunner>),
+            false => {
+                Ok(Arc::new(Runner::new(*print, able, executors.len(), Arc::clone(&others))) as Arc<dyn StageRunner>)
+            }
             true => Err(reason(&executors)),
         }
     });
     let stages = stages.collect();
-    // As long as these are open, the executors keep the query.
-    Ok(Assigned { stages, held: Arc::new(Mutex::new(connections)) })
+    // As long as their connections are open, the executors keep the query.
+    Ok(Assigned { stages, held: Arc::new(leases) })
+}
+
+/// Listens whether an executor lives, as long as the query does.
+async fn watch(mut connection: Connection, executor: Arc<Executor>) -> Result<()> {
+    loop {
+        match connection.reply_of_living().await {
+            Ok(Reply::Alive) => {}
+            Ok(_) => executor.lose(&exec_datafusion_err!("it has said what makes no sense")),
+            Err(e) => executor.lose(&e),
+        }
+        if executor.is_lost() {
+            return Ok(());
+        }
+    }
 }
 
 /// Why no executor knows a stage.
@@ -168,8 +192,24 @@ fn reason(executors: &[(Arc<Executor>, Prepared)]) -> Arc<str> {
     let error = |(executor, prepared): &(Arc<Executor>, Prepared)| {
         prepared.error.as_ref().map(|error| format!("{} cannot plan the statement: {error}", executor.address()))
     };
-    let planned_otherwise = || "no executor has planned it so, over the same files".to_owned();
+    let unrepeated = |(executor, prepared): &(Arc<Executor>, Prepared)| {
+        prepared
+            .unrepeated
+            .as_ref()
+            .map(|error| format!("; {} could not repeat a definition: {error}", executor.address()))
+    };
+    let planned_otherwise = || {
+        let unrepeated = executors.iter().find_map(unrepeated).unwrap_or_default();
+        format!("no executor has planned it so, over the same files{unrepeated}")
+    };
     executors.iter().find_map(error).unwrap_or_else(planned_otherwise).into()
+}
+
+/// Why executors do not take a call, if it is longer than they take one.
+fn is_too_long(call: &Call) -> Result<Option<String>> {
+    let text = serde_json::to_vec(call).map_err(|e| exec_datafusion_err!("a call cannot be written: {e}"))?;
+    let (bytes, most) = (ByteSize(text.len()), ByteSize(CALL_BYTES as usize));
+    Ok((bytes >= most).then(|| format!("the statements that define its names have {bytes}, and executors take {most}")))
 }
 
 /// Where executors are, by the option.
@@ -199,7 +239,7 @@ fn settings(config: &SessionConfig, options: &BlockyardOptions) -> Vec<(String, 
     let shared = entries.filter(|entry| !OWN_OPTIONS.contains(&entry.key.as_str()));
     let shared = shared.filter_map(|entry| entry.value.map(|value| (entry.key, value)));
     // A part of the memory of a machine is another one elsewhere.
-    let limit = MemoryLimit::Bytes(crate::config::ByteSize(options.memory_limit.bytes())).to_string();
+    let limit = MemoryLimit::Bytes(ByteSize(options.memory_limit.bytes())).to_string();
     let fixed = |(key, value)| if key == "blockyard.memory_limit" { (key, limit.clone()) } else { (key, value) };
     shared.map(fixed).collect()
 }

@@ -1,22 +1,33 @@
 //! What drivers and executors say to each other, in lines of JSON.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use serde::{Deserialize, Serialize};
-use tokio::io::{BufReader, ReadHalf, WriteHalf, split};
+use tokio::io::{AsyncRead, AsyncReadExt, BufReader, ReadHalf, WriteHalf, split};
+use tokio::time::timeout;
 
 use crate::physical::StagePrint;
 use crate::wire::{Address, Duplex, read_line, write_line};
 
 /// The version of what is said.
-pub(super) const PROTOCOL: u64 = 1;
+pub(super) const PROTOCOL: u64 = 2;
 /// Both sides plan alike if they are of the same version.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Bytes of a call, with the statements of a session.
 pub(super) const CALL_BYTES: u64 = 16 << 20;
-/// How long it may take to reach an executor.
-const CONNECT: Duration = Duration::from_secs(5);
+/// How long it may take to reach an executor, and until it says how it is.
+pub(super) const SOON: Duration = Duration::from_secs(5);
+/// So often an executor says that it lives to whoever waits for it, or has a query there.
+pub(super) const BEAT: Duration = Duration::from_secs(2);
+/// It is lost when it has said nothing for so many times this long. Whoever listens may have been held up itself, so
+/// that what was said comes late: it listens anew each time.
+const LISTENED: Duration = Duration::from_secs(3);
+const LISTENS: u32 = 5;
+
+/// How long a driver may take to hang up when it was told all.
+const FAREWELL: Duration = Duration::from_secs(10);
 
 /// The first line of a driver.
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,11 +41,12 @@ pub(super) struct Hello {
 /// The second one: what the connection is for.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Call {
-    /// A query begins, which lasts as long as the connection. One line is the answer.
+    /// A query begins, which lasts as long as the connection. One line is the answer; before and behind it others say
+    /// that the executor lives.
     Prepare(Prepare),
     /// One line says how the executor is.
     Status,
-    /// Tasks are to run. An Arrow IPC stream is the answer, and a line behind it.
+    /// Tasks are to run. A line is the answer, an Arrow IPC stream, and another line behind it.
     Run(Run),
 }
 
@@ -64,6 +76,12 @@ pub(super) struct Run {
 /// A line of an executor.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Reply {
+    /// The executor lives.
+    Alive,
+    /// Rows follow.
+    Rows,
+    /// It knows nothing of the query: the executor that has planned it is gone.
+    Unknown,
     Prepared(Prepared),
     Status(ExecutorStatus),
     /// All rows were sent: so many, with those that were skipped.
@@ -103,9 +121,12 @@ pub(super) struct Prepared {
     pub(super) threads: usize,
     /// The stages that it has planned in the same way.
     pub(super) stages: Vec<StagePrint>,
-    /// What went wrong meanwhile, if anything did.
+    /// Why it could not plan it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
+    /// What went wrong with the first definition that it could not repeat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) unrepeated: Option<String>,
 }
 
 /// A connection to an executor, or to a driver.
@@ -122,12 +143,27 @@ impl Connection {
 
     /// Connects to an executor, and says what the connection is for.
     pub(super) async fn call(address: &Address, token: Option<&str>, call: &Call) -> Result<Self> {
-        let reached = tokio::time::timeout(CONNECT, address.connect()).await;
-        let mut connection = Self::of(reached.map_err(|_| exec_datafusion_err!("{address} does not answer"))??);
+        let silent = |_| exec_datafusion_err!("{address} does not answer");
+        let mut connection = Self::of(timeout(SOON, address.connect()).await.map_err(silent)??);
         let token = token.filter(|_| address.needs_key()).map(str::to_owned);
-        write_line(&mut connection.write, &Hello { protocol: PROTOCOL, version: VERSION.to_owned(), token }).await?;
-        write_line(&mut connection.write, call).await?;
+        let hello = Hello { protocol: PROTOCOL, version: VERSION.to_owned(), token };
+        let said = async {
+            write_line(&mut connection.write, &hello).await?;
+            write_line(&mut connection.write, call).await
+        };
+        timeout(LISTENED * LISTENS, said).await.map_err(silent)??;
         Ok(connection)
+    }
+
+    /// The next line of an executor that says so often that it lives.
+    pub(super) async fn reply_of_living(&mut self) -> Result<Reply> {
+        let mut reply = pin!(self.reply());
+        for _ in 0..LISTENS {
+            if let Ok(reply) = timeout(LISTENED, &mut reply).await {
+                return reply;
+            }
+        }
+        exec_err!("it has said nothing for {} s", (LISTENED * LISTENS).as_secs())
     }
 
     /// The next line of an executor.
@@ -137,4 +173,18 @@ impl Connection {
             None => exec_err!("the connection was closed"),
         }
     }
+
+    /// Says a line, and waits until the other side has hung up: a connection that is closed with lines that nobody has
+    /// read is reset, and takes what was written with it.
+    pub(super) async fn say_last(mut self, reply: &Reply) -> Result<()> {
+        write_line(&mut self.write, reply).await?;
+        let _in_time = timeout(FAREWELL, hung_up(&mut self.read)).await;
+        Ok(())
+    }
+}
+
+/// Waits until the other side has hung up.
+pub(super) async fn hung_up(read: &mut (impl AsyncRead + Unpin)) {
+    let mut some = [0; 256];
+    while matches!(read.read(&mut some).await, Ok(bytes) if bytes > 0) {}
 }

@@ -17,7 +17,9 @@
 mod client;
 mod executor;
 mod messages;
+mod queries;
 mod runner;
+mod sender;
 
 pub(crate) use client::ClusterClient;
 pub use client::executor_statuses;

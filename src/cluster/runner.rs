@@ -1,13 +1,13 @@
 //! [`Runner`]: the rows of tasks that executors run, whichever of them dies meanwhile.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use futures::stream::{self, StreamExt, TryStreamExt};
-use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::messages::{Call, Connection, Prepared, Reply, Run};
 use crate::block::Block;
@@ -29,64 +29,112 @@ pub(super) struct Executor {
     /// Units that it runs.
     running: AtomicUsize,
     /// Why it is not asked any more.
-    lost: Mutex<Option<String>>,
+    lost: watch::Sender<Option<String>>,
 }
 
 impl Executor {
     pub(super) fn new(address: Address, token: Option<String>, prepared: &Prepared) -> Self {
         let (query, threads) = (prepared.query.clone(), prepared.threads.max(1));
-        Self { address, token, query, threads, running: AtomicUsize::new(0), lost: Mutex::default() }
+        Self { address, token, query, threads, running: AtomicUsize::new(0), lost: watch::Sender::default() }
     }
 
     pub(super) fn address(&self) -> &Address {
         &self.address
     }
 
-    fn is_lost(&self) -> bool {
-        self.lost.lock().is_some()
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.borrow().is_some()
     }
 
-    fn lose(&self, why: &DataFusionError) {
-        self.lost.lock().get_or_insert_with(|| one_message(why));
+    /// It is gone: nobody waits for it any more.
+    pub(super) fn lose(&self, why: &DataFusionError) {
+        self.lost.send_if_modified(|lost| {
+            let is_news = lost.is_none();
+            lost.get_or_insert_with(|| one_message(why));
+            is_news
+        });
     }
+
+    /// Where it was, and why it is lost, if it is.
+    fn why_lost(&self) -> Option<String> {
+        self.lost.borrow().as_ref().map(|why| format!("{}: {why}", self.address))
+    }
+
+    /// Waits until it is lost.
+    async fn loss(&self) -> DataFusionError {
+        let mut lost = self.lost.subscribe();
+        match lost.wait_for(Option::is_some).await {
+            Ok(why) => exec_datafusion_err!("{}", why.as_deref().unwrap_or_default()),
+            Err(e) => exec_datafusion_err!("{e}"),
+        }
+    }
+}
+
+/// What an executor has done of a stage.
+#[derive(Debug)]
+struct Share {
+    executor: Arc<Executor>,
+    tasks: AtomicUsize,
+    rows: AtomicU64,
 }
 
 /// Runs the tasks of a stage on the executors that know it.
 #[derive(Debug)]
 pub(super) struct Runner {
     stage: StagePrint,
-    executors: Arc<[Arc<Executor>]>,
+    shares: Arc<[Arc<Share>]>,
+    /// How many executors could not be reached, and why.
+    unreachable: Arc<[String]>,
     /// How many executors the session has.
     all: usize,
 }
 
 impl Runner {
-    pub(super) fn new(stage: StagePrint, executors: Vec<Arc<Executor>>, all: usize) -> Self {
-        Self { stage, executors: executors.into(), all }
+    /// On those executors that know it, of those that could be reached, and not on these.
+    pub(super) fn new(stage: StagePrint, able: Vec<Arc<Executor>>, reached: usize, unreachable: Arc<[String]>) -> Self {
+        let share = |executor| Arc::new(Share { executor, tasks: AtomicUsize::new(0), rows: AtomicU64::new(0) });
+        let all = reached + unreachable.len();
+        Self { stage, shares: able.into_iter().map(share).collect(), unreachable, all }
+    }
+
+    fn living(&self) -> impl Iterator<Item = &Arc<Executor>> {
+        self.shares.iter().map(|share| &share.executor).filter(|executor| !executor.is_lost())
     }
 }
 
 impl StageRunner for Runner {
     fn slots(&self) -> usize {
-        self.executors.iter().filter(|executor| !executor.is_lost()).map(|executor| executor.threads).sum()
+        self.living().map(|executor| executor.threads).sum()
     }
 
     fn processes(&self) -> usize {
-        self.executors.iter().filter(|executor| !executor.is_lost()).count()
+        self.living().count()
     }
 
     fn describe(&self) -> String {
-        match self.executors.len() {
+        match self.shares.len() {
             able if able == self.all => able.to_string(),
             able => format!("{able} of {}", self.all),
         }
     }
 
+    fn remarks(&self, stage: &str) -> Vec<String> {
+        let done = |share: &Arc<Share>| {
+            let (tasks, rows) = (share.tasks.load(Relaxed), share.rows.load(Relaxed));
+            (tasks > 0).then(|| format!("{}: {tasks} tasks, {rows} rows", share.executor.address))
+        };
+        let done: Vec<String> = self.shares.iter().filter_map(done).collect();
+        let ran = (!done.is_empty()).then(|| format!("{stage} ran at {}", done.join("; ")));
+        let lost = |share: &Arc<Share>| share.executor.why_lost().map(|why| format!("an executor was lost, {why}"));
+        let unreachable = self.unreachable.iter().map(|why| format!("an executor could not be reached, {why}"));
+        ran.into_iter().chain(self.shares.iter().filter_map(lost)).chain(unreachable).collect()
+    }
+
     fn run(&self, unit: Unit, context: &Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let schema = Arc::clone(&unit.schema);
-        let (stage, executors, store) = (self.stage, Arc::clone(&self.executors), BlockStore::of_task(context)?);
+        let (stage, shares, store) = (self.stage, Arc::clone(&self.shares), BlockStore::of_task(context)?);
         let is_repeatable = unit.is_repeatable;
-        let rows = Attempts { stage, executors, unit, given: 0, running: None };
+        let rows = Attempts { stage, shares, unit, given: 0, running: None };
         let rows = match is_repeatable {
             true => stream::try_unfold(rows, |mut rows| async move {
                 let next = rows.next_again().await?;
@@ -103,7 +151,7 @@ impl StageRunner for Runner {
 /// The rows of a unit, in as many attempts as it takes.
 struct Attempts {
     stage: StagePrint,
-    executors: Arc<[Arc<Executor>]>,
+    shares: Arc<[Arc<Share>]>,
     unit: Unit,
     /// Rows that were given.
     given: u64,
@@ -161,17 +209,22 @@ impl Attempts {
             None => (Attempt::of(self.free()?), true),
         };
         let attempt = self.running.insert(attempt);
+        let share = Arc::clone(&attempt.share);
         let next = async {
             if is_new {
                 attempt.begin(self.stage, &self.unit, self.given).await?;
             }
             attempt.next(&self.unit).await
         };
-        match next.await {
+        let next = tokio::select! {
+            next = next => next,
+            loss = share.executor.loss() => Err(Ended::Lost(loss)),
+        };
+        match next {
             Ok(next) => Ok(next),
             Err(Ended::Failed(e)) => Err(e),
             Err(Ended::Lost(e)) => {
-                attempt.executor.lose(&e);
+                share.executor.lose(&e);
                 self.running = None;
                 Ok(Next::Lost)
             }
@@ -179,17 +232,13 @@ impl Attempts {
     }
 
     /// The executor with the fewest units for its threads.
-    fn free(&self) -> Result<Arc<Executor>> {
-        let there = self.executors.iter().filter(|executor| !executor.is_lost());
-        let load = |executor: &&Arc<Executor>| executor.running.load(Relaxed) * 1024 / executor.threads;
-        if let Some(executor) = there.min_by_key(load) {
-            return Ok(Arc::clone(executor));
+    fn free(&self) -> Result<Arc<Share>> {
+        let there = self.shares.iter().filter(|share| !share.executor.is_lost());
+        let load = |share: &&Arc<Share>| share.executor.running.load(Relaxed) * 1024 / share.executor.threads;
+        if let Some(share) = there.min_by_key(load) {
+            return Ok(Arc::clone(share));
         }
-        let why = |executor: &Arc<Executor>| {
-            let lost = executor.lost.lock();
-            format!("{}: {}", executor.address, lost.as_deref().unwrap_or_default())
-        };
-        let lost: Vec<String> = self.executors.iter().map(why).collect();
+        let lost: Vec<String> = self.shares.iter().filter_map(|share| share.executor.why_lost()).collect();
         exec_err!("all executors that have planned the query were lost; {}", lost.join("; "))
     }
 }
@@ -212,7 +261,7 @@ enum Ended {
 
 /// A unit on one executor.
 struct Attempt {
-    executor: Arc<Executor>,
+    share: Arc<Share>,
     connection: Option<Connection>,
     rows: BatchReader,
     /// Rows that have come, with those that were there before.
@@ -220,18 +269,26 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn of(executor: Arc<Executor>) -> Self {
-        executor.running.fetch_add(1, Relaxed);
-        Self { executor, connection: None, rows: BatchReader::default(), taken: 0 }
+    fn of(share: Arc<Share>) -> Self {
+        share.executor.running.fetch_add(1, Relaxed);
+        Self { share, connection: None, rows: BatchReader::default(), taken: 0 }
     }
 
     async fn begin(&mut self, stage: StagePrint, unit: &Unit, skip: u64) -> Result<(), Ended> {
-        let Executor { address, token, query, .. } = self.executor.as_ref();
+        let Executor { address, token, query, .. } = self.share.executor.as_ref();
         let tasks = (unit.tasks.start, unit.tasks.end);
         let call = Call::Run(Run { query: query.clone(), stage, tasks, skip });
-        let connected = Connection::call(address, token.as_deref(), &call).await;
-        self.connection = Some(connected.map_err(Ended::Lost)?);
-        self.taken = skip;
+        let mut connection = Connection::call(address, token.as_deref(), &call).await.map_err(Ended::Lost)?;
+        match connection.reply().await.map_err(Ended::Lost)? {
+            Reply::Rows => {}
+            Reply::Unknown => return Err(Ended::Lost(exec_datafusion_err!("it has been started anew"))),
+            Reply::Refused(why) => {
+                return Err(Ended::Failed(exec_datafusion_err!("the executor at {address}: {why}")));
+            }
+            _ => return Err(Ended::Failed(exec_datafusion_err!("{address} is no executor"))),
+        }
+        self.share.tasks.fetch_add(unit.tasks.len(), Relaxed);
+        (self.connection, self.taken) = (Some(connection), skip);
         Ok(())
     }
 
@@ -245,10 +302,11 @@ impl Attempt {
         })?;
         if let Some(batch) = batch {
             self.taken += batch.num_rows() as u64;
+            self.share.rows.fetch_add(batch.num_rows() as u64, Relaxed);
             let batch = batch.with_schema(Arc::clone(&unit.schema));
             return batch.map(Next::Rows).map_err(|e| Ended::Failed(e.into()));
         }
-        let address = &self.executor.address;
+        let address = &self.share.executor.address;
         match connection.reply().await.map_err(Ended::Lost)? {
             Reply::Done { rows } if rows == self.taken => Ok(Next::End),
             Reply::Done { rows } => Err(Ended::Failed(exec_datafusion_err!(
@@ -258,15 +316,13 @@ impl Attempt {
             Reply::Failed(why) | Reply::Refused(why) => {
                 Err(Ended::Failed(exec_datafusion_err!("the executor at {address}: {why}")))
             }
-            Reply::Prepared(_) | Reply::Status(_) => {
-                Err(Ended::Failed(exec_datafusion_err!("{address} is no executor")))
-            }
+            _ => Err(Ended::Failed(exec_datafusion_err!("{address} is no executor"))),
         }
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        self.executor.running.fetch_sub(1, Relaxed);
+        self.share.executor.running.fetch_sub(1, Relaxed);
     }
 }

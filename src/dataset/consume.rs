@@ -365,11 +365,12 @@ impl Dataset {
         begin: impl FnOnce(&Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>>,
     ) -> Result<Started> {
         check_plan_depth(&attempt.plan)?;
-        let state = fitting_executors(attempt.state.clone()).await?;
+        let fitting = fitting_executors(&attempt.state).await?;
+        let state = fitting.as_ref().unwrap_or(&attempt.state);
         let planned = DeepStack::new(state.create_physical_plan(&attempt.plan)).await;
         let planned = planned.map_err(without_bug_report)?;
         let (plan, elsewhere) = assigned(begin(&planned)?, state.config()).await?;
-        let context = TaskContext::from(&state);
+        let context = TaskContext::from(state);
         let store = Arc::clone(self.context.store());
         let execution = Execution::start(Arc::clone(&plan), store, &context, attempt.before);
         let mut watch = execution.watch()?;

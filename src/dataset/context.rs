@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::Dataset;
 use super::cursor::Cursors;
+use super::replay::Definitions;
 use crate::block::Block;
 use crate::call::{TableFunction, TableFunctions, extension_of};
 use crate::cloud::{CloudStores, StoreOptions};
@@ -43,7 +44,7 @@ pub struct DataContext {
     cursors: Arc<Cursors>,
     stores: Arc<CloudStores>,
     /// Statements that said what names mean, in the order in which they ran.
-    definitions: Arc<Mutex<Vec<String>>>,
+    definitions: Definitions,
 }
 
 impl std::fmt::Debug for DataContext {
@@ -59,7 +60,7 @@ impl DataContext {
         let (store, scheduler) = (extension_of(&state)?, extension_of(&state)?);
         let (functions, table_functions) = (extension_of(&state)?, extension_of(&state)?);
         let (rules, stores) = (Arc::new(Mutex::new(rules)), extension_of(&state)?);
-        let (cursors, definitions) = (Arc::default(), Arc::default());
+        let (cursors, definitions) = (Arc::default(), Definitions::default());
         Ok(Self { session, store, scheduler, functions, table_functions, rules, cursors, stores, definitions })
     }
 
@@ -98,13 +99,13 @@ impl DataContext {
     }
 
     /// Statements that said what names mean, in the order in which they ran.
-    pub(crate) fn definitions(&self) -> Arc<[String]> {
-        self.definitions.lock().as_slice().into()
+    pub(super) fn definitions(&self) -> &Definitions {
+        &self.definitions
     }
 
     /// Remembers a statement that says what a name means.
     pub(crate) fn defined_by(&self, statement: &str) {
-        self.definitions.lock().push(statement.to_owned());
+        self.definitions.add(statement);
     }
 
     /// The cursors that are open.

@@ -26,6 +26,7 @@ mod queue;
 mod read;
 mod remote;
 mod resume;
+mod said;
 mod shared;
 mod stand_ins;
 mod tasks;
@@ -54,7 +55,7 @@ pub(crate) use read::{
 };
 pub(crate) use remote::{
     Assigned, Connector, Executors, RemoteExec, StagePrint, StageRunner, Unit, assigned, fitting_executors,
-    gives_first_rows, is_stage, is_worthwhile, of_tasks, remote_stages, stage_print,
+    is_first_rows_of_stage, is_worthwhile, of_tasks, remote_stages, stage_print,
 };
 pub(crate) use resume::ResumeExec;
 pub(crate) use shared::{SharedExec, SharedRows};

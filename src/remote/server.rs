@@ -93,13 +93,11 @@ impl SplitServer {
 
 /// Takes connections, each in a driver of its own.
 async fn accept(listener: Listener, seats: Arc<Seats>) -> Result<()> {
-    let mut sessions = Drivers::<()>::start(std::iter::empty::<std::future::Ready<Result<()>>>());
+    let mut sessions = Drivers::<()>::none();
     loop {
         tokio::select! {
-            // A connection that cannot be taken, or breaks, is the client's to notice.
-            stream = listener.accept() => if let Ok(stream) = stream {
-                sessions.spawn(Open::of(&seats).serve(stream));
-            },
+            // A connection that breaks is the client's to notice.
+            stream = listener.accept() => sessions.spawn(Open::of(&seats).serve(stream)),
             Some(_ended) = sessions.next() => {}
         }
     }

@@ -3,7 +3,8 @@
 use std::future::Future;
 
 use datafusion::common::runtime::JoinSet;
-use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::common::{Result, exec_datafusion_err, internal_err};
+use tokio::runtime::Handle;
 
 use crate::error::panic_text;
 
@@ -12,20 +13,40 @@ use crate::error::panic_text;
 pub(crate) struct Drivers<T>(JoinSet<Result<T>>);
 
 impl<T: Send + 'static> Drivers<T> {
+    /// None yet.
+    pub(crate) fn none() -> Self {
+        Self(JoinSet::new())
+    }
+
+    /// What a future gives that runs on other threads than those of the session. Dropping this cancels it.
+    pub(crate) async fn on(threads: &Handle, future: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        let mut drivers = Self::none();
+        drivers.spawn_on(threads, future);
+        match drivers.next().await {
+            Some(result) => result,
+            None => internal_err!("a driver vanished"),
+        }
+    }
+
     pub(crate) fn start<F>(futures: impl IntoIterator<Item = F>) -> Self
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let mut set = JoinSet::new();
+        let mut drivers = Self::none();
         for future in futures {
-            set.spawn(future);
+            drivers.spawn(future);
         }
-        Self(set)
+        drivers
     }
 
     /// Starts one more.
     pub(crate) fn spawn(&mut self, future: impl Future<Output = Result<T>> + Send + 'static) {
         self.0.spawn(future);
+    }
+
+    /// Starts one more, on other threads than those of the session.
+    pub(crate) fn spawn_on(&mut self, threads: &Handle, future: impl Future<Output = Result<T>> + Send + 'static) {
+        self.0.spawn_on(future, threads);
     }
 
     /// Drivers whose results were not taken yet.

@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{Result, exec_datafusion_err};
+use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use futures::FutureExt;
 use parking_lot::{Condvar, Mutex};
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
@@ -22,14 +22,8 @@ use crate::error::panic_text;
 /// connections opened by an object store stay usable.
 pub(crate) fn block_on_io<T: Send + 'static>(future: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     static IO: OnceLock<Option<Runtime>> = OnceLock::new();
-    let runtime = IO
-        .get_or_init(|| {
-            Builder::new_multi_thread().worker_threads(1).thread_name("blockyard-io").enable_all().build().ok()
-        })
-        .as_ref()
-        .ok_or_else(|| exec_datafusion_err!("cannot start a thread for IO"))?;
+    let runtime = started(&IO, "blockyard-io", 1)?;
     let (send, receive) = channel();
-    #[expect(clippy::disallowed_methods, reason = "this is the runtime")]
     runtime.spawn(async move {
         let result = AssertUnwindSafe(future).catch_unwind().await;
         let result =
@@ -46,13 +40,28 @@ pub(crate) fn block_on_io<T: Send + 'static>(future: impl Future<Output = Result
 ///
 /// Where they cannot be started.
 #[cfg(feature = "cloud")]
-pub(crate) fn requests_runtime() -> Result<Handle> {
+pub(crate) fn requests_runtime() -> Result<&'static Handle> {
     static REQUESTS: OnceLock<Option<Runtime>> = OnceLock::new();
-    let start = || Builder::new_multi_thread().worker_threads(2).thread_name("blockyard-requests").enable_all().build();
-    let runtime = REQUESTS.get_or_init(|| start().ok()).as_ref();
-    runtime
-        .map(|runtime| runtime.handle().clone())
-        .ok_or_else(|| exec_datafusion_err!("cannot start threads for requests"))
+    started(&REQUESTS, "blockyard-requests", 2)
+}
+
+/// A thread that talks to other processes, and to which no task holds up a word, for as long as the process lives.
+///
+/// # Errors
+///
+/// Where it cannot be started.
+pub(crate) fn talking_runtime() -> Result<&'static Handle> {
+    static TALKS: OnceLock<Option<Runtime>> = OnceLock::new();
+    started(&TALKS, "blockyard-talks", 1)
+}
+
+/// The threads of a runtime, which are started when they are needed first.
+fn started(runtime: &'static OnceLock<Option<Runtime>>, name: &str, threads: usize) -> Result<&'static Handle> {
+    let start = || Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build().ok();
+    match runtime.get_or_init(start) {
+        Some(runtime) => Ok(runtime.handle()),
+        None => exec_err!("cannot start the threads {name}"),
+    }
 }
 
 /// Something that runs on other threads until this drops.

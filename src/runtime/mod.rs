@@ -19,7 +19,9 @@ pub(crate) use drivers::Drivers;
 pub(crate) use io::await_begun;
 #[cfg(feature = "cloud")]
 pub(crate) use io::{OnHandle, requests_runtime};
-pub(crate) use io::{begun_on_io_thread, block_on_io, holding_up, in_thread, on_io_thread, on_own_thread, to_its_end};
+pub(crate) use io::{
+    begun_on_io_thread, block_on_io, holding_up, in_thread, on_io_thread, on_own_thread, talking_runtime, to_its_end,
+};
 pub(crate) use out_queue::OutQueue;
 pub use scheduler::{BackpressurePolicy, ConcurrencyCap, DownstreamCapacity, OpId, OpView, ResourceBudget, Resources};
 pub(crate) use scheduler::{OpHandle, OpSpec, OpStatus, Permit, PoolSpec, PoolState, Quiet, Scheduler, Wait};

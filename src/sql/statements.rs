@@ -113,7 +113,7 @@ impl DataContext {
             }
             plan => {
                 let verbose = matches!(&plan, LogicalPlan::Explain(explain) if explain.verbose);
-                let defines = matches!(&plan, LogicalPlan::Ddl(_) | LogicalPlan::Statement(Statement::Prepare(_)));
+                let defines = defines(&plan);
                 let changed = if let LogicalPlan::Ddl(ddl) = &plan { redefined(ddl) } else { None };
                 let (_, plan) = self.session().execute_logical_plan(plan).await?.into_parts();
                 if defines {
@@ -304,4 +304,10 @@ pub(crate) async fn run_statements(context: &DataContext, text: &str) -> Result<
         context.run(statement).await?.take_all().await?;
     }
     context.run(last).await
+}
+
+/// Whether names mean something else behind a statement.
+fn defines(plan: &LogicalPlan) -> bool {
+    use Statement::{Deallocate, Prepare};
+    matches!(plan, LogicalPlan::Ddl(_) | LogicalPlan::Statement(Prepare(_) | Deallocate(_)))
 }

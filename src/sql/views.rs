@@ -49,7 +49,7 @@ struct View {
 pub(super) async fn refresh_views(context: &DataContext, changed: TableReference) -> Result<()> {
     let state = context.state();
     let mut redefined = BTreeSet::from([full_name(&state, &changed)]);
-    let mut others = views(context, &state).await?;
+    let mut others = views(context, &state, &changed).await?;
     let mut made_of_it = Vec::new();
     loop {
         let (found, left): (Vec<View>, Vec<View>) = others.into_iter().partition(|view| {
@@ -90,8 +90,47 @@ async fn refresh(context: &DataContext, view: View) -> Result<()> {
     Ok(())
 }
 
-/// The views that statements have made.
-async fn views(context: &DataContext, state: &SessionState) -> Result<Vec<View>> {
+/// The text of a view that a statement has made.
+struct Defined {
+    reference: TableReference,
+    schema: SchemaRef,
+    definition: String,
+}
+
+/// The views that may be made of `changed`, or of those that may: whose text has such a name.
+async fn views(context: &DataContext, state: &SessionState, changed: &TableReference) -> Result<Vec<View>> {
+    let mut others = defined(context, state).await?;
+    let (mut names, mut views) = (vec![changed.table().to_lowercase()], Vec::new());
+    while let Some(name) = names.pop() {
+        // A quote within a name is written twice.
+        let may_have = |text: &str| name.contains('"') || text.to_lowercase().contains(&name);
+        let (found, left) = others.into_iter().partition(|view: &Defined| may_have(&view.definition));
+        others = left;
+        for view in found {
+            names.push(view.reference.table().to_lowercase());
+            views.extend(parsed(context, state, view)?);
+        }
+    }
+    Ok(views)
+}
+
+/// A view with what its text says; none where the text is not that of a view.
+fn parsed(context: &DataContext, state: &SessionState, defined: Defined) -> Result<Option<View>> {
+    let Defined { reference, schema, definition } = defined;
+    let Some(statement) = context.parse(&definition).ok().and_then(|mut statements| statements.pop()) else {
+        return Ok(None);
+    };
+    let DFStatement::Statement(create) = &statement.statement else { return Ok(None) };
+    let AstStatement::CreateView(create) = create.as_ref() else { return Ok(None) };
+    let query = DFStatement::Statement(Box::new(AstStatement::Query(create.query.clone())));
+    let (tables, _of_the_query) = resolve_table_references(&query, true)?;
+    let reads = tables.iter().map(|table| full_name(state, table)).collect();
+    let name = full_name(state, &reference);
+    Ok(Some(View { name, reference, schema, definition, statement, reads }))
+}
+
+/// The texts of the views of the session.
+async fn defined(context: &DataContext, state: &SessionState) -> Result<Vec<Defined>> {
     let default = &state.config_options().catalog.default_catalog;
     let Some(catalog) = context.session().catalog(default) else { return Ok(Vec::new()) };
     let mut views = Vec::new();
@@ -103,18 +142,8 @@ async fn views(context: &DataContext, state: &SessionState) -> Result<Vec<View>>
             else {
                 continue;
             };
-            let Some(statement) = context.parse(definition).ok().and_then(|mut statements| statements.pop()) else {
-                continue;
-            };
             let reference = TableReference::full(default.as_str(), schema_name.as_str(), table_name.as_str());
-            let DFStatement::Statement(create) = &statement.statement else { continue };
-            let AstStatement::CreateView(create) = create.as_ref() else { continue };
-            let query = DFStatement::Statement(Box::new(AstStatement::Query(create.query.clone())));
-            let (tables, _of_the_query) = resolve_table_references(&query, true)?;
-            let (name, reads) =
-                (full_name(state, &reference), tables.iter().map(|table| full_name(state, table)).collect());
-            let (schema, definition) = (table.schema(), definition.to_owned());
-            views.push(View { name, reference, schema, definition, statement, reads });
+            views.push(Defined { reference, schema: table.schema(), definition: definition.to_owned() });
         }
     }
     Ok(views)

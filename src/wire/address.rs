@@ -21,6 +21,9 @@ const SILENCE: Duration = Duration::from_secs(5);
 const ASKED_AGAIN: Duration = Duration::from_secs(3);
 const ASKED: u32 = 3;
 
+/// After so long a connection is taken that could not be.
+const TRIED_AGAIN: Duration = Duration::from_millis(50);
+
 /// Connections that may wait to be accepted.
 #[cfg(unix)]
 const BACKLOG: u32 = 128;
@@ -107,14 +110,21 @@ impl Address {
 fn watched(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let alive = TcpKeepalive::new().with_time(SILENCE).with_interval(ASKED_AGAIN).with_retries(ASKED);
-    SockRef::from(stream).set_tcp_keepalive(&alive)
+    let socket = SockRef::from(stream);
+    // Nobody is asked whether it is there as long as it has not taken what was sent.
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(SILENCE + ASKED_AGAIN * ASKED))?;
+    socket.set_tcp_keepalive(&alive)
 }
 
 /// Takes connections.
 #[derive(Debug)]
 pub(crate) enum Listener {
     #[cfg(unix)]
-    Unix(tokio::net::UnixListener, PathBuf),
+    Unix {
+        listener: tokio::net::UnixListener,
+        _file: SocketFile,
+    },
     Tcp(TcpListener),
 }
 
@@ -138,7 +148,8 @@ impl Listener {
         socket.bind(path).map_err(failed)?;
         // Nobody can connect before it listens.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-        Ok(Self::Unix(socket.listen(BACKLOG).map_err(failed)?, path.to_owned()))
+        let file = SocketFile::of(path).map_err(failed)?;
+        Ok(Self::Unix { listener: socket.listen(BACKLOG).map_err(failed)?, _file: file })
     }
 
     #[cfg(not(unix))]
@@ -146,11 +157,20 @@ impl Listener {
         exec_err!("unix:{}: there are no such sockets on this system", path.display())
     }
 
-    /// The next connection.
-    pub(crate) async fn accept(&self) -> std::io::Result<Box<dyn Duplex>> {
+    /// The next connection. Where none can be taken, as without file descriptors, this is tried again.
+    pub(crate) async fn accept(&self) -> Box<dyn Duplex> {
+        loop {
+            match self.try_accept().await {
+                Ok(stream) => return stream,
+                Err(_) => tokio::time::sleep(TRIED_AGAIN).await,
+            }
+        }
+    }
+
+    async fn try_accept(&self) -> std::io::Result<Box<dyn Duplex>> {
         match self {
             #[cfg(unix)]
-            Self::Unix(listener, _) => Ok(Box::new(listener.accept().await?.0)),
+            Self::Unix { listener, .. } => Ok(Box::new(listener.accept().await?.0)),
             Self::Tcp(listener) => {
                 let stream = listener.accept().await?.0;
                 watched(&stream)?;
@@ -160,11 +180,33 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+/// The file of a socket, which goes with it: unless another process listens there by now, with a file of its own.
+#[cfg(unix)]
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device and number.
+    identity: (u64, u64),
+}
+
+#[cfg(unix)]
+impl SocketFile {
+    fn of(path: &Path) -> std::io::Result<Self> {
+        Ok(Self { path: path.to_owned(), identity: Self::identity_of(path)? })
+    }
+
+    fn identity_of(path: &Path) -> std::io::Result<(u64, u64)> {
+        use std::os::unix::fs::MetadataExt;
+        let there = std::fs::symlink_metadata(path)?;
+        Ok((there.dev(), there.ino()))
+    }
+}
+
+#[cfg(unix)]
+impl Drop for SocketFile {
     fn drop(&mut self) {
-        #[cfg(unix)]
-        if let Self::Unix(_, path) = self {
-            let _removed = std::fs::remove_file(path);
+        if Self::identity_of(&self.path).is_ok_and(|there| there == self.identity) {
+            let _removed = std::fs::remove_file(&self.path);
         }
     }
 }
@@ -172,6 +214,21 @@ impl Drop for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn the_socket_of_another_process_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, moved) = (directory.path().join("s"), directory.path().join("t"));
+        let address = Address::Unix(path.clone());
+        let (first, _) = address.listen().await.unwrap();
+        std::fs::rename(&path, &moved).unwrap();
+        let (second, _) = address.listen().await.unwrap();
+        drop(first);
+        assert!(path.exists());
+        drop(second);
+        assert!(!path.exists() && moved.exists());
+    }
 
     #[test]
     fn addresses_are_sockets_and_ports() {

@@ -17,10 +17,11 @@ use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{IntoPlan, RemoteExec, gives_first_rows, is_stage, is_worthwhile};
+use crate::physical::{IntoPlan, RemoteExec, is_first_rows_of_stage, is_worthwhile};
 
 #[derive(Debug)]
 pub(super) struct Distribute;
@@ -34,9 +35,9 @@ impl PhysicalOptimizerRule for Distribute {
             if is_worthwhile(&node) {
                 return Ok(Transformed::new(RemoteExec::new(node).into_plan(), true, TreeNodeRecursion::Jump));
             }
-            if gives_first_rows(&node) && node.children().into_iter().all(is_stage) {
-                let first = RemoteExec::new(Arc::clone(&node)).into_plan();
-                let first = replace_children_if_necessary(node, vec![first])?;
+            if is_first_rows_of_stage(&node) {
+                let Some(first) = first_rows_of_part(&node) else { return Ok(Transformed::no(node)) };
+                let first = replace_children_if_necessary(node, vec![RemoteExec::new(first).into_plan()])?;
                 return Ok(Transformed::new(first, true, TreeNodeRecursion::Jump));
             }
             Ok(Transformed::no(node))
@@ -51,4 +52,12 @@ impl PhysicalOptimizerRule for Distribute {
     fn schema_check(&self) -> bool {
         true
     }
+}
+
+/// The same first rows by a sort of its own: one that gives its rows to another, and has the filter of that, would tell
+/// it to leave out what it is about to give.
+fn first_rows_of_part(sort: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
+    let sort = sort.downcast_ref::<SortExec>()?;
+    let own = SortExec::new(sort.expr().clone(), Arc::clone(sort.input())).with_fetch(sort.fetch());
+    Some(Arc::new(own.with_preserve_partitioning(sort.preserve_partitioning())))
 }

@@ -13,6 +13,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 
 use super::held_rows::{Delay, HeldRows, Leaving, Room};
+use crate::block::pieces;
 use crate::physical::StageMetrics;
 use crate::physical::memory::block_bytes;
 use crate::physical::operator::{InputOrder, IntoPlan, Operator, Retention, Starts, TaskIdentity, TaskPlan, claims};
@@ -180,7 +181,7 @@ impl TaskPlan for LocalShuffleExec {
         let (schema, threads) = (self.schema(), context.session_config().target_partitions());
         let batches = leaving.map_ok(move |leaving| copied(leaving, Arc::clone(&schema))).try_buffered(threads);
         let rows = context.session_config().batch_size();
-        let batches = batches.map_ok(move |batch| stream::iter(pieces(&batch, rows)).map(Ok)).try_flatten();
+        let batches = batches.map_ok(move |batch| stream::iter(pieces(batch, rows)).map(Ok)).try_flatten();
         let batches = balance.giving(stream_of(self.schema(), batches.boxed()));
         balance.all_begun()?;
         Ok(tasks_of_rows(batches, TASK_ROWS, self.begin.given))
@@ -230,12 +231,6 @@ async fn copied(leaving: Leaving, schema: SchemaRef) -> Result<RecordBatch> {
         Some(batch) => batch,
         None => internal_err!("rows of a local shuffle vanished"),
     }
-}
-
-/// The batch in pieces of at most so many rows.
-fn pieces(batch: &RecordBatch, rows: usize) -> Vec<RecordBatch> {
-    let starts = (0..batch.num_rows()).step_by(rows.max(1));
-    starts.map(|start| batch.slice(start, rows.min(batch.num_rows() - start))).collect()
 }
 
 /// A shuffle that runs.

@@ -14,6 +14,7 @@ use datafusion::physical_plan::execution_plan::CardinalityEffect;
 
 use super::push::{Push, push_stream};
 use super::{MapStep, StepTask};
+use crate::physical::said::said;
 
 /// Keeps the rows for which a predicate is true.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ impl MapStep for FilterStep {
     }
 
     fn said(&self) -> Option<String> {
-        Some(format!("Filter({})", self.predicate))
+        Some(format!("Filter({})", said([&self.predicate])?))
     }
 
     fn is_filter(&self) -> bool {

@@ -14,6 +14,7 @@ use datafusion::physical_plan::execution_plan::CardinalityEffect;
 
 use super::push::{Push, push_stream};
 use super::{MapStep, StepTask};
+use crate::physical::said::said;
 
 /// Computes columns from each row.
 #[derive(Debug)]
@@ -53,8 +54,7 @@ impl MapStep for ProjectStep {
     }
 
     fn said(&self) -> Option<String> {
-        let expressions: Vec<_> = self.expressions.iter().map(ToString::to_string).collect();
-        Some(format!("Project({})", expressions.join(", ")))
+        Some(format!("Project({})", said(&self.expressions)?))
     }
 
     fn keeps_row_numbers(&self) -> bool {

@@ -15,18 +15,22 @@ use crate::config::{BlockyardOptions, ByteSize, MemoryLimit};
 use crate::physical::operator::{IntoPlan, PlanExt};
 use crate::physical::remote_stages;
 
-/// The session with which a plan is made that executors may run parts of: within the memory of the smallest.
-pub(crate) async fn fitting_executors(mut state: SessionState) -> Result<SessionState> {
+/// The session with which a plan is made that executors may run parts of, where there are such: within the memory of
+/// the smallest, and without filters that one operator changes while another reads, which would be in several
+/// processes.
+pub(crate) async fn fitting_executors(state: &SessionState) -> Result<Option<SessionState>> {
     let options = BlockyardOptions::from_config(state.config_options());
     let connector = state.config().get_extension::<Connector>().filter(|_| !options.cluster.trim().is_empty());
-    let Some(connector) = connector else { return Ok(state) };
+    let Some(connector) = connector else { return Ok(None) };
+    let mut state = state.clone();
+    state.config_mut().options_mut().set("datafusion.optimizer.enable_dynamic_filter_pushdown", "false")?;
     if let Some(least) = connector.0.least_memory(state.config()).await?
         && least < options.memory_limit.bytes()
     {
         let memory_limit = MemoryLimit::Bytes(ByteSize(least));
         state.config_mut().options_mut().extensions.insert(BlockyardOptions { memory_limit, ..options });
     }
-    Ok(state)
+    Ok(Some(state))
 }
 
 /// The plan with its stages where they can run, and what is to be held as long as it runs.

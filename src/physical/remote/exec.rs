@@ -24,15 +24,12 @@ use crate::physical::tasks::{
 };
 
 /// Where a stage runs.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) enum Place {
-    /// In this process, for a reason that there may be.
+    /// In this process; why, if that was decided.
     Here(Option<Arc<str>>),
     /// In others.
     There(Arc<dyn StageRunner>),
-    #[default]
-    /// That was not decided: here.
-    Open,
 }
 
 /// The rows of a stage, wherever it runs.
@@ -57,7 +54,7 @@ impl RemoteExec {
         let partitions = stage.output_partitioning().partition_count();
         let properties = properties(claims::of_rows(stage.as_ref()), partitions, EmissionType::Incremental);
         let (metrics, runs) = (StageMetrics::default(), Executions::default());
-        Self { stage, place: Place::default(), properties, metrics, runs }
+        Self { stage, place: Place::Here(None), properties, metrics, runs }
     }
 
     /// What runs.
@@ -103,16 +100,18 @@ impl Operator for RemoteExec {
     fn describe(&self) -> String {
         let place = match &self.place {
             Place::There(runner) => format!(", executors={}", runner.describe()),
-            Place::Here(_) => ", here".to_owned(),
-            Place::Open => String::new(),
+            Place::Here(Some(_)) => ", here".to_owned(),
+            Place::Here(None) => String::new(),
         };
         format!("{}, tasks={}{place}", self.stage_name_of_rows(), tasks_of(&self.stage).len())
     }
 
     fn remarks(&self) -> Vec<String> {
+        let stage = self.stage_name_of_rows();
         match &self.place {
-            Place::Here(Some(why)) => vec![format!("{} ran in this process: {why}", self.stage_name_of_rows())],
-            _ => Vec::new(),
+            Place::Here(Some(why)) => vec![format!("{stage} ran in this process: {why}")],
+            Place::Here(None) => Vec::new(),
+            Place::There(runner) => runner.remarks(&stage),
         }
     }
 
@@ -131,7 +130,7 @@ impl Operator for RemoteExec {
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         match self.place {
             Place::There(_) => execute_tasks(self, partition, context),
-            Place::Here(_) | Place::Open => self.stage.execute(partition, context),
+            Place::Here(_) => self.stage.execute(partition, context),
         }
     }
 

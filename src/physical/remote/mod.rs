@@ -31,7 +31,7 @@ use futures::future::BoxFuture;
 pub(crate) use assign::{assigned, fitting_executors};
 pub(crate) use exec::{RemoteExec, remote_stages};
 pub(crate) use print::{StagePrint, stage_print};
-pub(crate) use stages::{gives_first_rows, is_stage, is_worthwhile, of_tasks};
+pub(crate) use stages::{is_first_rows_of_stage, is_worthwhile, of_tasks};
 
 /// Finds out where stages can run.
 pub(crate) trait Executors: Debug + Send + Sync {
@@ -54,6 +54,14 @@ pub(crate) struct Assigned {
     pub(crate) held: Arc<dyn Any + Send + Sync>,
 }
 
+impl Assigned {
+    /// All stages run in this process, for one reason.
+    pub(crate) fn nowhere(prints: &[StagePrint], why: &str) -> Self {
+        let why: Arc<str> = why.into();
+        Self { stages: prints.iter().map(|_| Err(Arc::clone(&why))).collect(), held: Arc::new(()) }
+    }
+}
+
 /// Runs tasks of a stage in other processes.
 pub(crate) trait StageRunner: Debug + Send + Sync {
     /// How many of them it runs at once.
@@ -64,6 +72,9 @@ pub(crate) trait StageRunner: Debug + Send + Sync {
 
     /// The processes, for people.
     fn describe(&self) -> String;
+
+    /// What each of them has done of the stage of this name, and which of them are gone.
+    fn remarks(&self, stage: &str) -> Vec<String>;
 
     /// The rows of some tasks of the stage, whatever becomes of the process that begins to run them.
     fn run(&self, unit: Unit, context: &Arc<TaskContext>) -> Result<SendableRecordBatchStream>;

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 use serde::{Deserialize, Serialize};
 
-use super::stages::tasks_of;
+use super::stages::{said_alone, tasks_of};
+use crate::physical::ReadExec;
 use crate::physical::operator::PlanExt;
 use crate::physical::read::file_scan;
-use crate::physical::{MapExec, ReadExec};
+use crate::runtime::on_deep_stack;
 use crate::token::{Print, text_fingerprint};
 
 /// A fingerprint of all that decides the rows of a stage and of each of its tasks.
@@ -19,6 +20,11 @@ pub(crate) struct StagePrint(Print);
 /// The fingerprint of a stage: of its operators and their expressions, of its columns, and of the parts of files that
 /// each task reads, with the sizes and times of these.
 pub(crate) fn stage_print(stage: &Arc<dyn ExecutionPlan>) -> StagePrint {
+    // Expressions may be deep.
+    on_deep_stack(|| print_of(stage))
+}
+
+fn print_of(stage: &Arc<dyn ExecutionPlan>) -> StagePrint {
     let mut text = displayable(stage.as_ref()).set_show_schema(true).indent(true).to_string();
     // Writing to text does not fail.
     let _written = write!(text, "{:?}", tasks_of(stage));
@@ -28,14 +34,11 @@ pub(crate) fn stage_print(stage: &Arc<dyn ExecutionPlan>) -> StagePrint {
 
 /// What operators do not show.
 fn add_details(stage: &Arc<dyn ExecutionPlan>, text: &mut String) {
-    if let Some(map) = stage.operator::<MapExec>() {
-        map.steps().iter().filter_map(|step| step.said()).for_each(|said| text.push_str(&said));
-    }
+    text.push_str(&said_alone(stage).unwrap_or_default());
     let Some(read) = stage.operator::<ReadExec>() else {
         stage.children().into_iter().for_each(|input| add_details(input, text));
         return;
     };
-    text.push_str(read.call().unwrap_or_default());
     let Some(config) = file_scan(read.scan()) else { return };
     for (task, group) in config.file_groups.iter().enumerate() {
         for file in group.files() {

@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
-use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::scalar_subquery::ScalarSubqueryExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::filter::FilterExec;
@@ -16,7 +14,8 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use crate::functions::{Compute, Workers};
 use crate::physical::operator::{IntoPlan, Operator, PlanExt};
 use crate::physical::read::file_scan;
-use crate::physical::{MapExec, QueueExec, ReadExec};
+use crate::physical::said::said;
+use crate::physical::{MapExec, MapStep, QueueExec, ReadExec};
 
 /// Whether a plan is a stage that is worth to run elsewhere: not where rows would only be counted up there.
 pub(crate) fn is_worthwhile(plan: &Arc<dyn ExecutionPlan>) -> bool {
@@ -27,22 +26,79 @@ pub(crate) fn is_worthwhile(plan: &Arc<dyn ExecutionPlan>) -> bool {
 /// Whether the rows of a plan are made of the tasks of one read, which another process that has planned the same can
 /// read as well, and of each of them alone.
 pub(crate) fn is_stage(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    if let Some(read) = plan.operator::<ReadExec>() {
-        return read.call().is_some() && read.num_tasks() > 0;
-    }
     if let Some(map) = actors(plan) {
-        return steps_are_said(map) && plan.children().into_iter().all(is_known_before) && is_stage(map.input());
+        return said_of_steps(map).is_some() && is_stage(map.input());
     }
-    let works_on_rows_alone = match plan.operator::<MapExec>() {
-        Some(map) => tasks_at_once(map.compute()).is_some() && steps_are_said(map),
-        None => is_aggregate_of_part(plan) || plan.is::<FilterExec>() || plan.is::<ProjectionExec>(),
-    };
-    works_on_rows_alone && is_known_before(plan) && plan.children().into_iter().all(is_stage)
+    if let Some(read) = plan.operator::<ReadExec>() {
+        return said_alone(plan).is_some() && read.num_tasks() > 0;
+    }
+    let any_thread_runs_it = plan.operator::<MapExec>().is_none_or(|map| tasks_at_once(map.compute()).is_some());
+    let gives_all_as_they_come = !plan.is_operator::<QueueExec>() && plan.downcast_ref::<SortExec>().is_none();
+    any_thread_runs_it
+        && gives_all_as_they_come
+        && said_alone(plan).is_some()
+        && plan.children().into_iter().all(is_stage)
 }
 
-/// Whether other processes know what the steps do, and they do the same whenever they run.
-fn steps_are_said(map: &MapExec) -> bool {
-    map.steps().iter().all(|step| step.is_deterministic() && step.said().is_some())
+/// Whether a plan gives the first rows of each partition of a stage in some order.
+pub(crate) fn is_first_rows_of_stage(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    gives_first_rows(plan) && said_alone(plan).is_some() && plan.children().into_iter().all(is_stage)
+}
+
+/// All that decides what an operator of a stage makes of the rows below it, but for the files of a read; none where it
+/// is not one of those that a stage may have.
+pub(super) fn said_alone(plan: &Arc<dyn ExecutionPlan>) -> Option<String> {
+    if let Some(read) = plan.operator::<ReadExec>() {
+        let projected = file_scan(read.scan()).and_then(|scan| scan.file_source.projection());
+        let exprs = projected.into_iter().flat_map(|all| all.as_ref()).map(|projected| &projected.expr);
+        return Some(format!("{} {}", read.call()?, said(exprs)?));
+    }
+    if let Some(map) = plan.operator::<MapExec>() {
+        return said_of_steps(map);
+    }
+    if plan.is_operator::<QueueExec>() {
+        return Some(String::new());
+    }
+    if let Some(filter) = plan.downcast_ref::<FilterExec>() {
+        return Some(format!("{} {:?}", said([filter.predicate()])?, filter.projection()));
+    }
+    if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
+        return said(projection.expr().iter().map(|projected| &projected.expr));
+    }
+    if gives_first_rows(plan) {
+        let sort = plan.downcast_ref::<SortExec>()?;
+        return said(sort.expr().iter().map(|key| &key.expr));
+    }
+    plan.downcast_ref::<AggregateExec>().and_then(said_of_part)
+}
+
+/// All that decides what steps do, where they do the same whenever they run.
+fn said_of_steps(map: &MapExec) -> Option<String> {
+    let said = |step: &Arc<dyn MapStep>| step.said().filter(|_| step.is_deterministic());
+    map.steps().iter().map(said).collect()
+}
+
+/// The same of an aggregate that groups what there is, for another one to go on.
+fn said_of_part(aggregate: &AggregateExec) -> Option<String> {
+    if *aggregate.mode() != AggregateMode::Partial || aggregate.limit_options().is_some() {
+        return None;
+    }
+    let groups = aggregate.group_expr();
+    let keys = said(groups.expr().iter().chain(groups.null_expr()).map(|(expr, _)| expr))?;
+    let mut text = format!("{keys} {:?}", groups.groups());
+    for (function, filter) in aggregate.aggr_expr().iter().zip(aggregate.filter_expr()) {
+        let (arguments, order) = (function.expressions(), function.order_bys());
+        let exprs = arguments.iter().chain(order.iter().map(|key| &key.expr)).chain(filter);
+        let how = (function.is_distinct(), function.ignore_nulls(), function.is_reversed(), filter.is_some());
+        let directions: Vec<_> = order.iter().map(|key| key.options).collect();
+        text.push_str(&format!(
+            "{} {:?} {how:?} {directions:?} {}",
+            function.fun().name(),
+            function.field(),
+            said(exprs)?
+        ));
+    }
+    Some(text)
 }
 
 /// The steps that actors run, where a plan is a queue behind such.
@@ -59,29 +115,9 @@ pub(super) fn has_actors(stage: &Arc<dyn ExecutionPlan>) -> bool {
     actors(stage).is_some() || !stage.is_operator::<ReadExec>() && stage.children().into_iter().any(has_actors)
 }
 
-/// Whether it groups what there is, for another aggregate to go on.
-fn is_aggregate_of_part(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    let aggregate = plan.downcast_ref::<AggregateExec>();
-    aggregate.is_some_and(|a| *a.mode() == AggregateMode::Partial && a.limit_options().is_none())
-}
-
 /// Whether it gives the first rows of each partition in some order, for others to take the first of.
-pub(crate) fn gives_first_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
+fn gives_first_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.downcast_ref::<SortExec>().is_some_and(|sort| sort.fetch().is_some() && sort.preserve_partitioning())
-}
-
-/// Whether all that its expressions say is known when it is planned: neither drawn for each row, nor the result of
-/// another plan.
-fn is_known_before(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    let mut known = true;
-    let looked = plan.apply_expressions(&mut |expr| {
-        let mut see = |expr: &Arc<dyn PhysicalExpr>| {
-            known &= !expr.is_volatile_node() && expr.downcast_ref::<ScalarSubqueryExpr>().is_none();
-            Ok(TreeNodeRecursion::Continue)
-        };
-        expr.apply(&mut see)
-    });
-    known && looked.is_ok()
 }
 
 /// A stage of some of its tasks alone, read one after the other.

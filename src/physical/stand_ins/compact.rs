@@ -16,7 +16,7 @@ use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::block::{copied, sliced_bytes};
+use crate::block::{copied, pieces, sliced_bytes};
 use crate::physical::operator::Operator;
 use crate::physical::tasks::stream_of;
 use crate::store::BlockStore;
@@ -65,7 +65,7 @@ impl Operator for CompactExec {
         let rows = context.session_config().batch_size();
         let batches = self.input.execute(partition, context)?;
         let compacted = batches
-            .map_ok(move |batch| stream::iter(cut(batch, rows)).map(move |batch| compact(batch, most)))
+            .map_ok(move |batch| stream::iter(pieces(batch, rows)).map(move |batch| compact(batch, most)))
             .try_flatten();
         Ok(stream_of(self.schema(), compacted.boxed()))
     }
@@ -83,13 +83,6 @@ impl Operator for CompactExec {
     }
 }
 
-/// The batch in parts of at most `rows`.
-fn cut(batch: RecordBatch, rows: usize) -> impl Iterator<Item = RecordBatch> {
-    let total = batch.num_rows();
-    let starts = (0..total.max(1)).step_by(rows.max(1));
-    starts.map(move |start| batch.slice(start, rows.min(total - start)))
-}
-
 fn compact(batch: RecordBatch, most: usize) -> Result<RecordBatch> {
     let counted = batch.get_array_memory_size();
     if counted <= most || counted <= MAX_WASTE * sliced_bytes(&batch) {
@@ -102,15 +95,6 @@ fn compact(batch: RecordBatch, most: usize) -> Result<RecordBatch> {
 mod tests {
     use super::*;
     use datafusion::arrow::array::{ArrayRef, Int64Array, StringArray};
-
-    #[test]
-    fn large_batches_are_cut() {
-        let batch =
-            RecordBatch::try_from_iter([("n", Arc::new(Int64Array::from_iter_values(0..10)) as ArrayRef)]).unwrap();
-        let rows = |batch: RecordBatch| cut(batch, 4).map(|part| part.num_rows()).collect::<Vec<_>>();
-        assert_eq!(rows(batch.clone()), [4, 4, 2]);
-        assert_eq!(rows(batch.slice(0, 0)), [0]);
-    }
 
     #[test]
     fn slices_of_large_batches_are_copied_and_others_are_not() {

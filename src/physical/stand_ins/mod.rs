@@ -13,5 +13,5 @@ pub(crate) use compact::CompactExec;
 pub(crate) use cumulative_windows::{CumulativeWindowsExec, are_cumulative};
 pub(crate) use fold::FoldExec;
 pub(crate) use middle_rows::MiddleRowsExec;
-pub(crate) use narrow_decimals::narrow_decimals;
+pub(crate) use narrow_decimals::{is_narrow_decimals, narrow_decimals};
 pub(crate) use window_partitions::WindowPartitionsExec;

@@ -48,6 +48,11 @@ struct NarrowDecimals {
     misses: AtomicUsize,
 }
 
+/// Whether an expression stands for another one in this way.
+pub(crate) fn is_narrow_decimals(expr: &dyn PhysicalExpr) -> bool {
+    expr.downcast_ref::<NarrowDecimals>().is_some()
+}
+
 impl NarrowDecimals {
     fn of(original: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Option<Self> {
         let program = Program::of(original, schema)?;

@@ -1,3 +1,5 @@
+mod losses;
+
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -6,15 +8,21 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use blockyard::prelude::*;
 use blockyard::{ExecutorOptions, ExecutorServer};
+use datafusion::arrow::array::RecordBatch;
 use futures::TryStreamExt;
-use tokio::sync::Semaphore;
 
-use crate::fixtures::{context, context_with, ints, mib, rows, sql_error};
+use crate::fixtures::{context, context_with, mib, rows, sql_error};
 
-/// An executor of a session, at a socket.
+/// An executor of a session, at a socket that another one may be about to leave.
 async fn executor(context: &DataContext, directory: &Path, name: &str) -> ExecutorServer {
     let listen = format!("unix:{}", directory.join(name).display());
-    ExecutorServer::bind(context, ExecutorOptions { listen, ..Default::default() }).await.unwrap()
+    loop {
+        let options = ExecutorOptions { listen: listen.clone(), ..Default::default() };
+        match ExecutorServer::bind(context, options).await {
+            Err(e) if e.to_string().contains("there is something already") => tokio::task::yield_now().await,
+            server => return server.unwrap(),
+        }
+    }
 }
 
 /// A session that has these executors.
@@ -97,13 +105,20 @@ async fn views_and_external_tables_are_known_to_executors_and_tables_in_memory_a
         .sql(&format!(
             "CREATE EXTERNAL TABLE e STORED AS PARQUET LOCATION '{files}'; CREATE VIEW v AS SELECT s FROM e WHERE k = 1;
              CREATE TABLE m AS SELECT 'row 1' AS s; CREATE VIEW w AS SELECT * FROM m;
-             CREATE FUNCTION same() LANGUAGE blockyard AS 'identity'; SET blockyard.num_cpus = 3"
+             CREATE FUNCTION same() LANGUAGE blockyard AS 'identity'; SET blockyard.num_cpus = 3;
+             PREPARE named AS SELECT count(*) FROM m; DEALLOCATE named; PREPARE named AS SELECT count(*) FROM e WHERE k = 1;
+             SET datafusion.execution.time_zone = '+05:00';
+             CREATE VIEW z AS SELECT CAST('2024-01-01T0' || k || ':00:00' AS TIMESTAMP WITH TIME ZONE) AS t FROM e;
+             RESET datafusion.execution.time_zone"
         ))
         .await
         .unwrap();
     for (query, why) in [
         ("SELECT count(*) FROM v", None),
         ("SELECT count(*) FROM map_batches(e, 'same')", None),
+        ("EXECUTE named", None),
+        // The executor plans a view with the options of now, by which what it has means something else.
+        ("SELECT min(t) FROM z", Some("no executor has planned it so")),
         (
             "SELECT count(*) FROM v JOIN m USING (s)",
             Some("cannot plan the statement: table 'datafusion.public.m' not found"),
@@ -118,50 +133,6 @@ async fn views_and_external_tables_are_known_to_executors_and_tables_in_memory_a
         }
     }
     assert_eq!(rows(&there, "SELECT count(*) FROM v JOIN m USING (s)").await, ["1"]);
-}
-
-/// A function of executors that is held up in one of them, after some batches, until that is let go.
-fn held_up(context: &DataContext, after: usize) -> (Arc<Semaphore>, Arc<Semaphore>) {
-    let (reached, go_on) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-    let (tells, waits, calls) = (Arc::clone(&reached), Arc::clone(&go_on), AtomicUsize::new(0));
-    context.register_batches("gate", move |batch| {
-        if batch.num_rows() > 0 && calls.fetch_add(1, SeqCst) >= after {
-            tells.add_permits(1);
-            let held = futures::executor::block_on(waits.acquire());
-            held.unwrap().forget();
-        }
-        Ok(batch)
-    });
-    (reached, go_on)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_a_lost_executor_ran_runs_on_another() {
-    for query in [
-        "SELECT id FROM map_batches(range(1000, override_num_blocks => 4), 'gate', batch_size => 10)",
-        "SELECT count(*) AS id FROM map_batches(range(1000, override_num_blocks => 4), 'gate', batch_size => 10)",
-    ] {
-        let directory = tempfile::tempdir().unwrap();
-        let (lost, kept) = (context_with(1, |_| {}), context_with(1, |_| {}));
-        kept.register_batches("gate", Ok);
-        let (reached, go_on) = held_up(&lost, 5);
-        let servers = [executor(&lost, directory.path(), "0").await, executor(&kept, directory.path(), "1").await];
-        let there = driver(&[&servers[0], &servers[1]]);
-        there.register_batches("gate", Ok);
-        let dataset = there.sql(query).await.unwrap();
-        let [first, _second] = servers;
-        let lose = async {
-            reached.acquire().await.unwrap().forget();
-            drop(first);
-            go_on.add_permits(1000);
-        };
-        let (batches, ()) = tokio::join!(dataset.take_all(), lose);
-        let found = ints(&batches.unwrap(), "id");
-        match found.len() {
-            1 => assert_eq!(found, [1000]),
-            _ => assert_eq!(found, (0..1000).collect::<Vec<_>>()),
-        }
-    }
 }
 
 /// As many calls at once as was said, on all executors together.
@@ -181,32 +152,6 @@ async fn concurrency_counts_over_all_executors() {
                  concurrency => 2)";
     assert_eq!(rows(&there, query).await, ["40000"]);
     assert!((1..=2).contains(&most.load(SeqCst)), "{most:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_processes_lose_and_double_no_rows() {
-    let directory = tempfile::tempdir().unwrap();
-    // After how many batches the first one is killed.
-    for (round, batches) in [0, 1, 3, 7, 20].into_iter().enumerate() {
-        let (mut first, one) = process(directory.path(), &format!("{round}a"));
-        let (mut second, other) = process(directory.path(), &format!("{round}b"));
-        let there = context_with(2, |options| options.cluster = format!("{one},{other}"));
-        let query = "SELECT id, 'some text that is sent ' || id AS s FROM range(2000000) WHERE id % 3 < 2";
-        let mut stream = there.sql(query).await.unwrap().stream().await.unwrap();
-        let mut found = Vec::new();
-        for number in 0.. {
-            if number == batches {
-                first.kill().unwrap();
-            }
-            let Some(batch) = stream.try_next().await.unwrap() else { break };
-            found.extend(ints(&[batch], "id"));
-        }
-        assert!(found.into_iter().eq((0..2_000_000).filter(|id| id % 3 < 2)), "killed after {batches}");
-        for child in [&mut first, &mut second] {
-            let _ended = child.kill();
-            child.wait().unwrap();
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -322,4 +267,49 @@ async fn executors_keep_nothing_of_a_query_that_has_ended() {
         // The next query would wait for ever for the memory of this one.
         assert_eq!(rows(&there, "SELECT count(*) FROM range(1000) WHERE id > 9").await, ["990"]);
     }
+}
+
+/// What is more than executors take runs here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_with_long_definitions_runs_its_queries_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = executor(&context(), directory.path(), "0").await;
+    let there = driver(&[&server]);
+    let long = "x".repeat(17 << 20);
+    there.sql(&format!("CREATE VIEW v AS SELECT '{long}' AS t")).await.unwrap();
+    let dataset = there.sql("SELECT id FROM range(100) WHERE id > 3").await.unwrap();
+    assert_eq!(dataset.count().await.unwrap(), 96);
+    let stats = dataset.stats();
+    assert!(stats.contains("the statements that define its names have 17.0MiB"), "{stats}");
+}
+
+/// Units are few, so that each builds its actors for many tasks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn actors_are_built_about_twice_in_each_executor() {
+    struct Counted;
+    impl blockyard::Actor for Counted {
+        fn call(&mut self, batch: RecordBatch) -> datafusion::common::Result<RecordBatch> {
+            Ok(batch)
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let built = Arc::new(AtomicUsize::new(0));
+    let mut servers = Vec::new();
+    for name in ["0", "1"] {
+        let (session, built) = (context_with(2, |_| {}), Arc::clone(&built));
+        let builds = move || {
+            built.fetch_add(1, SeqCst);
+            Ok(Counted)
+        };
+        session.functions().register("counted", blockyard::actor("counted", builds));
+        servers.push(executor(&session, directory.path(), name).await);
+    }
+    let there = driver(&[&servers[0], &servers[1]]);
+    there.functions().register("counted", blockyard::actor("counted", || Ok(Counted)));
+    let query = "SELECT count(*) FROM map_batches(range(40000, override_num_blocks => 40), 'counted', compute => \
+                 'actors(1)')";
+    assert_eq!(rows(&there, query).await, ["40000"]);
+    // In each of 2 executors one to learn the columns, and one for each of 2 units at most.
+    let built = built.load(SeqCst);
+    assert!((4..=6).contains(&built), "{built}");
 }

@@ -1,0 +1,174 @@
+//! The queries of drivers in an executor: planned here, and kept as long as their drivers are connected.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use datafusion::common::{DataFusionError, Result, plan_err};
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::ExecutionPlan;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::time::{sleep, timeout};
+use uuid::Uuid;
+
+use super::messages::{BEAT, Connection, ExecutorStatus, Prepare, Prepared, Reply, VERSION, hung_up};
+use crate::dataset::DataContext;
+use crate::error::one_message;
+use crate::physical::{StagePrint, query_context, remote_stages, stage_print};
+use crate::runtime::Drivers;
+use crate::store::Admission;
+use crate::wire::write_line;
+
+/// Those whose drivers are connected, and how they run.
+#[derive(Debug)]
+pub(super) struct Queries {
+    context: DataContext,
+    /// Where they are planned, and their tasks run.
+    threads: Handle,
+    held: Mutex<HashMap<String, Arc<Query>>>,
+    /// How many units run.
+    pub(super) units: AtomicUsize,
+    /// Whether what happens to tasks from now on is because the process ends.
+    is_closing: AtomicBool,
+}
+
+/// One that was planned here.
+#[derive(Debug)]
+pub(super) struct Query {
+    pub(super) stages: HashMap<StagePrint, Arc<dyn ExecutionPlan>>,
+    pub(super) context: Arc<TaskContext>,
+    /// The memory that it was promised.
+    _admission: Admission,
+}
+
+impl Queries {
+    /// None yet, in the memory of a session and on these threads.
+    pub(super) fn new(context: DataContext, threads: Handle) -> Self {
+        let (units, is_closing) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self { context, threads, held: Mutex::default(), units, is_closing }
+    }
+
+    pub(super) fn threads(&self) -> &Handle {
+        &self.threads
+    }
+
+    pub(super) fn get(&self, number: &str) -> Option<Arc<Query>> {
+        self.held.lock().get(number).cloned()
+    }
+
+    /// From now on tasks end because the process does.
+    pub(super) fn close(&self) {
+        self.is_closing.store(true, Relaxed);
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.is_closing.load(Relaxed)
+    }
+
+    /// How the executor is.
+    pub(super) fn status(&self) -> ExecutorStatus {
+        let store = self.context.store();
+        ExecutorStatus {
+            version: VERSION.to_owned(),
+            threads: self.tasks_at_once(),
+            queries: self.held.lock().len(),
+            units: self.units.load(Relaxed),
+            memory_limit: store.budget().limit(),
+            memory_used: store.budget().used(),
+            spilled_bytes: store.totals().spilled_bytes(),
+        }
+    }
+
+    /// Tasks that run at once.
+    fn tasks_at_once(&self) -> usize {
+        self.context.session().state().config().target_partitions()
+    }
+
+    /// Puts one among them, until what comes back drops.
+    fn keep(&self, number: &str, query: Query) -> Kept<'_> {
+        self.held.lock().insert(number.to_owned(), Arc::new(query));
+        Kept { queries: self, number: number.to_owned() }
+    }
+
+    /// Keeps a query as long as its driver is there, and tells it so often that this process lives.
+    pub(super) async fn hold(self: &Arc<Self>, connection: Connection, prepare: Prepare) -> Result<()> {
+        let Connection { mut read, mut write } = connection;
+        let plans = Arc::clone(self);
+        let mut prepared = pin!(Drivers::on(&self.threads, async move { Ok(plans.prepare(prepare).await) }));
+        let holds = async {
+            let (prepared, query) = loop {
+                match timeout(BEAT, &mut prepared).await {
+                    Ok(prepared) => break prepared?,
+                    Err(_) => write_line(&mut write, &Reply::Alive).await?,
+                }
+            };
+            let _kept = query.map(|query| self.keep(&prepared.query, query));
+            write_line(&mut write, &Reply::Prepared(prepared)).await?;
+            loop {
+                sleep(BEAT).await;
+                write_line(&mut write, &Reply::Alive).await?;
+            }
+        };
+        tokio::select! {
+            ended = holds => ended,
+            () = hung_up(&mut read) => Ok(()),
+        }
+    }
+
+    /// Plans a query.
+    async fn prepare(&self, prepare: Prepare) -> (Prepared, Option<Query>) {
+        let (query, threads) = (Uuid::new_v4().simple().to_string(), self.tasks_at_once());
+        match self.planned(prepare).await {
+            Ok((planned, unrepeated)) => {
+                let stages = planned.stages.keys().copied().collect();
+                (Prepared { query, threads, stages, error: None, unrepeated }, Some(planned))
+            }
+            Err(e) => {
+                let error = Some(one_message(&e));
+                (Prepared { query, threads, stages: Vec::new(), error, unrepeated: None }, None)
+            }
+        }
+    }
+
+    /// A query with those of its stages that were asked for, and what went wrong with the definitions before it.
+    async fn planned(&self, prepare: Prepare) -> Result<(Query, Option<String>)> {
+        let Prepare { settings, definitions, statement, stages } = prepare;
+        let context = self.context.forked(&settings)?;
+        context.plan_within(self.context.store().budget().limit());
+        let mut wrong = None;
+        for definition in definitions {
+            // What a definition that cannot be repeated has defined may not be needed.
+            if let Err(e) = context.defined(&definition).await {
+                wrong.get_or_insert_with(|| one_message(&e));
+            }
+        }
+        let Some(statement) = context.parse(&statement)?.pop() else {
+            return plan_err!("there is no statement");
+        };
+        let planned = context.physical_plan_of(statement).await;
+        let plan = planned.map_err(|e| match &wrong {
+            Some(wrong) => DataFusionError::Plan(format!("{}; before it: {wrong}", one_message(&e))),
+            None => e,
+        })?;
+        let known = remote_stages(&plan).into_iter().map(|stage| (stage_print(&stage), stage));
+        let known: HashMap<_, _> = known.filter(|(print, _)| stages.contains(print)).collect();
+        let number = context.store().next_query();
+        let state = context.session().state();
+        let (context, admission) = query_context(TaskContext::from(&state), plan.as_ref(), number).await?;
+        Ok((Query { stages: known, context, _admission: admission }, wrong))
+    }
+}
+
+/// A query in the list.
+struct Kept<'a> {
+    queries: &'a Queries,
+    number: String,
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        self.queries.held.lock().remove(&self.number);
+    }
+}
