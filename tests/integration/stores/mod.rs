@@ -105,6 +105,48 @@ async fn the_modes_do_in_a_store_what_they_do_on_a_disk() {
     assert_eq!(objects(&server).iter().filter(|name| name.starts_with("p/k=1/")).count(), 1);
 }
 
+/// Google's client speaks the XML API of its store, which has the shape of S3's.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_go_to_google_and_come_back() {
+    let server = Server::start("data", true);
+    let context = context();
+    let account = format!(
+        r#"{{"gcs_base_url": "{}", "disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}}"#,
+        server.endpoint
+    );
+    let secret =
+        format!("CREATE SECRET g (TYPE gcs, SCOPE 'gs://data/', SERVICE_ACCOUNT_KEY '{account}', ALLOW_HTTP 'true')");
+    run(&context, &secret).await;
+    let copy = |rows: &str, mode: &str| {
+        format!(
+            "COPY (SELECT id, id % 3 AS k, md5(CAST(id AS VARCHAR)) || md5(CAST(-id AS VARCHAR)) AS t FROM {rows}) TO \
+             'gs://data/t/' STORED AS PARQUET PARTITIONED BY (k) OPTIONS (mode '{mode}')"
+        )
+    };
+    run(&context, &copy("range(60000, override_num_blocks => 3)", "error")).await;
+    let counted = "SELECT k, count(*), sum(id), count(DISTINCT t) FROM 'gs://data/t/' GROUP BY k ORDER BY k";
+    let expected = ["0|20000|599970000|20000", "1|20000|599990000|20000", "2|20000|600010000|20000"];
+    assert_eq!(rows(&context, counted).await, expected);
+    run(&context, &copy("range(3)", "append")).await;
+    assert_eq!(rows(&context, "SELECT count(*) FROM 'gs://data/t/'").await, ["60003"]);
+    run(&context, &copy("range(30)", "overwrite")).await;
+    assert_eq!(rows(&context, "SELECT count(*) FROM 'gs://data/t/'").await, ["30"]);
+    assert_eq!(objects(&server).len(), 3);
+    let error = sql_error(&context, &copy("(SELECT 10 / (5 - id) AS id FROM range(10)) r", "append")).await;
+    assert!(error.contains("Divide by zero"), "{error}");
+    assert_eq!(rows(&context, "SELECT count(*) FROM 'gs://data/t/'").await, ["30"]);
+    // In several parts.
+    let large = "COPY (SELECT id, md5(CAST(id AS VARCHAR)) || md5(CAST(-id AS VARCHAR)) AS t FROM range(600000, \
+                 override_num_blocks => 1)) TO 'gs://data/u/' STORED AS PARQUET OPTIONS (mode 'append', write_id 'once')";
+    server.take_requests();
+    run(&context, large).await;
+    assert!(server.take_requests().iter().any(|request| request.contains("partNumber=2")));
+    // Which does nothing when it is run again.
+    run(&context, large).await;
+    let counted = rows(&context, "SELECT count(DISTINCT t), sum(id) FROM 'gs://data/u/'").await;
+    assert_eq!(counted, ["600000|179999700000"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_to_be_seen_of_a_write_that_fails() {
     let server = Server::start("data", false);

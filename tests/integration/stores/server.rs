@@ -163,7 +163,12 @@ async fn answer(state: &State, request: Request<Incoming>) -> Result<Response<Bo
     }
 }
 
-async fn right(state: &State, request: Request<Incoming>) -> Result<Response<Body>, std::io::Error> {
+async fn right(state: &State, mut request: Request<Incoming>) -> Result<Response<Body>, std::io::Error> {
+    // Google's client shows a token, of which S3 knows nothing.
+    let shown = request.headers().get("authorization").and_then(|shown| shown.to_str().ok());
+    if shown.is_some_and(|shown| shown.starts_with("Bearer")) {
+        request.headers_mut().remove("authorization");
+    }
     Service::call(&state.s3, request).await.map_err(|error| std::io::Error::other(format!("{error:?}")))
 }
 
