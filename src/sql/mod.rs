@@ -14,6 +14,8 @@ mod messages;
 mod names;
 mod normalise;
 mod relations;
+mod repeated_calls;
+mod repeated_names;
 mod row_in;
 mod sample;
 mod secrets;

@@ -6,6 +6,8 @@
 //!   (`using.rs`), `IS DISTINCT FROM` is put where it binds (`distinct_from.rs`), `EXCEPT ALL` and `INTERSECT ALL`
 //!   become calls (`set_operations.rs`).
 //! * `(a, b) IN (SELECT ..)` becomes EXISTS (`row_in.rs`).
+//! * Columns that would have one name get names of their own (`repeated_names.rs`), and so do
+//!   calls that differ in casts alone (`repeated_calls.rs`).
 //! * Windows that go on from others are written out (`windows.rs`).
 //! * The text in `foreach_window(t, 'SELECT ..')` becomes a query (`this_window.rs`).
 //! * The shape in `make_tensor(list, [3, 4])` is written out (`tensor_shapes.rs`).
@@ -22,7 +24,10 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::syntax::{function_of, named, select_all};
-use super::{copies, distinct_from, names, row_in, set_operations, tensor_shapes, this_window, using, windows};
+use super::{
+    copies, distinct_from, names, repeated_calls, repeated_names, row_in, set_operations, tensor_shapes, this_window,
+    using, windows,
+};
 use crate::call::TableFunctions;
 
 /// Rewrites a statement in place.
@@ -87,6 +92,7 @@ impl VisitorMut for Normaliser<'_> {
 
     // Those in subqueries have been written out by then.
     fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<DataFusionError> {
+        repeated_calls::tell_apart(&mut query.body, &mut query.order_by);
         match (query.body.as_ref(), &mut query.order_by) {
             (SetExpr::Select(select), Some(order)) => continue_unless(windows::write_out_beside(select, order)),
             _ => ControlFlow::Continue(()),
@@ -95,7 +101,9 @@ impl VisitorMut for Normaliser<'_> {
 
     fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
         self.around.pop();
-        continue_unless(windows::write_out(select))
+        let written_out = windows::write_out(select);
+        repeated_names::tell_apart(select);
+        continue_unless(written_out)
     }
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<DataFusionError> {
