@@ -13,6 +13,8 @@ mod functions;
 mod messages;
 mod names;
 mod normalise;
+mod numbers;
+mod other_words;
 mod relations;
 mod repeated_calls;
 mod repeated_names;

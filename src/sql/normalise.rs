@@ -6,6 +6,7 @@
 //!   (`using.rs`), `IS DISTINCT FROM` is put where it binds (`distinct_from.rs`), `EXCEPT ALL` and `INTERSECT ALL`
 //!   become calls (`set_operations.rs`).
 //! * `(a, b) IN (SELECT ..)` becomes EXISTS (`row_in.rs`).
+//! * Words that DataFusion does not know become those that it knows (`other_words.rs`).
 //! * Columns that would have one name get names of their own (`repeated_names.rs`), and so do
 //!   calls that differ in casts alone (`repeated_calls.rs`).
 //! * Windows that go on from others are written out (`windows.rs`).
@@ -25,8 +26,8 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::syntax::{function_of, named, select_all};
 use super::{
-    copies, distinct_from, names, repeated_calls, repeated_names, row_in, set_operations, tensor_shapes, this_window,
-    using, windows,
+    copies, distinct_from, names, other_words, repeated_calls, repeated_names, row_in, set_operations, tensor_shapes,
+    this_window, using, windows,
 };
 use crate::call::TableFunctions;
 
@@ -86,6 +87,7 @@ impl VisitorMut for Normaliser<'_> {
         if let SetExpr::Select(select) = query.body.as_mut() {
             names::name_relations(select, self.functions);
         }
+        other_words::rewrite_query(query);
         set_operations::rewrite(&mut query.body);
         continue_unless(using::write_out_order(query))
     }
@@ -107,6 +109,7 @@ impl VisitorMut for Normaliser<'_> {
     }
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<DataFusionError> {
+        other_words::rewrite_expr(expr);
         distinct_from::rebind(expr);
         tensor_shapes::write_out(expr);
         row_in::write_out(expr);
@@ -121,6 +124,7 @@ impl VisitorMut for Normaliser<'_> {
         if let Some(what) = unhandled(select) {
             return ControlFlow::Break(not_impl_datafusion_err!("{what}"));
         }
+        other_words::rewrite_select(select);
         names::name_relations(select, self.functions);
         self.around.push(names::relations_of(select));
         let written_out = using::write_out(select);

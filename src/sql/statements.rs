@@ -19,6 +19,7 @@ use super::cursors::{CursorStatement, cursor_statement};
 use super::depth::check_depth;
 use super::messages::with_advice;
 use super::normalise::normalise;
+use super::numbers::check_numbers;
 use super::secrets::run_secret;
 use super::statement::SqlStatement;
 use super::views::{redefined, refresh_views};
@@ -53,6 +54,7 @@ impl DataContext {
         // What cannot be cut into tokens is an error of the parser.
         let tokens = Tokenizer::new(dialect, statements).tokenize_with_location().unwrap_or_default();
         check_depth(&tokens)?;
+        check_numbers(&tokens)?;
         let parsed = on_deep_stack(|| {
             let mut parser = DFParserBuilder::new(statements).with_dialect(dialect).build()?;
             let mut parsed: Vec<_> = parser.parse_statements()?.into();

@@ -1,0 +1,96 @@
+//! Standard and common words for what DataFusion can do, but knows by others only.
+//!
+//! ```text
+//! FETCH FIRST 5 ROWS ONLY                    LIMIT 5
+//! SELECT a, b .. ORDER BY ALL DESC           ORDER BY 1 DESC, 2 DESC
+//! a SEMI JOIN b, a ANTI JOIN b               a LEFT SEMI JOIN b, a LEFT ANTI JOIN b
+//! RANGE BETWEEN INTERVAL 2 DAY PRECEDING     INTERVAL '2' DAY
+//! ```
+
+use datafusion::sql::sqlparser::ast::{
+    Expr, Fetch, Function, Interval, JoinOperator, LimitClause, NamedWindowExpr, OrderBy, OrderByExpr, OrderByKind,
+    Query, Select, SelectItem, SetExpr, Value, WindowFrame, WindowFrameBound, WindowSpec, WindowType,
+};
+
+use super::names::text_of;
+
+/// Rewrites what stands behind the body of a query.
+pub(super) fn rewrite_query(query: &mut Query) {
+    fetch_as_limit(query);
+    if let SetExpr::Select(select) = query.body.as_ref() {
+        order_by_places(select, &mut query.order_by);
+    }
+}
+
+/// Rewrites joins and named windows.
+pub(super) fn rewrite_select(select: &mut Select) {
+    for join in select.from.iter_mut().flat_map(|table| &mut table.joins) {
+        join.join_operator = match join.join_operator.clone() {
+            JoinOperator::Semi(on) => JoinOperator::LeftSemi(on),
+            JoinOperator::Anti(on) => JoinOperator::LeftAnti(on),
+            other => other,
+        };
+    }
+    for window in &mut select.named_window {
+        if let NamedWindowExpr::WindowSpec(window) = &mut window.1 {
+            quote_bounds(window);
+        }
+    }
+}
+
+/// Rewrites the frame of a window.
+pub(super) fn rewrite_expr(expr: &mut Expr) {
+    if let Expr::Function(Function { over: Some(WindowType::WindowSpec(window)), .. }) = expr {
+        quote_bounds(window);
+    }
+}
+
+fn fetch_as_limit(query: &mut Query) {
+    let Some(Fetch { with_ties: false, percent: false, quantity }) = &query.fetch else { return };
+    // FETCH FIRST ROW ONLY is one row.
+    let rows = quantity.clone().unwrap_or_else(|| Expr::value(Value::Number("1".to_owned(), false)));
+    match &mut query.limit_clause {
+        None => {
+            let clause = LimitClause::LimitOffset { limit: Some(rows), offset: None, limit_by: Vec::new() };
+            query.limit_clause = Some(clause);
+        }
+        Some(LimitClause::LimitOffset { limit: limit @ None, .. }) => *limit = Some(rows),
+        Some(_) => return,
+    }
+    query.fetch = None;
+}
+
+/// Places of all columns for ALL, where no column has that name and it is known how many there are.
+fn order_by_places(select: &Select, order: &mut Option<OrderBy>) {
+    let Some(OrderBy { kind: OrderByKind::Expressions(keys), .. }) = order else { return };
+    let [OrderByExpr { expr: Expr::Identifier(all), options, with_fill }] = keys.as_slice() else { return };
+    let is_named = |item: &SelectItem| match item {
+        SelectItem::UnnamedExpr(Expr::Identifier(name)) | SelectItem::ExprWithAlias { alias: name, .. } => {
+            text_of(name) == "all"
+        }
+        SelectItem::UnnamedExpr(_) => false,
+        _ => true,
+    };
+    if all.quote_style.is_some() || text_of(all) != "all" || select.projection.iter().any(is_named) {
+        return;
+    }
+    let place = |place: usize| OrderByExpr {
+        expr: Expr::value(Value::Number(place.to_string(), false)),
+        options: *options,
+        with_fill: with_fill.clone(),
+    };
+    *keys = (1..=select.projection.len()).map(place).collect();
+}
+
+fn quote_bounds(window: &mut WindowSpec) {
+    let Some(WindowFrame { start_bound, end_bound, .. }) = &mut window.window_frame else { return };
+    for bound in std::iter::once(start_bound).chain(end_bound) {
+        if let WindowFrameBound::Preceding(Some(expr)) | WindowFrameBound::Following(Some(expr)) = bound
+            && let Expr::Interval(Interval { value, .. }) = expr.as_mut()
+            && let Expr::Value(number) = value.as_mut()
+            && let Value::Number(digits, _) = &number.value
+        {
+            number.value = Value::SingleQuotedString(digits.clone());
+        }
+    }
+}
