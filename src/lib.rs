@@ -93,7 +93,7 @@ pub mod cli;
 pub mod prelude;
 
 pub use cloud::{StoreEnvironment, StoreOptions};
-pub use cluster::{ExecutorOptions, ExecutorServer, ExecutorStatus, executor_statuses};
+pub use cluster::{ExecutorOptions, ExecutorServer, executor_statuses};
 pub use config::{BlockyardOptions, ByteSize, MemoryLimit};
 pub use dataset::{
     Batches, DataContext, Dataset, DatasetPipeline, Deal, GroupedDataset, IterOptions, OnLost, SortKey, SplitBarrier,
@@ -101,7 +101,7 @@ pub use dataset::{
 };
 pub use functions::{Actor, FunctionRef, MapOptions, WindowSize, actor};
 pub use logical::{BlockOrderOptions, LocalShuffleOptions, MixOptions, Repartitioning, ShuffleOptions};
-pub use physical::Resumes;
+pub use physical::{ExecutorStatus, Resumes};
 pub use remote::{SplitClient, SplitClientOptions, SplitServer};
 pub use seed::RandomSeed;
 pub use session::{Blockyard, SessionStateBuilderExt};

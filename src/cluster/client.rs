@@ -11,12 +11,12 @@ use futures::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
-use super::messages::{CALL_BYTES, Call, Connection, ExecutorStatus, Prepare, Prepared, Reply, SOON};
+use super::messages::{CALL_BYTES, Call, Connection, Prepare, Prepared, Reply, SOON};
 use super::runner::{Executor, Runner};
 use crate::config::{BlockyardOptions, ByteSize, MemoryLimit};
 use crate::dataset::{DataContext, Replay};
 use crate::error::one_message;
-use crate::physical::{Assigned, Executors, StagePrint, StageRunner};
+use crate::physical::{Assigned, ExecutorStatus, Executors, StagePrint, StageRunner};
 use crate::runtime::Drivers;
 use crate::wire::Address;
 
@@ -64,6 +64,23 @@ impl Executors for ClusterClient {
         .boxed()
     }
 
+    fn statuses<'a>(
+        &'a self,
+        config: &'a SessionConfig,
+    ) -> BoxFuture<'a, Result<Vec<(String, Result<ExecutorStatus>)>>> {
+        async move {
+            let options = BlockyardOptions::from_config(config.options());
+            let addresses = addresses(&options.cluster)?;
+            if addresses.is_empty() {
+                return Ok(Vec::new());
+            }
+            let token = token(&options).await?;
+            let statuses = join_all(addresses.iter().map(|address| status(address, token.as_deref()))).await;
+            Ok(addresses.iter().map(ToString::to_string).zip(statuses).collect())
+        }
+        .boxed()
+    }
+
     fn assign<'a>(&'a self, config: &'a SessionConfig, prints: &'a [StagePrint]) -> BoxFuture<'a, Result<Assigned>> {
         async move {
             let Some(replay) = config.get_extension::<Replay>() else {
@@ -97,13 +114,11 @@ impl Executors for ClusterClient {
 ///
 /// Where `blockyard.cluster` has no addresses, or the file of the token cannot be read.
 pub async fn executor_statuses(context: &DataContext) -> Result<Vec<(String, Result<ExecutorStatus>)>> {
-    let options = context.config();
-    let (addresses, token) = (addresses(&options.cluster)?, token(&options).await?);
-    if addresses.is_empty() {
+    let statuses = crate::physical::executor_statuses(context.session().state().config()).await?;
+    if statuses.is_empty() {
         return plan_err!("there are no executors; blockyard.cluster says where they are");
     }
-    let statuses = join_all(addresses.iter().map(|address| status(address, token.as_deref()))).await;
-    Ok(addresses.iter().map(ToString::to_string).zip(statuses).collect())
+    Ok(statuses)
 }
 
 /// How an executor is.

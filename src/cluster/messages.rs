@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, BufReader, ReadHalf, WriteHalf, split};
 use tokio::time::timeout;
 
-use crate::physical::StagePrint;
+use crate::physical::{ExecutorStatus, StagePrint};
 use crate::wire::{Address, Duplex, read_line, write_line};
 
 /// The version of what is said.
@@ -92,25 +92,6 @@ pub(super) enum Reply {
     Failed(String),
     /// The call itself makes no sense.
     Refused(String),
-}
-
-/// How an executor is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExecutorStatus {
-    /// The version of Blockyard that it is of.
-    pub version: String,
-    /// Tasks that it runs at once.
-    pub threads: usize,
-    /// Queries whose sessions are connected.
-    pub queries: usize,
-    /// Units of tasks that run now.
-    pub units: usize,
-    /// Bytes that blocks and operators may have.
-    pub memory_limit: usize,
-    /// Bytes that blocks and operators have now.
-    pub memory_used: usize,
-    /// Bytes that it has written to disk since it was started.
-    pub spilled_bytes: usize,
 }
 
 /// How an executor has planned a query.

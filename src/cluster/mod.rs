@@ -24,4 +24,3 @@ mod sender;
 pub(crate) use client::ClusterClient;
 pub use client::executor_statuses;
 pub use executor::{ExecutorOptions, ExecutorServer};
-pub use messages::ExecutorStatus;

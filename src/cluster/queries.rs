@@ -13,10 +13,10 @@ use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use super::messages::{BEAT, Connection, ExecutorStatus, Prepare, Prepared, Reply, VERSION, hung_up};
+use super::messages::{BEAT, Connection, Prepare, Prepared, Reply, VERSION, hung_up};
 use crate::dataset::DataContext;
 use crate::error::one_message;
-use crate::physical::{StagePrint, query_context, remote_stages, stage_print};
+use crate::physical::{ExecutorStatus, StagePrint, query_context, remote_stages, stage_print};
 use crate::runtime::Drivers;
 use crate::store::Admission;
 use crate::wire::write_line;

@@ -53,9 +53,10 @@ pub(crate) use read::{
     FileCounts, FilesOfTask, FirstRow, ReadExec, ReadMemory, RowColumn, RowColumns, ValueRanges, file_scan,
     is_as_listed, shown_root,
 };
+pub use remote::ExecutorStatus;
 pub(crate) use remote::{
-    Assigned, Connector, Executors, RemoteExec, StagePrint, StageRunner, Unit, assigned, fitting_executors,
-    is_first_rows_of_stage, is_worthwhile, of_tasks, remote_stages, stage_print,
+    Assigned, Connector, Executors, RemoteExec, StagePrint, StageRunner, Unit, assigned, executor_statuses,
+    fitting_executors, is_first_rows_of_stage, is_worthwhile, of_tasks, remote_stages, stage_print,
 };
 pub(crate) use resume::ResumeExec;
 pub(crate) use shared::{SharedExec, SharedRows};

@@ -108,7 +108,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("physical", &["block", "config", "error", "functions", "runtime", "sinks", "store", "token"]),
-    ("observability", &["block", "cloud", "config", "functions", "physical", "runtime", "sinks", "store"]),
+    ("observability", &["block", "cloud", "config", "error", "functions", "physical", "runtime", "sinks", "store"]),
     ("sinks", &["block", "disk", "error", "runtime"]),
     ("cloud", &["config", "error", "runtime"]),
     ("runtime", &["block", "config", "error"]),

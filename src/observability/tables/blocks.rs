@@ -1,5 +1,8 @@
 //! `blockyard.blocks`.
 
+use std::sync::Arc;
+
+use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 
 use super::column::{Column, id, number, text};
@@ -14,8 +17,8 @@ impl Table for Blocks {
     const ABOUT: &'static str = "Every stored block.";
     type Row = BlockInfo;
 
-    fn rows(sources: &Sources, _context: &TaskContext) -> Vec<BlockInfo> {
-        sources.store.blocks()
+    async fn rows(sources: Sources, _context: Arc<TaskContext>) -> Result<Vec<BlockInfo>> {
+        Ok(sources.store.blocks())
     }
 
     fn columns() -> Vec<Column<BlockInfo>> {

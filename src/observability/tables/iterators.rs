@@ -1,5 +1,8 @@
 //! `blockyard.iterators`.
 
+use std::sync::Arc;
+
+use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 
 use super::column::{Column, number, text};
@@ -14,8 +17,8 @@ impl Table for Iterators {
     const ABOUT: &'static str = "Every consumer of an iterator or a split that is open.";
     type Row = IteratorStatus;
 
-    fn rows(sources: &Sources, _context: &TaskContext) -> Vec<IteratorStatus> {
-        sources.observers.iterators.statuses()
+    async fn rows(sources: Sources, _context: Arc<TaskContext>) -> Result<Vec<IteratorStatus>> {
+        Ok(sources.observers.iterators.statuses())
     }
 
     fn columns() -> Vec<Column<IteratorStatus>> {

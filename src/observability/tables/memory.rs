@@ -1,5 +1,8 @@
 //! `blockyard.memory`.
 
+use std::sync::Arc;
+
+use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 
 use super::column::{Column, id, number, text};
@@ -21,7 +24,7 @@ impl Table for Memory {
     const ABOUT: &'static str = "Who holds memory, and what is free of the limit.";
     type Row = Row;
 
-    fn rows(sources: &Sources, _context: &TaskContext) -> Vec<Row> {
+    async fn rows(sources: Sources, _context: Arc<TaskContext>) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
         for holder in sources.pool.holders() {
             let (query, operator, bytes) = (holder.query, holder.operator, holder.bytes);
@@ -38,7 +41,7 @@ impl Table for Memory {
         let budget = sources.store.budget();
         let free = budget.limit().saturating_sub(budget.used());
         rows.push(Row { query: 0, operator: String::new(), kind: "free", bytes: free, peak: None });
-        rows
+        Ok(rows)
     }
 
     fn columns() -> Vec<Column<Row>> {

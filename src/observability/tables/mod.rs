@@ -4,6 +4,7 @@
 
 mod blocks;
 mod column;
+mod executors;
 mod iterators;
 mod memory;
 mod operators;
@@ -21,7 +22,7 @@ pub(crate) use schema::{SYSTEM_SCHEMA, system_schema};
 pub use schema::{SystemColumn, SystemTable};
 
 /// The system tables of every session, in the order of the reference.
-pub fn system_tables() -> [SystemTable; 11] {
+pub fn system_tables() -> [SystemTable; 12] {
     [
         SystemTable::of::<queries::Queries>(),
         SystemTable::of::<operators::Operators>(),
@@ -32,6 +33,7 @@ pub fn system_tables() -> [SystemTable; 11] {
         SystemTable::of::<spills::Spills>(),
         SystemTable::of::<writes::Writes>(),
         SystemTable::of::<stores::Stores>(),
+        SystemTable::of::<executors::Executors>(),
         SystemTable::of::<secrets::Secrets>(),
         SystemTable::of::<settings::Settings>(),
     ]

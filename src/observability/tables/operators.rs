@@ -1,7 +1,9 @@
 //! `blockyard.operators`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 
 use super::column::{Column, id, number, text};
@@ -16,8 +18,8 @@ impl Table for Operators {
     const ABOUT: &'static str = "Stages that the scheduler runs, and what they wait for.";
     type Row = OpStatus;
 
-    fn rows(sources: &Sources, _context: &TaskContext) -> Vec<OpStatus> {
-        sources.scheduler.statuses()
+    async fn rows(sources: Sources, _context: Arc<TaskContext>) -> Result<Vec<OpStatus>> {
+        Ok(sources.scheduler.statuses())
     }
 
     fn columns() -> Vec<Column<OpStatus>> {

@@ -1,5 +1,8 @@
 //! `blockyard.queries`.
 
+use std::sync::Arc;
+
+use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::displayable;
 
@@ -21,7 +24,7 @@ impl Table for Queries {
     const ABOUT: &'static str = "Queries of the session that run now.";
     type Row = Row;
 
-    fn rows(sources: &Sources, _context: &TaskContext) -> Vec<Row> {
+    async fn rows(sources: Sources, _context: Arc<TaskContext>) -> Result<Vec<Row>> {
         let (holders, owners) = (sources.pool.holders(), sources.store.owners());
         let row = |execution: Execution| {
             let query = execution.query();
@@ -30,7 +33,7 @@ impl Table for Queries {
             let blocks = blocks.map(|owner| owner.block_bytes() + owner.task_bytes());
             Row { memory: operators.chain(blocks).sum(), execution }
         };
-        sources.observers.running().into_iter().map(row).collect()
+        Ok(sources.observers.running().into_iter().map(row).collect())
     }
 
     fn columns() -> Vec<Column<Row>> {

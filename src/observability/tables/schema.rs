@@ -103,10 +103,12 @@ impl<T: Table> PartitionStream for Snapshot<T> {
     }
 
     fn execute(&self, context: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let rows = T::rows(&self.sources, &context);
-        let columns = T::columns().iter().map(|column| column.values(&rows)).collect();
-        let batch = RecordBatch::try_new(Arc::clone(&self.columns), columns);
-        let batches = stream::iter([batch.map_err(Into::into)]);
-        Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.columns), batches))
+        let (sources, schema) = (self.sources.clone(), Arc::clone(&self.columns));
+        let batch = async move {
+            let rows = T::rows(sources, context).await?;
+            let columns = T::columns().iter().map(|column| column.values(&rows)).collect();
+            Ok(RecordBatch::try_new(schema, columns)?)
+        };
+        Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.columns), stream::once(batch)))
     }
 }

@@ -1,5 +1,8 @@
 //! `blockyard.secrets`.
 
+use std::sync::Arc;
+
+use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 
 use super::column::{Column, text};
@@ -14,8 +17,8 @@ impl Table for Secrets {
     const ABOUT: &'static str = "Every secret of the session, without its values.";
     type Row = SecretStatus;
 
-    fn rows(sources: &Sources, _context: &TaskContext) -> Vec<SecretStatus> {
-        sources.stores.secrets()
+    async fn rows(sources: Sources, _context: Arc<TaskContext>) -> Result<Vec<SecretStatus>> {
+        Ok(sources.stores.secrets())
     }
 
     fn columns() -> Vec<Column<SecretStatus>> {

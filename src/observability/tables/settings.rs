@@ -1,5 +1,8 @@
 //! `blockyard.settings`.
 
+use std::sync::Arc;
+
+use datafusion::common::Result;
 use datafusion::common::config::ConfigEntry;
 use datafusion::config::ExtensionOptions;
 use datafusion::execution::TaskContext;
@@ -16,8 +19,8 @@ impl Table for Settings {
     const ABOUT: &'static str = "The options of the session as they are now.";
     type Row = ConfigEntry;
 
-    fn rows(_sources: &Sources, context: &TaskContext) -> Vec<ConfigEntry> {
-        BlockyardOptions::from_task(context).entries()
+    async fn rows(_sources: Sources, context: Arc<TaskContext>) -> Result<Vec<ConfigEntry>> {
+        Ok(BlockyardOptions::from_task(&context).entries())
     }
 
     fn columns() -> Vec<Column<ConfigEntry>> {

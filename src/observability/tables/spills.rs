@@ -1,5 +1,8 @@
 //! `blockyard.spills`.
 
+use std::sync::Arc;
+
+use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 
 use super::column::{Column, number, text};
@@ -14,8 +17,8 @@ impl Table for Spills {
     const ABOUT: &'static str = "Every file in the spill directories.";
     type Row = SpillFileInfo;
 
-    fn rows(sources: &Sources, _context: &TaskContext) -> Vec<SpillFileInfo> {
-        sources.store.directories().files()
+    async fn rows(sources: Sources, _context: Arc<TaskContext>) -> Result<Vec<SpillFileInfo>> {
+        Ok(sources.store.directories().files())
     }
 
     fn columns() -> Vec<Column<SpillFileInfo>> {

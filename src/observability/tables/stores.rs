@@ -1,5 +1,8 @@
 //! `blockyard.stores`.
 
+use std::sync::Arc;
+
+use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 
 use super::column::{Column, number, text};
@@ -14,8 +17,8 @@ impl Table for Stores {
     const ABOUT: &'static str = "Every object store that was opened by its address, and the requests to it.";
     type Row = StoreStatus;
 
-    fn rows(sources: &Sources, _context: &TaskContext) -> Vec<StoreStatus> {
-        sources.stores.stores()
+    async fn rows(sources: Sources, _context: Arc<TaskContext>) -> Result<Vec<StoreStatus>> {
+        Ok(sources.stores.stores())
     }
 
     fn columns() -> Vec<Column<StoreStatus>> {

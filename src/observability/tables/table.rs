@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 
 use super::column::Column;
@@ -27,10 +28,10 @@ pub(super) trait Table: Send + Sync + 'static {
     /// What its rows are.
     const ABOUT: &'static str;
     /// What is known of a row.
-    type Row;
+    type Row: Send;
 
     /// The rows, now.
-    fn rows(sources: &Sources, context: &TaskContext) -> Vec<Self::Row>;
+    fn rows(sources: Sources, context: Arc<TaskContext>) -> impl Future<Output = Result<Vec<Self::Row>>> + Send;
 
     /// The columns.
     fn columns() -> Vec<Column<Self::Row>>;

@@ -1,7 +1,9 @@
 //! `blockyard.tasks`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 
 use super::column::{Column, id, number, text};
@@ -34,7 +36,7 @@ impl Table for Tasks {
     const ABOUT: &'static str = "Tasks of the queries that run now, and the last 1,000 of each stage that ended.";
     type Row = Row;
 
-    fn rows(sources: &Sources, _context: &TaskContext) -> Vec<Row> {
+    async fn rows(sources: Sources, _context: Arc<TaskContext>) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
         for execution in sources.observers.running() {
             for (operator, stage) in stages(&execution) {
@@ -48,7 +50,7 @@ impl Table for Tasks {
                 }
             }
         }
-        rows
+        Ok(rows)
     }
 
     fn columns() -> Vec<Column<Row>> {

@@ -1,5 +1,8 @@
 //! `blockyard.writes`.
 
+use std::sync::Arc;
+
+use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 
 use super::column::{Column, id, number, text};
@@ -14,8 +17,8 @@ impl Table for Writes {
     const ABOUT: &'static str = "The files that queries of the session have written, the last 10,000 of them.";
     type Row = (u64, WrittenFile);
 
-    fn rows(sources: &Sources, _context: &TaskContext) -> Vec<Self::Row> {
-        sources.observers.writes()
+    async fn rows(sources: Sources, _context: Arc<TaskContext>) -> Result<Vec<Self::Row>> {
+        Ok(sources.observers.writes())
     }
 
     fn columns() -> Vec<Column<Self::Row>> {

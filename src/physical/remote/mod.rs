@@ -27,16 +27,42 @@ use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::prelude::SessionConfig;
 use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use assign::{assigned, fitting_executors};
 pub(crate) use exec::{RemoteExec, remote_stages};
 pub(crate) use print::{StagePrint, stage_print};
 pub(crate) use stages::{is_first_rows_of_stage, is_worthwhile, of_tasks};
 
+/// How an executor is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecutorStatus {
+    /// The version of Blockyard that it is of.
+    pub version: String,
+    /// Tasks that it runs at once.
+    pub threads: usize,
+    /// Queries whose sessions are connected.
+    pub queries: usize,
+    /// Units of tasks that run now.
+    pub units: usize,
+    /// Bytes that blocks and operators may have.
+    pub memory_limit: usize,
+    /// Bytes that blocks and operators have now.
+    pub memory_used: usize,
+    /// Bytes that it has written to disk since it was started.
+    pub spilled_bytes: usize,
+}
+
 /// Finds out where stages can run.
 pub(crate) trait Executors: Debug + Send + Sync {
     /// The least memory of those that a session has, as far as they can be reached: plans have to fit it.
     fn least_memory<'a>(&'a self, config: &'a SessionConfig) -> BoxFuture<'a, Result<Option<usize>>>;
+
+    /// How those are that a session has, by their addresses.
+    fn statuses<'a>(
+        &'a self,
+        config: &'a SessionConfig,
+    ) -> BoxFuture<'a, Result<Vec<(String, Result<ExecutorStatus>)>>>;
 
     /// Where the stages of a plan with these prints can run; the plan is of the session with this configuration.
     fn assign<'a>(&'a self, config: &'a SessionConfig, prints: &'a [StagePrint]) -> BoxFuture<'a, Result<Assigned>>;
@@ -45,6 +71,14 @@ pub(crate) trait Executors: Debug + Send + Sync {
 /// What finds out where stages can run, as an extension of a session.
 #[derive(Debug)]
 pub(crate) struct Connector(pub(crate) Arc<dyn Executors>);
+
+/// How the executors of a session are, by their addresses; none where it has none.
+pub(crate) async fn executor_statuses(config: &SessionConfig) -> Result<Vec<(String, Result<ExecutorStatus>)>> {
+    match config.get_extension::<Connector>() {
+        Some(connector) => connector.0.statuses(config).await,
+        None => Ok(Vec::new()),
+    }
+}
 
 /// Where stages run.
 pub(crate) struct Assigned {

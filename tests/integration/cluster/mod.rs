@@ -190,6 +190,8 @@ async fn errors_say_which_executor_and_why() {
     // One of two is enough.
     let living = executor(&context(), directory.path(), "0").await;
     let half = context_with(2, |options| options.cluster = format!("{},unix:/nowhere", living.address()));
+    let listed = rows(&half, "SELECT threads, queries, units, error FROM blockyard.executors").await;
+    assert!(listed[0].ends_with("|0|0|NULL") && listed[1].contains("cannot connect to unix:/nowhere"), "{listed:?}");
     let analyzed = rows(&half, "EXPLAIN ANALYZE SELECT id FROM range(100) WHERE id > 3").await.join("\n");
     assert!(analyzed.contains("executors=1 of 2"), "{analyzed}");
 
