@@ -69,8 +69,8 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         let Blockyard { options, rules, functions, policies, callbacks, environment, allocator } = blockyard;
         let limit = options.memory_limit.bytes();
         let config = self.config().take().unwrap_or_default();
+        options.check()?;
         min_memory(limit, config.target_partitions())?;
-
         let store = open_store(&options, allocator)?;
         let pool = Arc::new(SharedMemoryPool::new(Arc::clone(&store)));
         let existing = self.runtime_env().as_ref();
@@ -286,11 +286,13 @@ impl DataContext {
     ///
     /// # Errors
     ///
-    /// Where the memory limit is too small, and where the spill directory changes, which only a new session can.
+    /// Where a value makes no sense, the memory limit is too small, and where the spill directory changes, which only
+    /// a new session can.
     pub fn configure(&self, change: impl FnOnce(&mut BlockyardOptions)) -> Result<()> {
         let mut options = self.config();
         let directory = options.spill_directory.clone();
         change(&mut options);
+        options.check()?;
         if options.spill_directory != directory {
             return config_err!(
                 "spill_directory cannot change while a session runs; set it in the options of a new one"

@@ -4,6 +4,9 @@
 /// Functions with state.
 #[path = "integration/actors.rs"]
 mod actors;
+/// Datasets as SQL text.
+#[path = "integration/as_sql.rs"]
+mod as_sql;
 /// Wrong calls and wrong data: every message that a user can get.
 #[path = "integration/bad_input.rs"]
 mod bad_input;

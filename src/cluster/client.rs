@@ -16,7 +16,7 @@ use super::runner::{Executor, Runner};
 use crate::config::{BlockyardOptions, ByteSize, MemoryLimit};
 use crate::dataset::{DataContext, Replay};
 use crate::error::one_message;
-use crate::physical::{Assigned, ExecutorStatus, Executors, StagePrint, StageRunner};
+use crate::physical::{Assigned, ExecutorStatus, Executors, StagePrint, StageRunner, Statuses};
 use crate::runtime::Drivers;
 use crate::wire::Address;
 
@@ -64,10 +64,7 @@ impl Executors for ClusterClient {
         .boxed()
     }
 
-    fn statuses<'a>(
-        &'a self,
-        config: &'a SessionConfig,
-    ) -> BoxFuture<'a, Result<Vec<(String, Result<ExecutorStatus>)>>> {
+    fn statuses<'a>(&'a self, config: &'a SessionConfig) -> BoxFuture<'a, Result<Statuses>> {
         async move {
             let options = BlockyardOptions::from_config(config.options());
             let addresses = addresses(&options.cluster)?;
@@ -215,7 +212,7 @@ fn reason(executors: &[(Arc<Executor>, Prepared)]) -> Arc<str> {
     };
     let planned_otherwise = || {
         let unrepeated = executors.iter().find_map(unrepeated).unwrap_or_default();
-        format!("no executor has planned it so, over the same files{unrepeated}")
+        format!("no executor has planned it just so{unrepeated}")
     };
     executors.iter().find_map(error).unwrap_or_else(planned_otherwise).into()
 }
@@ -256,5 +253,8 @@ fn settings(config: &SessionConfig, options: &BlockyardOptions) -> Vec<(String, 
     // A part of the memory of a machine is another one elsewhere.
     let limit = MemoryLimit::Bytes(ByteSize(options.memory_limit.bytes())).to_string();
     let fixed = |(key, value)| if key == "blockyard.memory_limit" { (key, limit.clone()) } else { (key, value) };
-    shared.map(fixed).collect()
+    let mut settings: Vec<_> = shared.map(fixed).collect();
+    // A preset comes before the sizes that replace its own.
+    settings.sort_by_key(|(key, _)| key != "blockyard.block_size_preset");
+    settings
 }

@@ -14,7 +14,7 @@ use super::queries::Queries;
 use crate::dataset::DataContext;
 use crate::error::one_message;
 use crate::runtime::{Drivers, talking_runtime};
-use crate::wire::{Address, Duplex, Listener, read_line, read_line_within};
+use crate::wire::{Address, Duplex, Listener, SocketFile, read_line, read_line_within};
 
 /// How long a connection may take to say what it is for.
 const GREETING: Duration = Duration::from_secs(10);
@@ -35,6 +35,8 @@ pub struct ExecutorOptions {
 pub struct ExecutorServer {
     address: Address,
     executor: Arc<Executor>,
+    // It goes with the server, though its thread may listen for a moment more.
+    _file: Option<SocketFile>,
     _accepts: Drivers<()>,
 }
 
@@ -61,14 +63,15 @@ impl ExecutorServer {
             );
         }
         let talks = talking_runtime()?;
-        let (listener, address) = Drivers::on(talks, async move { address.listen().await }).await?;
+        let (mut listener, address) = Drivers::on(talks, async move { address.listen().await }).await?;
         let executor = Arc::new(Executor {
             token: token.filter(|_| address.needs_key()),
             queries: Arc::new(Queries::new(context.clone(), Handle::current())),
         });
+        let file = listener.take_file();
         let mut accepts = Drivers::none();
         accepts.spawn_on(talks, accept(listener, Arc::clone(&executor)));
-        Ok(Self { address, executor, _accepts: accepts })
+        Ok(Self { address, executor, _file: file, _accepts: accepts })
     }
 
     /// Where drivers connect: with the port, where a free one was asked for.

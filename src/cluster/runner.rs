@@ -13,6 +13,7 @@ use super::messages::{Call, Connection, Prepared, Reply, Run};
 use crate::block::Block;
 use crate::error::one_message;
 use crate::physical::{StagePrint, StageRunner, Unit, block_batches, stream_of};
+use crate::runtime::UnderWay;
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 use crate::wire::{Address, BatchReader};
 
@@ -216,10 +217,14 @@ impl Attempts {
             }
             attempt.next(&self.unit).await
         };
-        let next = tokio::select! {
-            next = next => next,
-            loss = share.executor.loss() => Err(Ended::Lost(loss)),
-        };
+        // What the executor does goes on by itself; it is lost when it says nothing.
+        let next = UnderWay::during(async {
+            tokio::select! {
+                next = next => next,
+                loss = share.executor.loss() => Err(Ended::Lost(loss)),
+            }
+        });
+        let next = next.await;
         match next {
             Ok(next) => Ok(next),
             Err(Ended::Failed(e)) => Err(e),

@@ -48,12 +48,14 @@ macro_rules! options {
             }
 
             fn set(&mut self, key: &str, value: &str) -> Result<()> {
+                let before = self.clone();
                 // Ray writes `resource_limits.cpu`.
                 match key.replace('.', "_").as_str() {
                     $( stringify!($field) => ConfigField::set(&mut self.$field, "", value)?, )*
                     _ => return Err(crate::error::unknown_name("option", key, Self::PREFIX, &[$( stringify!($field) ),*])),
                 }
-                self.was_set(key)
+                // What is refused has not been set.
+                self.was_set(key).inspect_err(|_| *self = before)
             }
 
             fn entries(&self) -> Vec<ConfigEntry> {
@@ -290,20 +292,21 @@ impl BlockyardOptions {
 
     /// Sets what follows from an option; an error if it makes no sense.
     fn was_set(&mut self, key: &str) -> Result<()> {
-        match key {
-            PRESET_KEY => {
-                self.use_preset(self.block_size_preset);
-            }
-            "num_cpus" if !(1..=MAX_CPUS).contains(&self.num_cpus) => {
-                return config_err!("num_cpus must be between 1 and {MAX_CPUS}, got {}", self.num_cpus);
-            }
-            "store_concurrency" if self.store_concurrency == 0 => {
-                return config_err!("store_concurrency must be at least 1, got 0");
-            }
-            "read_op_min_num_blocks" => check_num_blocks(key, self.read_op_min_num_blocks)?,
-            _ => {}
+        if key == PRESET_KEY {
+            self.use_preset(self.block_size_preset);
         }
-        Ok(())
+        self.check()
+    }
+
+    /// Fails where a value makes no sense.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !(1..=MAX_CPUS).contains(&self.num_cpus) {
+            return config_err!("num_cpus must be between 1 and {MAX_CPUS}, got {}", self.num_cpus);
+        }
+        if self.store_concurrency == 0 {
+            return config_err!("store_concurrency must be at least 1, got 0");
+        }
+        check_num_blocks("read_op_min_num_blocks", self.read_op_min_num_blocks)
     }
 
     /// Sets the block sizes for a kind of work; returns a description.

@@ -21,7 +21,8 @@ impl Dataset {
     }
 
     /// Row i of this dataset beside row i of each of the others, which must have as many. Columns of the others that
-    /// one before has too get a suffix: `a` becomes `a_1`, then `a_2`.
+    /// one before has too get a suffix: `a` becomes `a_1`, then `a_2`. Without `preserve_order` rows have no
+    /// places, and are put beside each other as they come.
     ///
     /// # Errors
     ///

@@ -49,7 +49,9 @@ impl Dataset {
     /// For no parts, and where the dataset fails when it runs.
     pub async fn split(&self, n: usize) -> Result<Vec<Self>> {
         let (dataset, rows) = self.with_known_rows(n).await?;
-        (0..n).map(|part| dataset.rows_between(part * rows / n..(part + 1) * rows / n)).collect()
+        // Of many rows the product has more than 64 bits.
+        let begin = |part: usize| (part as u128 * rows as u128 / n as u128) as usize;
+        (0..n).map(|part| dataset.rows_between(begin(part)..begin(part + 1))).collect()
     }
 
     /// As [`Dataset::split`], with equally many rows in each part: the last rows, less than `n`, are left out.
@@ -147,7 +149,7 @@ impl Dataset {
     ///
     /// # Errors
     ///
-    /// Where the size is not above 0 and below 1.
+    /// Where the size is not above 0 and below 1, and where values are drawn anew whenever it runs.
     pub fn streaming_train_test_split(&self, test_size: f64, seed: u64) -> Result<(Self, Self)> {
         let part = |is_test| {
             Ok::<_, DataFusionError>(self.with_plan(streamed_by_place(self.plan.clone(), test_size, seed, is_test)?))
@@ -176,7 +178,10 @@ impl Dataset {
         if let Some(blocks) = &self.materialized {
             return Ok((self.clone(), blocks.total_rows()));
         }
-        if let Some(rows) = self.count_by_metadata().await? {
+        // Parts that run one by one have the same rows in the same places, if there is an order.
+        if self.context.config().preserve_order
+            && let Some(rows) = self.count_by_metadata().await?
+        {
             return Ok((self.clone(), rows));
         }
         let dataset = self.materialize().await?;

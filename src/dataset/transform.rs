@@ -1,6 +1,6 @@
 //! Transformations of rows: what can run in one task.
 
-use datafusion::common::Result;
+use datafusion::common::{Result, plan_err};
 use datafusion::logical_expr::Expr;
 
 use super::Dataset;
@@ -139,7 +139,9 @@ impl Dataset {
     ///
     /// Where a column is not there, or two get one name.
     pub fn rename_columns(&self, names: &[(&str, &str)]) -> Result<Self> {
-        self.columns_of(&names.iter().map(|(old, _)| *old).collect::<Vec<_>>(), "rename_columns")?;
+        let old: Vec<_> = names.iter().map(|(old, _)| *old).collect();
+        self.columns_of(&old, "rename_columns")?;
+        check_once(&old, "rename_columns")?;
         let mut columns = Vec::new();
         for field in self.plan.schema().fields() {
             let column = self.column(field.name(), "rename_columns")?;
@@ -165,8 +167,9 @@ impl Dataset {
     ///
     /// # Errors
     ///
-    /// Where an expression is of columns that are not there.
+    /// Where an expression is of columns that are not there, and where a name comes twice.
     pub fn with_columns(&self, columns: Vec<(&str, Expr)>) -> Result<Self> {
+        check_once(&columns.iter().map(|(name, _)| *name).collect::<Vec<_>>(), "with_columns")?;
         let mut expressions = Vec::new();
         for field in self.plan.schema().fields() {
             match columns.iter().find(|(name, _)| name == field.name()) {
@@ -185,7 +188,8 @@ impl Dataset {
     ///
     /// None is known: a plan is built, and building plans can fail.
     pub fn limit(&self, n: usize) -> Result<Self> {
-        self.via_dataframe(|frame| frame.limit(0, Some(n)))
+        // DataFusion counts in 64 bits with a sign.
+        self.via_dataframe(|frame| frame.limit(0, Some(n.min(i64::MAX as usize))))
     }
 
     /// Each row with probability `fraction`, the same rows for the same seed and input.
@@ -231,5 +235,13 @@ impl From<Expr> for Predicate {
 impl From<&str> for Predicate {
     fn from(text: &str) -> Self {
         Self::Sql(text.to_owned())
+    }
+}
+
+/// Fails where a column is named twice: of two meanings one would be lost.
+fn check_once(names: &[&str], call: &str) -> Result<()> {
+    match names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
+        Some((_, name)) => plan_err!("{call} names the column '{name}' twice"),
+        None => Ok(()),
     }
 }

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err, plan_datafusion_err};
 use futures::FutureExt;
@@ -76,6 +76,12 @@ pub trait BatchFunction: Send + Sync {
     fn prepare(&self) -> Result<()> {
         Ok(())
     }
+
+    /// The function of which this one says more than it does itself.
+    #[doc(hidden)]
+    fn said_of(&self) -> Option<FunctionRef> {
+        None
+    }
 }
 
 /// A shared function. Two are equal when they are the same object.
@@ -86,6 +92,14 @@ impl FunctionRef {
     /// Shares `function`.
     pub fn new(function: impl BatchFunction + 'static) -> Self {
         Self(Arc::new(function))
+    }
+
+    /// Whether both do the same, whatever else is said of them.
+    pub(crate) fn does_as(&self, other: &Self) -> bool {
+        fn innermost(function: &FunctionRef) -> FunctionRef {
+            function.0.said_of().map_or_else(|| function.clone(), |inner| innermost(&inner))
+        }
+        innermost(self) == innermost(other)
     }
 
     /// The function's name.
@@ -195,7 +209,8 @@ impl FunctionRef {
                 describe(planned)
             );
         }
-        RecordBatch::try_new(Arc::clone(planned), batch.columns().to_vec())
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        RecordBatch::try_new_with_options(Arc::clone(planned), batch.columns().to_vec(), &options)
             .map_err(|e| DataFusionError::Execution(format!("function '{}' returned a bad column: {e}", self.name())))
     }
 }
@@ -262,6 +277,10 @@ struct Declared {
 }
 
 impl BatchFunction for Declared {
+    fn said_of(&self) -> Option<FunctionRef> {
+        Some(FunctionRef(Arc::clone(&self.inner)))
+    }
+
     fn name(&self) -> &str {
         &self.name
     }

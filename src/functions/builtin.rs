@@ -3,7 +3,9 @@
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Float64Array, RecordBatch, UInt64Array};
+use datafusion::arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, Float64Array, RecordBatch, RecordBatchOptions, UInt64Array,
+};
 use datafusion::arrow::compute::{cast, filter_record_batch};
 use datafusion::arrow::datatypes::{DataType, Field, Float64Type, Schema};
 use datafusion::common::hash_utils::create_hashes;
@@ -75,7 +77,8 @@ fn l2_normalize(batch: RecordBatch) -> Result<RecordBatch> {
         let scaled: Float64Array = column.iter().zip(&lengths).map(|(v, l)| v.map(|v| v / l)).collect();
         out[*i] = cast(&scaled, batch.column(*i).data_type())?;
     }
-    Ok(RecordBatch::try_new(batch.schema(), out)?)
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    Ok(RecordBatch::try_new_with_options(batch.schema(), out, &options)?)
 }
 
 fn append(batch: &RecordBatch, field: Field, column: ArrayRef) -> Result<RecordBatch> {

@@ -72,7 +72,10 @@ impl Turns {
             _ if is_short && self.drop_last => vec![0..0; n],
             _ if self.by_demand => std::iter::once(0..rows).collect(),
             _ if is_short && self.equal => (0..n).map(|part| part * (rows / n)..(part + 1) * (rows / n)).collect(),
-            Some(size) => (0..n).map(|part| (part * size).min(rows)..((part + 1) * size).min(rows)).collect(),
+            Some(size) => {
+                let begin = |part: usize| part.saturating_mul(size).min(rows);
+                (0..n).map(|part| begin(part)..begin(part + 1)).collect()
+            }
             None => (0..n).map(|part| part * rows / n..(part + 1) * rows / n).collect(),
         }
     }

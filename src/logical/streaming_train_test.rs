@@ -2,6 +2,7 @@
 //! SQL: `streaming_train_test_split(t, 'train', 0.2, seed => 7)`, or with `by => 'user'`.
 
 use datafusion::arrow::datatypes::DataType;
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Column, Result, plan_err};
 use datafusion::functions::expr_fn::{coalesce, md5, substring};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, cast, lit, not};
@@ -89,6 +90,7 @@ pub(crate) fn check_test_size(fraction: f64) -> Result<()> {
 /// Rows by their places and a seed.
 pub(crate) fn streamed_by_place(input: LogicalPlan, test_size: f64, seed: u64, is_test: bool) -> Result<LogicalPlan> {
     check_test_size(test_size)?;
+    check_repeats(&input)?;
     let sample = MapOperator::Sample { fraction: test_size, seed, others: !is_test };
     Ok(extension(MapNode::try_new(input, sample, Compute::default(), Failures::default())?))
 }
@@ -101,17 +103,36 @@ pub(crate) fn streamed_by_value(
     is_test: bool,
 ) -> Result<LogicalPlan> {
     check_test_size(test_size)?;
+    check_repeats(&input)?;
     let Some(found) = input.schema().iter().find(|(_, field)| field.name() == column) else {
         let names: Vec<&str> = input.schema().fields().iter().map(|field| field.name().as_str()).collect();
         return Err(unknown_name("column", column, "streaming_train_test_split", &names));
     };
-    let below = hash_below(Expr::Column(Column::from(found)), test_size);
+    let data_type = found.1.data_type().clone();
+    let below = hash_below(Expr::Column(Column::from(found)), &data_type, test_size);
     LogicalPlanBuilder::from(input).filter(if is_test { below } else { not(below) })?.build()
+}
+
+/// Fails where rows are others in each of the two parts, which run one by one.
+fn check_repeats(input: &LogicalPlan) -> Result<()> {
+    let mut draws = false;
+    input.apply_with_subqueries(|node| {
+        draws |= node.expressions().iter().any(Expr::is_volatile);
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    match draws {
+        true => plan_err!(
+            "the parts of streaming_train_test_split run one by one, and values are drawn anew; materialize it first"
+        ),
+        false => Ok(()),
+    }
 }
 
 /// Whether the hash of a value is in the lowest part of all hashes. It is that of the value's text, so that it is the
 /// same in every version and for every type that prints the same.
-fn hash_below(value: Expr, part: f64) -> Expr {
+fn hash_below(value: Expr, data_type: &DataType, part: f64) -> Expr {
+    // 0.0 and -0.0 are equal, and print otherwise.
+    let value = if data_type.is_floating() { value + lit(0.0) } else { value };
     let text = cast(value, DataType::Utf8);
     let hash = md5(coalesce(vec![text, lit("")]));
     // 13 hexadecimal digits are 52 bits: as texts they compare as the numbers do.

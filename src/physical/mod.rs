@@ -55,7 +55,7 @@ pub(crate) use read::{
 };
 pub use remote::ExecutorStatus;
 pub(crate) use remote::{
-    Assigned, Connector, Executors, RemoteExec, StagePrint, StageRunner, Unit, assigned, executor_statuses,
+    Assigned, Connector, Executors, RemoteExec, StagePrint, StageRunner, Statuses, Unit, assigned, executor_statuses,
     fitting_executors, is_first_rows_of_stage, is_worthwhile, of_tasks, remote_stages, stage_print,
 };
 pub(crate) use resume::ResumeExec;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use datafusion::arrow::compute::SortOptions;
 use datafusion::arrow::datatypes::Schema;
 use datafusion::common::{Result, internal_err, not_impl_err, plan_err};
+use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::datasource::physical_plan::{FileOutputMode, FileSinkConfig};
 use datafusion::logical_expr::dml::InsertOp;
 use datafusion::physical_expr::expressions::col;
@@ -76,6 +77,20 @@ impl WriteSettings {
     }
 }
 
+/// Fails where DataFusion takes a path for a pattern below the directory that begins it: files there would be replaced.
+/// Nothing is written into the root of the disk.
+fn check_place(url: &ListingTableUrl) -> Result<()> {
+    if let Some(pattern) = url.get_glob() {
+        return plan_err!(
+            "a write goes to one place, and '{url}' has a pattern, '{pattern}': ?, * and [ cannot be in it"
+        );
+    }
+    if url.scheme() == "file" && url.prefix().as_ref().is_empty() {
+        return plan_err!("a write needs a directory or a file, and not the root of the disk");
+    }
+    Ok(())
+}
+
 /// The write of `input` in `format`.
 pub(super) fn plan_write(
     input: Arc<dyn ExecutionPlan>,
@@ -86,6 +101,7 @@ pub(super) fn plan_write(
 ) -> Result<Arc<dyn ExecutionPlan>> {
     check_names(&input.schema())?;
     let url = conf.table_paths[0].clone();
+    check_place(&url)?;
     let keys: Vec<String> = conf.table_partition_cols.iter().map(|(name, _)| name.clone()).collect();
     let single_file = match conf.file_output_mode {
         _ if !keys.is_empty() => false,

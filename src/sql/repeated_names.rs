@@ -10,6 +10,7 @@
 //!
 //! Columns of one name that are of different relations stay as they are.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::ops::ControlFlow;
 
@@ -17,7 +18,7 @@ use datafusion::sql::sqlparser::ast::{
     Expr, Ident, Select, SelectItem, SelectItemQualifiedWildcardKind, VisitMut, VisitorMut, WildcardAdditionalOptions,
 };
 
-use super::names::text_of;
+use super::names::{relations_of, text_of};
 
 /// The name of a column, as DataFusion tells columns apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,12 +65,14 @@ impl All {
         }
     }
 
-    /// Whether a column is among them; `is_alone` if no other relation is there.
-    fn has(&self, name: &Name, is_alone: bool) -> bool {
+    /// Whether a column is among them, where these relations are there, or only one.
+    fn has(&self, name: &Name, relations: &HashSet<String>, is_alone: bool) -> bool {
         match (&self.0, &name.relation) {
             (_, Relation::None) => false,
             (Relation::Of(one), Relation::Of(other)) => one == other,
             (Relation::Of(_), Relation::Some) => is_alone,
+            // Another one is of the query around.
+            (_, Relation::Of(relation)) => relations.contains(relation),
             _ => true,
         }
     }
@@ -83,6 +86,7 @@ fn has_all(options: &WildcardAdditionalOptions) -> bool {
 /// Gives columns names of their own.
 pub(super) fn tell_apart(select: &mut Select) {
     let is_alone = select.from.len() == 1 && select.from.iter().all(|table| table.joins.is_empty());
+    let relations = relations_of(select);
     let all: Vec<All> = select.projection.iter().filter_map(All::of).collect();
     let mut taken: Vec<Name> = Vec::new();
     // Casts have the names of what they cast, unless that is there, too.
@@ -93,7 +97,7 @@ pub(super) fn tell_apart(select: &mut Select) {
                 continue;
             }
             let is_taken = |name: &Name, taken: &[Name]| {
-                taken.iter().any(|other| other.meets(name)) || all.iter().any(|all| all.has(name, is_alone))
+                taken.iter().any(|other| other.meets(name)) || all.iter().any(|all| all.has(name, &relations, is_alone))
             };
             if !is_taken(&name, &taken) {
                 taken.push(name);
@@ -224,6 +228,7 @@ mod tests {
             ("a.id, a.id, b.id AS id FROM a, b", r#"a.id, a.id AS "id_1", b.id AS id"#),
             ("*, id, v + 1 FROM t", r#"*, id AS "id_1", v + 1"#),
             ("*, id::INT AS x, id::INT FROM t", r#"*, id::INT AS x, id::INT AS "id::INT""#),
+            ("*, t.id, o.id FROM t", r#"*, t.id AS "id_1", o.id"#),
             ("* EXCLUDE (id), id FROM t", "* EXCLUDE (id), id"),
             ("a.*, b.id, id, a.id FROM a, b", r#"a.*, b.id, id AS "id_1", a.id AS "id_2""#),
             ("t.*, id FROM t", r#"t.*, id AS "id_1""#),

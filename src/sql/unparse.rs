@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{DFSchemaRef, Result, TableReference, internal_err, not_impl_err};
-use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode, UserDefinedLogicalNodeCore};
+use datafusion::datasource::source_as_provider;
+use datafusion::logical_expr::{
+    Expr, LogicalPlan, LogicalPlanBuilder, UserDefinedLogicalNode, UserDefinedLogicalNodeCore,
+};
 use datafusion::sql::sqlparser::ast::{
     Array, Expr as SqlExpr, FunctionArg, FunctionArgExpr, FunctionArgOperator, Ident, ObjectName, Statement,
     TableAlias, TableFunctionArgs, Value as Literal,
@@ -17,27 +20,37 @@ use datafusion::sql::unparser::extension_unparser::{
     UnparseToStatementResult, UnparseWithinStatementResult, UserDefinedLogicalNodeUnparser,
 };
 
+use futures::FutureExt;
+
 use super::syntax::{named, select_all};
-use crate::call::{Call, TableFunctions, Value};
-use crate::dataset::Dataset;
-use crate::logical::{extension, is_ours};
+use crate::call::{Call, Value};
+use crate::dataset::{DataContext, Dataset};
+use crate::logical::{MapNode, extension, is_ours, node_of};
+use crate::sources::DatasourceTable;
 
 impl Dataset {
     /// SQL text that gives the same rows.
     ///
     /// # Errors
     ///
-    /// Where a part of the plan has no SQL form, such as a closure.
+    /// Where a part of the plan has no SQL form, such as a closure, or rows that only this process has.
     pub fn to_sql(&self) -> Result<String> {
-        plan_to_sql(self.logical_plan(), self.context().table_functions())
+        plan_to_sql(self.logical_plan(), self.context())
     }
 }
 
 /// SQL text for a plan.
-fn plan_to_sql(plan: &LogicalPlan, functions: &TableFunctions) -> Result<String> {
+fn plan_to_sql(plan: &LogicalPlan, context: &DataContext) -> Result<String> {
+    let functions = context.table_functions();
     // From the top: a call may stand for several nodes, of which the lower ones are calls too.
     let plan = plan.clone().transform_down(|node| match functions.call_of(&node)? {
-        Some(call) => Ok(Transformed::yes(extension(CallNode { call, schema: Arc::clone(node.schema()) }))),
+        Some(call) => {
+            check_function(&node, context)?;
+            Ok(Transformed::yes(extension(CallNode { call, schema: Arc::clone(node.schema()) })))
+        }
+        None if is_nameless(&node, context) => {
+            not_impl_err!("SQL for rows that only this process has: write them into files, or CREATE TABLE")
+        }
         None if is_ours(&node) => not_impl_err!(
             "SQL for {}: only map_batches and map_groups with a registered function have a form",
             node.display()
@@ -45,7 +58,79 @@ fn plan_to_sql(plan: &LogicalPlan, functions: &TableFunctions) -> Result<String>
         None => Ok(Transformed::no(node)),
     });
     let unparser = Unparser::default().with_extension_unparsers(vec![Arc::new(CallUnparser)]);
-    Ok(unparser.plan_to_sql(&plan.data()?)?.to_string())
+    Ok(unparser.plan_to_sql(&in_selects(plan.data()?)?)?.to_string())
+}
+
+/// Fails where the name of a function means another one, or none, in SQL.
+fn check_function(node: &LogicalPlan, context: &DataContext) -> Result<()> {
+    let Some(function) = node_of::<MapNode>(node).and_then(|map| map.operator().function()) else { return Ok(()) };
+    match context.functions().get(function.name()) {
+        Ok(known) if known.does_as(function) => Ok(()),
+        _ => not_impl_err!("SQL for the function '{}', which is not registered by that name", function.name()),
+    }
+}
+
+/// Whether a scan is of rows of ours that no table of the session has under its name.
+fn is_nameless(node: &LogicalPlan, context: &DataContext) -> bool {
+    let LogicalPlan::TableScan(scan) = node else { return false };
+    let Ok(provider) = source_as_provider(&scan.source) else { return false };
+    if provider.downcast_ref::<DatasourceTable>().is_none() {
+        return false;
+    }
+    let named = context.session().table_provider(scan.table_name.clone()).now_or_never();
+    !matches!(named, Some(Ok(named)) if Arc::ptr_eq(&named, &provider))
+}
+
+/// The plan with subqueries where the clauses of one SELECT would mean something else, because they are not in the
+/// order of the plan: a limit is behind all others, and a condition sees no column that is computed beside it.
+fn in_selects(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let mut number = 0;
+    let plan = plan.transform_up(|node| {
+        if !node.inputs().into_iter().any(|input| stands_apart(&node, input)) {
+            return Ok(Transformed::no(node));
+        }
+        let mut inputs = Vec::new();
+        for input in node.inputs() {
+            inputs.push(match stands_apart(&node, input) {
+                true => subquery(input.clone(), &mut number)?,
+                false => input.clone(),
+            });
+        }
+        let expressions = node.expressions();
+        Ok(Transformed::yes(node.with_new_exprs(expressions, inputs)?))
+    });
+    plan.data()
+}
+
+/// Whether what an operator does with its input cannot be said in the same SELECT.
+fn stands_apart(node: &LogicalPlan, input: &LogicalPlan) -> bool {
+    use LogicalPlan::{Aggregate, Distinct, Filter, Limit, Projection, Sort, Union, Window};
+    match (node, input) {
+        (Limit(_), Limit(_)) => true,
+        (Limit(_), _) => false,
+        (Projection(_) | Filter(_) | Sort(_) | Aggregate(_) | Window(_) | Distinct(_) | Union(_), Limit(_)) => true,
+        (_, Sort(sort)) if sort.fetch.is_some() => true,
+        (Sort(_) | Filter(_) | Aggregate(_) | Window(_) | Distinct(_) | Union(_), Sort(_)) => true,
+        (Filter(_), Projection(_) | Aggregate(_) | Distinct(_) | Union(_) | Window(_)) => true,
+        (Aggregate(_) | Window(_), Projection(_) | Distinct(_) | Aggregate(_) | Union(_)) => true,
+        (Projection(_), Projection(_) | Distinct(_) | Union(_)) => true,
+        (Sort(_), Union(_) | Distinct(_)) => true,
+        _ => false,
+    }
+}
+
+/// The rows of a plan as those of a relation, by whose name its columns are asked for already.
+fn subquery(plan: LogicalPlan, number: &mut usize) -> Result<LogicalPlan> {
+    let names: BTreeSet<_> = plan.schema().iter().filter_map(|(name, _)| name.map(TableReference::table)).collect();
+    let name = match names.into_iter().collect::<Vec<_>>().as_slice() {
+        [] => {
+            *number += 1;
+            format!("subquery_{number}")
+        }
+        [name] => (*name).to_owned(),
+        [..] => return not_impl_err!("SQL for what is made of the columns of a join that are known by its sides"),
+    };
+    LogicalPlanBuilder::from(plan).alias(TableReference::bare(name))?.build()
 }
 
 /// Stands for what the call of a table function makes.

@@ -123,7 +123,7 @@ pub(crate) enum Listener {
     #[cfg(unix)]
     Unix {
         listener: tokio::net::UnixListener,
-        _file: SocketFile,
+        file: Option<SocketFile>,
     },
     Tcp(TcpListener),
 }
@@ -149,12 +149,21 @@ impl Listener {
         // Nobody can connect before it listens.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
         let file = SocketFile::of(path).map_err(failed)?;
-        Ok(Self::Unix { listener: socket.listen(BACKLOG).map_err(failed)?, _file: file })
+        Ok(Self::Unix { listener: socket.listen(BACKLOG).map_err(failed)?, file: Some(file) })
     }
 
     #[cfg(not(unix))]
     async fn unix(path: &Path) -> Result<Self> {
         exec_err!("unix:{}: there are no such sockets on this system", path.display())
+    }
+
+    /// The file of the socket, if it has one, for whoever ends before what listens does.
+    pub(crate) fn take_file(&mut self) -> Option<SocketFile> {
+        match self {
+            #[cfg(unix)]
+            Self::Unix { file, .. } => file.take(),
+            Self::Tcp(_) => None,
+        }
     }
 
     /// The next connection. Where none can be taken, as without file descriptors, this is tried again.
@@ -181,11 +190,12 @@ impl Listener {
 }
 
 /// The file of a socket, which goes with it: unless another process listens there by now, with a file of its own.
-#[cfg(unix)]
 #[derive(Debug)]
 pub(crate) struct SocketFile {
+    #[cfg(unix)]
     path: PathBuf,
     /// Device and number.
+    #[cfg(unix)]
     identity: (u64, u64),
 }
 

@@ -1,12 +1,12 @@
 use std::sync::Arc;
 
 use blockyard::prelude::*;
-use blockyard::{BlockyardOptions, ByteSize, MemoryLimit};
+use blockyard::{BlockyardOptions, ByteSize, MemoryLimit, WindowSize};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionConfig;
 
-use crate::fixtures::{context, entries, inc, sql_error};
+use crate::fixtures::{context, context_with, entries, inc, ints, sql_error};
 
 fn contains(error: &str, parts: &[&str]) {
     for part in parts {
@@ -257,4 +257,75 @@ async fn an_overwrite_that_fails_while_it_commits_brings_the_old_files_back() {
     contains(&error, &["part-000001.csv", "already exists"]);
     assert_eq!(entries(&out), before);
     assert_eq!(std::fs::read_to_string(out.join("part-000000.csv")).unwrap(), "id\n0\n1\n2\n");
+}
+
+/// DataFusion takes these for patterns, and what they are below for the place.
+#[tokio::test]
+async fn nothing_is_written_beside_a_place_with_a_pattern() {
+    let directory = tempfile::tempdir().unwrap();
+    let context = context();
+    let there = directory.path().join("precious.parquet");
+    std::fs::write(&there, "rows").unwrap();
+    let range = context.range(10).unwrap();
+    for name in ["a?b", "x[1]", "st*r", "st*r.parquet"] {
+        let place = directory.path().join(name).display().to_string();
+        let options = WriteOptions { mode: Some(SaveMode::OverwriteAll), ..WriteOptions::default() };
+        let error = range.write_parquet_with(&place, options).await.unwrap_err().to_string();
+        assert!(error.contains("has a pattern"), "{error}");
+        let copy = format!("COPY (SELECT 1) TO '{place}' STORED AS PARQUET OPTIONS (mode 'overwrite_all')");
+        assert!(sql_error(&context, &copy).await.contains("has a pattern"));
+    }
+    assert_eq!(entries(directory.path()), ["precious.parquet"]);
+    for nowhere in ["", "/"] {
+        let error = range.write_parquet(nowhere).await.unwrap_err().to_string();
+        assert!(error.contains("not the root of the disk"), "{error}");
+    }
+}
+
+/// What is by the places of rows, where rows have none.
+#[tokio::test]
+async fn places_need_an_order() {
+    let context = context_with(2, |options| options.preserve_order = false);
+    let range = context.range_in_blocks(10_000, 5).unwrap();
+    let mut all = Vec::new();
+    for part in range.split(7).await.unwrap() {
+        all.extend(ints(&part.take_all().await.unwrap(), "id"));
+    }
+    all.sort_unstable();
+    assert!(all.into_iter().eq(0..10_000));
+    for sql in
+        ["SELECT * FROM split(range(100), 1, parts => 4)", "SELECT * FROM train_test_split(range(100), 'train', 0.2)"]
+    {
+        let error = sql_error(&context, sql).await;
+        assert!(error.contains("parts of a dataset") && error.contains("preserve_order"), "{error}");
+    }
+    let drawn = context_with(2, |_| ()).sql("SELECT id FROM range(100) WHERE random() < 0.5").await.unwrap();
+    let error = drawn.streaming_train_test_split(0.2, 1).unwrap_err().to_string();
+    assert!(error.contains("values are drawn anew"), "{error}");
+}
+
+#[tokio::test]
+async fn options_in_rust_are_checked_as_in_sql() {
+    let context = context_with(2, |_| ());
+    for (change, said) in [
+        ((|options| options.num_cpus = 0) as fn(&mut BlockyardOptions), "num_cpus must be between 1 and 1024"),
+        (|options| options.store_concurrency = 0, "store_concurrency must be at least 1"),
+    ] {
+        let error = context.configure(change).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    let range = context.range(10).unwrap();
+    assert_eq!(range.limit(usize::MAX).unwrap().count().await.unwrap(), 10);
+    let twice = range.rename_columns(&[("id", "x"), ("id", "y")]).unwrap_err().to_string();
+    assert!(twice.contains("names the column 'id' twice"), "{twice}");
+    let pipeline = range.window(WindowSize::Rows(3)).unwrap();
+    let options = WriteOptions { commit_each_window: true, write_id: Some("q".to_owned()), ..WriteOptions::default() };
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("w").display().to_string();
+    let error = pipeline.write_with("parquet", &place, options).await.unwrap_err().to_string();
+    assert!(error.contains("does not go together with write_id"), "{error}");
+    let huge = context.range(1 << 62).unwrap().split(8).await.unwrap();
+    assert_eq!(huge.len(), 8);
+    let bare = range.drop_columns(&["id"]).unwrap().map_batches("identity").unwrap();
+    assert_eq!(bare.take_all().await.unwrap().iter().map(|batch| batch.num_rows()).sum::<usize>(), 10);
 }

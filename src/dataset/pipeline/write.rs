@@ -41,6 +41,9 @@ impl Dataset {
         let Some(pipeline) = self.as_pipeline() else {
             return plan_err!("commit_each_window is for pipelines, and this dataset has no windows");
         };
+        if options.write_id.is_some() {
+            return plan_err!("commit_each_window does not go together with write_id, which is of one commit");
+        }
         let mut options = WriteOptions { commit_each_window: false, ..options };
         let mut windows = pipeline.iter_windows().await?;
         let mut written = 0;

@@ -1,14 +1,17 @@
 //! The dealer: runs the dataset for each epoch and puts the parts of turns where consumers find them.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
-use datafusion::common::Result;
+use datafusion::common::{Result, exec_err};
+use futures::FutureExt;
 
 use super::shared::{Shared, Standing};
 use crate::block::{Block, copied, sliced_bytes};
 use crate::dataset::Dataset;
 use crate::dataset::iterate::{Apart, IterOptions};
+use crate::error::panic_text;
 use crate::functions::Turns;
 use crate::store::NextUse;
 use crate::token::ResumeToken;
@@ -26,10 +29,15 @@ pub(super) struct Dealer {
 impl Dealer {
     /// Deals epoch after epoch until there are no more, or nobody is left. What goes wrong is said to all consumers.
     pub(super) async fn deal(self, shared: Arc<Shared>) -> Result<()> {
-        let dealt = match self.apart {
-            Apart::Nothing => self.deal_again_and_again(&shared).await,
-            _ => self.deal_parts_of_pipeline(&shared).await,
+        let deals = async {
+            match self.apart {
+                Apart::Nothing => self.deal_again_and_again(&shared).await,
+                _ => self.deal_parts_of_pipeline(&shared).await,
+            }
         };
+        // Of a panic all who wait have to hear, too.
+        let dealt = AssertUnwindSafe(deals).catch_unwind().await;
+        let dealt = dealt.unwrap_or_else(|panic| exec_err!("dealing rows panicked: {}", panic_text(panic.as_ref())));
         if let Err(e) = dealt {
             shared.change(|table| table.stop(e.to_string()));
         }

@@ -17,13 +17,16 @@ use crate::physical::remote_stages;
 
 /// The session with which a plan is made that executors may run parts of, where there are such: within the memory of
 /// the smallest, and without filters that one operator changes while another reads, which would be in several
-/// processes.
+/// processes. Its aggregates are in two parts.
 pub(crate) async fn fitting_executors(state: &SessionState) -> Result<Option<SessionState>> {
     let options = BlockyardOptions::from_config(state.config_options());
     let connector = state.config().get_extension::<Connector>().filter(|_| !options.cluster.trim().is_empty());
     let Some(connector) = connector else { return Ok(None) };
     let mut state = state.clone();
-    state.config_mut().options_mut().set("datafusion.optimizer.enable_dynamic_filter_pushdown", "false")?;
+    let datafusion = state.config_mut().options_mut();
+    datafusion.set("datafusion.optimizer.enable_dynamic_filter_pushdown", "false")?;
+    // With one partition no operator is in two parts, of which others could have the first.
+    datafusion.execution.target_partitions = datafusion.execution.target_partitions.max(2);
     if let Some(least) = connector.0.least_memory(state.config()).await?
         && least < options.memory_limit.bytes()
     {

@@ -53,16 +53,16 @@ pub struct ExecutorStatus {
     pub spilled_bytes: usize,
 }
 
+/// How executors are, or why they do not say, by their addresses.
+pub(crate) type Statuses = Vec<(String, Result<ExecutorStatus>)>;
+
 /// Finds out where stages can run.
 pub(crate) trait Executors: Debug + Send + Sync {
     /// The least memory of those that a session has, as far as they can be reached: plans have to fit it.
     fn least_memory<'a>(&'a self, config: &'a SessionConfig) -> BoxFuture<'a, Result<Option<usize>>>;
 
     /// How those are that a session has, by their addresses.
-    fn statuses<'a>(
-        &'a self,
-        config: &'a SessionConfig,
-    ) -> BoxFuture<'a, Result<Vec<(String, Result<ExecutorStatus>)>>>;
+    fn statuses<'a>(&'a self, config: &'a SessionConfig) -> BoxFuture<'a, Result<Statuses>>;
 
     /// Where the stages of a plan with these prints can run; the plan is of the session with this configuration.
     fn assign<'a>(&'a self, config: &'a SessionConfig, prints: &'a [StagePrint]) -> BoxFuture<'a, Result<Assigned>>;
@@ -73,7 +73,7 @@ pub(crate) trait Executors: Debug + Send + Sync {
 pub(crate) struct Connector(pub(crate) Arc<dyn Executors>);
 
 /// How the executors of a session are, by their addresses; none where it has none.
-pub(crate) async fn executor_statuses(config: &SessionConfig) -> Result<Vec<(String, Result<ExecutorStatus>)>> {
+pub(crate) async fn executor_statuses(config: &SessionConfig) -> Result<Statuses> {
     match config.get_extension::<Connector>() {
         Some(connector) => connector.0.statuses(config).await,
         None => Ok(Vec::new()),

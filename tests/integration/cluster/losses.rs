@@ -101,11 +101,24 @@ async fn stopped_processes_are_lost() {
     let directory = tempfile::tempdir().unwrap();
     let ((mut first, one), (mut second, other)) = (process(directory.path(), "a"), process(directory.path(), "b"));
     let there = context_with(2, |options| options.cluster = format!("{one},{other}"));
+    // One whose stage waits in a queue for its turn.
+    let of_queue = there
+        .sql("SELECT id FROM map_batches((SELECT id, 'some text that is sent ' || id AS s FROM range(2000000)), 'row_hash', concurrency => 2)")
+        .await
+        .unwrap();
+    let mut queued = of_queue.stream().await.unwrap();
+    let mut ids = ints(&[queued.try_next().await.unwrap().unwrap()], "id");
     let query = "SELECT id, 'some text that is sent ' || id AS s FROM range(2000000) WHERE id % 3 < 2";
     let dataset = there.sql(query).await.unwrap();
     let mut stream = dataset.stream().await.unwrap();
     let mut found = ints(&[stream.try_next().await.unwrap().unwrap()], "id");
     signal(&first, "-STOP");
+    let queue_goes_on = async {
+        while let Some(batch) = queued.try_next().await.unwrap() {
+            ids.extend(ints(&[batch], "id"));
+        }
+        assert!(ids.into_iter().eq(0..2_000_000));
+    };
     let goes_on = async {
         while let Some(batch) = stream.try_next().await.unwrap() {
             found.extend(ints(&[batch], "id"));
@@ -114,11 +127,11 @@ async fn stopped_processes_are_lost() {
     };
     // It is not asked for another query either, and does not say how it is.
     let begins = rows(&there, "EXPLAIN ANALYZE SELECT id FROM range(100) WHERE id > 3");
-    let ((), plan, statuses) = tokio::join!(goes_on, begins, blockyard::executor_statuses(&there));
+    let ((), (), plan, statuses) = tokio::join!(queue_goes_on, goes_on, begins, blockyard::executor_statuses(&there));
     assert!(plan.join("\n").contains("executors=1 of 2"), "{plan:?}");
     let living: Vec<bool> = statuses.unwrap().into_iter().map(|(_, status)| status.is_ok()).collect();
     assert_eq!(living, [false, true]);
-    let stats = dataset.stats();
+    let stats = format!("{}{}", dataset.stats(), of_queue.stats());
     assert!(stats.contains("an executor was lost") && stats.contains("it has said nothing for 15 s"), "{stats}");
     for child in [&mut first, &mut second] {
         child.kill().unwrap();

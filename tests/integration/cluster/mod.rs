@@ -118,7 +118,7 @@ async fn views_and_external_tables_are_known_to_executors_and_tables_in_memory_a
         ("SELECT count(*) FROM map_batches(e, 'same')", None),
         ("EXECUTE named", None),
         // The executor plans a view with the options of now, by which what it has means something else.
-        ("SELECT min(t) FROM z", Some("no executor has planned it so")),
+        ("SELECT min(t) FROM z", Some("no executor has planned it just so")),
         (
             "SELECT count(*) FROM v JOIN m USING (s)",
             Some("cannot plan the statement: table 'datafusion.public.m' not found"),
