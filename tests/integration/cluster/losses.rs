@@ -108,7 +108,7 @@ async fn stopped_processes_are_lost() {
         .unwrap();
     let mut queued = of_queue.stream().await.unwrap();
     let mut ids = ints(&[queued.try_next().await.unwrap().unwrap()], "id");
-    let query = "SELECT id, 'some text that is sent ' || id AS s FROM range(2000000) WHERE id % 3 < 2";
+    let query = "SELECT id, 'some text that is sent ' || id AS s FROM range(6000000) WHERE id % 3 < 2";
     let dataset = there.sql(query).await.unwrap();
     let mut stream = dataset.stream().await.unwrap();
     let mut found = ints(&[stream.try_next().await.unwrap().unwrap()], "id");
@@ -123,7 +123,7 @@ async fn stopped_processes_are_lost() {
         while let Some(batch) = stream.try_next().await.unwrap() {
             found.extend(ints(&[batch], "id"));
         }
-        assert!(found.into_iter().eq((0..2_000_000).filter(|id| id % 3 < 2)));
+        assert!(found.into_iter().eq((0..6_000_000).filter(|id| id % 3 < 2)));
     };
     // It is not asked for another query either, and does not say how it is.
     let begins = rows(&there, "EXPLAIN ANALYZE SELECT id FROM range(100) WHERE id > 3");
