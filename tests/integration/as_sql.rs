@@ -40,6 +40,28 @@ async fn text_says_the_same_whatever_the_order_of_clauses() {
     }
 }
 
+/// What came from SQL goes back to it.
+#[tokio::test]
+async fn queries_come_back_as_text() {
+    let context = context();
+    context.sql("CREATE TABLE t AS SELECT id, id % 3 AS g FROM range(20)").await.unwrap();
+    for query in [
+        "SELECT g, sum(id) FROM t GROUP BY g HAVING sum(id) > 60 ORDER BY g",
+        "SELECT g, sum(id) AS s FROM t WHERE id > 3 GROUP BY g ORDER BY s DESC LIMIT 2",
+        "SELECT DISTINCT g FROM t ORDER BY g",
+        "SELECT id, row_number() OVER (PARTITION BY g ORDER BY id) AS n FROM t ORDER BY id LIMIT 4",
+        "SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY g ORDER BY id) AS n FROM t) WHERE n = 1 ORDER BY id",
+        "SELECT a.id, b.g FROM t a JOIN t b ON a.id = b.id WHERE b.g = 2 AND a.id > 9 ORDER BY a.id",
+        "SELECT id FROM t WHERE g IN (SELECT g FROM t WHERE id = 4) ORDER BY id DESC LIMIT 3",
+        "SELECT id FROM t WHERE id < 2 UNION ALL SELECT g FROM t WHERE id > 17 ORDER BY id",
+        "SELECT count(*) FROM (SELECT id FROM t ORDER BY id LIMIT 7) WHERE id > 2",
+        "WITH w AS (SELECT g, max(id) AS m FROM t GROUP BY g) SELECT m + 1 FROM w WHERE m > 17 ORDER BY m",
+    ] {
+        let sql = context.sql(query).await.unwrap().to_sql().unwrap();
+        assert_eq!(rows(&context, &sql).await, rows(&context, query).await, "{query}: {sql}");
+    }
+}
+
 /// A name in SQL that would mean something else.
 #[tokio::test]
 async fn what_only_this_process_has_has_no_text() {
