@@ -6,6 +6,7 @@ use std::ops::Range;
 use datafusion::common::{DataFusionError, Result, plan_err};
 
 use super::Dataset;
+use crate::config::BlockyardOptions;
 use crate::functions::{check_indices, check_proportions, proportional_cuts};
 use crate::logical::{check_test_size, mark_test_rows, streamed_by_place, streamed_by_value, test_rows};
 use crate::seed::RandomSeed;
@@ -179,7 +180,7 @@ impl Dataset {
             return Ok((self.clone(), blocks.total_rows()));
         }
         // Parts that run one by one have the same rows in the same places, if there is an order.
-        if self.context.config().preserve_order
+        if BlockyardOptions::from_config(self.state.config_options()).preserve_order
             && let Some(rows) = self.count_by_metadata().await?
         {
             return Ok((self.clone(), rows));

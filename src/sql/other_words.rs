@@ -8,8 +8,8 @@
 //! ```
 
 use datafusion::sql::sqlparser::ast::{
-    Expr, Fetch, Function, Interval, JoinOperator, LimitClause, NamedWindowExpr, OrderBy, OrderByExpr, OrderByKind,
-    Query, Select, SelectItem, SetExpr, Value, WindowFrame, WindowFrameBound, WindowSpec, WindowType,
+    Expr, Fetch, Function, Interval, JoinConstraint, JoinOperator, LimitClause, NamedWindowExpr, OrderBy, OrderByExpr,
+    OrderByKind, Query, Select, SelectItem, SetExpr, Value, WindowFrame, WindowFrameBound, WindowSpec, WindowType,
 };
 
 use super::names::text_of;
@@ -25,11 +25,12 @@ pub(super) fn rewrite_query(query: &mut Query) {
 /// Rewrites joins and named windows.
 pub(super) fn rewrite_select(select: &mut Select) {
     for join in select.from.iter_mut().flat_map(|table| &mut table.joins) {
-        join.join_operator = match join.join_operator.clone() {
-            JoinOperator::Semi(on) => JoinOperator::LeftSemi(on),
-            JoinOperator::Anti(on) => JoinOperator::LeftAnti(on),
-            other => other,
-        };
+        let taken = |on: &mut JoinConstraint| std::mem::replace(on, JoinConstraint::None);
+        match &mut join.join_operator {
+            JoinOperator::Semi(on) => join.join_operator = JoinOperator::LeftSemi(taken(on)),
+            JoinOperator::Anti(on) => join.join_operator = JoinOperator::LeftAnti(taken(on)),
+            _ => {}
+        }
     }
     for window in &mut select.named_window {
         if let NamedWindowExpr::WindowSpec(window) = &mut window.1 {

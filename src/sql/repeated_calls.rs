@@ -90,10 +90,15 @@ impl VisitorMut for Calls {
     }
 }
 
-/// Puts so many calls around the first argument of a call.
+/// Puts so many calls around the first argument of a call that is no constant: functions look at those when they are
+/// planned.
 fn wrap(call: &mut Expr, times: usize) {
     let Expr::Function(Function { args: FunctionArguments::List(list), .. }) = call else { return };
-    let Some(FunctionArg::Unnamed(FunctionArgExpr::Expr(first))) = list.args.first_mut() else { return };
+    let mut arguments = list.args.iter_mut().filter_map(|argument| match argument {
+        FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => Some(expr),
+        _ => None,
+    });
+    let Some(first) = arguments.find(|expr| !matches!(expr, Expr::Value(_))) else { return };
     for _ in 0..times {
         let argument = FunctionArg::Unnamed(FunctionArgExpr::Expr(first.clone()));
         let args = FunctionArgumentList { duplicate_treatment: None, args: vec![argument], clauses: Vec::new() };
@@ -128,6 +133,10 @@ mod tests {
                  ORDER BY max(coalesce(coalesce(f::REAL)))",
             ),
             ("max(f::REAL) FROM t", "max(f::REAL) FROM t"),
+            (
+                "date_part('day', d), date_part('day', d::DATE)",
+                "date_part('day', d), date_part('day', coalesce(d::DATE))",
+            ),
             ("count(*), count(DISTINCT a), count(a::INT) FROM t", "count(*), count(DISTINCT a), count(a::INT) FROM t"),
         ] {
             let mut parsed = Parser::parse_sql(&GenericDialect {}, &format!("SELECT {written}")).unwrap();

@@ -10,7 +10,7 @@
 //!
 //! Columns of one name that are of different relations stay as they are.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::ops::ControlFlow;
 
@@ -21,7 +21,7 @@ use datafusion::sql::sqlparser::ast::{
 use super::names::{relations_of, text_of};
 
 /// The name of a column, as DataFusion tells columns apart.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 struct Name {
     relation: Relation,
     column: String,
@@ -40,14 +40,22 @@ enum Relation {
 /// All columns of a relation, or of all.
 struct All(Relation);
 
-impl Name {
-    /// Whether both cannot be in one SELECT.
-    fn meets(&self, other: &Self) -> bool {
-        let apart = match (&self.relation, &other.relation) {
+/// Names that are in a SELECT, by their columns.
+#[derive(Default)]
+struct Taken(HashMap<String, Vec<Relation>>);
+
+impl Taken {
+    fn add(&mut self, name: Name) {
+        self.0.entry(name.column).or_default().push(name.relation);
+    }
+
+    /// Whether one that is there cannot be in one SELECT with this one.
+    fn meets(&self, name: &Name) -> bool {
+        let is_apart = |other: &Relation| match (&name.relation, other) {
             (Relation::Of(one), Relation::Of(other)) => one != other,
             _ => false,
         };
-        !apart && self.column == other.column
+        self.0.get(&name.column).is_some_and(|others| !others.iter().all(is_apart))
     }
 }
 
@@ -88,7 +96,7 @@ pub(super) fn tell_apart(select: &mut Select) {
     let is_alone = select.from.len() == 1 && select.from.iter().all(|table| table.joins.is_empty());
     let relations = relations_of(select);
     let all: Vec<All> = select.projection.iter().filter_map(All::of).collect();
-    let mut taken: Vec<Name> = Vec::new();
+    let mut taken = Taken::default();
     // Casts have the names of what they cast, unless that is there, too.
     for casts in [false, true] {
         for item in &mut select.projection {
@@ -96,11 +104,11 @@ pub(super) fn tell_apart(select: &mut Select) {
             if is_cast != casts {
                 continue;
             }
-            let is_taken = |name: &Name, taken: &[Name]| {
-                taken.iter().any(|other| other.meets(name)) || all.iter().any(|all| all.has(name, &relations, is_alone))
+            let is_taken = |name: &Name, taken: &Taken| {
+                taken.meets(name) || all.iter().any(|all| all.has(name, &relations, is_alone))
             };
             if !is_taken(&name, &taken) {
-                taken.push(name);
+                taken.add(name);
                 continue;
             }
             let (Some(text), Some(expr)) = (text_of_item(item), expr_of(item)) else { continue };
@@ -109,7 +117,7 @@ pub(super) fn tell_apart(select: &mut Select) {
             let alone = (is_cast && !matches!(item, SelectItem::ExprWithAlias { .. })).then(|| text.clone());
             let free = alone.into_iter().chain(numbered).find(|text| !is_taken(&named(text.clone()), &taken));
             let Some(alias) = free else { continue };
-            taken.push(named(alias.clone()));
+            taken.add(named(alias.clone()));
             *item = SelectItem::ExprWithAlias { expr, alias: Ident::with_quote('"', alias) };
         }
     }
