@@ -76,6 +76,9 @@ async fn what_only_this_process_has_has_no_text() {
     // Another table of that name is no better.
     context.sql("CREATE TABLE \"InputDataBuffer\" AS SELECT 1 AS id").await.unwrap();
     assert!(error(&named).contains("rows that only this process has"));
+    context.sql("CREATE TABLE t AS SELECT id, id AS g FROM range(9)").await.unwrap();
+    let joined = context.sql("SELECT a.id, b.g FROM t a JOIN t b ON a.id = b.id LIMIT 3").await.unwrap();
+    assert!(error(&joined.filter("g = 2").unwrap()).contains("columns of a join that are known by its sides"));
     context.sql("CREATE TABLE kept AS SELECT * FROM range(10)").await.unwrap();
     let kept = context.sql("SELECT id FROM kept WHERE id < 2").await.unwrap();
     assert_eq!(rows(&context, &kept.to_sql().unwrap()).await, ["0", "1"]);

@@ -107,3 +107,35 @@ impl PartitionStream for MeetingTask {
         Box::pin(RecordBatchStreamAdapter::new(schema(), row))
     }
 }
+
+/// Panics when it is planned.
+#[derive(Debug)]
+pub(super) struct Panics;
+
+#[async_trait]
+impl Datasource for Panics {
+    fn name(&self) -> &str {
+        "ReadPanics"
+    }
+
+    fn schema(&self) -> SchemaRef {
+        schema()
+    }
+
+    #[expect(clippy::panic, reason = "that is what it is for")]
+    async fn plan(&self, _request: ReadRequest<'_>) -> Result<ReadPlan> {
+        panic!("no plan")
+    }
+}
+
+/// All consumers hear of it, who would wait for ever for a dealer that is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn consumers_hear_of_a_dealer_that_panics() {
+    let dataset = crate::fixtures::context().read_datasource(Arc::new(Panics), None).unwrap();
+    let options = blockyard::SplitOptions { batch_size: Some(4), ..Default::default() };
+    for mut split in dataset.streaming_split(2, options).unwrap() {
+        let heard = async { split.next_epoch().await.map(drop) };
+        let error = heard.await.unwrap_err().to_string();
+        assert!(error.contains("dealing rows panicked: no plan"), "{error}");
+    }
+}
