@@ -1,6 +1,7 @@
 //! Front door 2: SQL. Text becomes the same nodes as the Dataset API: statements are normalised, relations that are
 //! ours are planned here, and everything else is DataFusion's.
 
+mod ambiguous;
 mod arguments;
 mod copies;
 mod create_function;
@@ -15,6 +16,7 @@ mod names;
 mod normalise;
 mod numbers;
 mod other_words;
+mod recursive;
 mod relations;
 mod repeated_calls;
 mod repeated_names;

@@ -26,8 +26,8 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::syntax::{function_of, named, select_all};
 use super::{
-    copies, distinct_from, names, other_words, repeated_calls, repeated_names, row_in, set_operations, tensor_shapes,
-    this_window, using, windows,
+    copies, distinct_from, names, other_words, recursive, repeated_calls, repeated_names, row_in, set_operations,
+    tensor_shapes, this_window, using, windows,
 };
 use crate::call::TableFunctions;
 
@@ -89,7 +89,7 @@ impl VisitorMut for Normaliser<'_> {
         }
         other_words::rewrite_query(query);
         set_operations::rewrite(&mut query.body);
-        continue_unless(using::write_out_order(query))
+        continue_unless(recursive::check(query).and_then(|()| using::write_out_order(query)))
     }
 
     // Those in subqueries have been written out by then.

@@ -5,11 +5,13 @@
 //! SELECT a, b .. ORDER BY ALL DESC           ORDER BY 1 DESC, 2 DESC
 //! a SEMI JOIN b, a ANTI JOIN b               a LEFT SEMI JOIN b, a LEFT ANTI JOIN b
 //! RANGE BETWEEN INTERVAL 2 DAY PRECEDING     INTERVAL '2' DAY
+//! GROUP BY a, (b, c)                         GROUP BY a, b, c
 //! ```
 
 use datafusion::sql::sqlparser::ast::{
-    Expr, Fetch, Function, Interval, JoinConstraint, JoinOperator, LimitClause, NamedWindowExpr, OrderBy, OrderByExpr,
-    OrderByKind, Query, Select, SelectItem, SetExpr, Value, WindowFrame, WindowFrameBound, WindowSpec, WindowType,
+    Expr, Fetch, Function, GroupByExpr, Interval, JoinConstraint, JoinOperator, LimitClause, NamedWindowExpr, OrderBy,
+    OrderByExpr, OrderByKind, Query, Select, SelectItem, SetExpr, Value, WindowFrame, WindowFrameBound, WindowSpec,
+    WindowType,
 };
 
 use super::names::text_of;
@@ -32,10 +34,23 @@ pub(super) fn rewrite_select(select: &mut Select) {
             _ => {}
         }
     }
+    flatten_groups(&mut select.group_by);
     for window in &mut select.named_window {
         if let NamedWindowExpr::WindowSpec(window) = &mut window.1 {
             quote_bounds(window);
         }
+    }
+}
+
+/// `GROUP BY a, (b, c)` is GROUP BY a, b, c; DataFusion takes what is in parentheses for a struct.
+fn flatten_groups(groups: &mut GroupByExpr) {
+    let GroupByExpr::Expressions(keys, _) = groups else { return };
+    if keys.iter().any(|key| matches!(key, Expr::Tuple(_))) {
+        let parts = std::mem::take(keys).into_iter().flat_map(|key| match key {
+            Expr::Tuple(parts) => parts,
+            key => vec![key],
+        });
+        *keys = parts.collect();
     }
 }
 

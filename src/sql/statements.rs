@@ -13,6 +13,7 @@ use datafusion::sql::sqlparser::ast::Statement as AstStatement;
 use datafusion::sql::sqlparser::dialect::{GenericDialect, dialect_from_str};
 use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 
+use super::ambiguous;
 use super::create_function::{create_function, drop_function};
 use super::create_table::{columns_without_nulls, create_table};
 use super::cursors::{CursorStatement, cursor_statement};
@@ -95,7 +96,7 @@ impl DataContext {
         }
         let not_null = columns_without_nulls(&statement.statement);
         let state = self.state();
-        let planned = state.statement_to_plan(statement.statement).await;
+        let planned = ambiguous::plan(&state, statement.statement).await;
         let plan = planned.map_err(|e| with_advice(e, &state))?;
         check_plan_depth(&plan)?;
         match plan {
@@ -151,7 +152,8 @@ impl DataContext {
     ///
     /// Where it cannot be planned.
     pub(super) async fn planned(&self, statement: SqlStatement) -> Result<LogicalPlan> {
-        let plan = DeepStack::new(self.state().statement_to_plan(statement.statement)).await?;
+        let state = self.state();
+        let plan = DeepStack::new(ambiguous::plan(&state, statement.statement)).await?;
         check_plan_depth(&plan)?;
         Ok(plan)
     }
@@ -175,7 +177,7 @@ impl DataContext {
             CursorStatement::Declare(name, query) => {
                 let state = self.state();
                 let query = DFStatement::Statement(Box::new(AstStatement::Query(query)));
-                let plan = state.statement_to_plan(query).await.map_err(|e| with_advice(e, &state))?;
+                let plan = ambiguous::plan(&state, query).await.map_err(|e| with_advice(e, &state))?;
                 check_plan_depth(&plan)?;
                 self.declare_cursor(&name, plan)?;
             }

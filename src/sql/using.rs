@@ -2,13 +2,13 @@
 //!
 //! `l RIGHT JOIN r USING (k)` has one column `k`: that of the side whose rows all stay, and of a full join whichever is
 //! not null. DataFusion takes the left one (for `*` the one of the table that comes first in the alphabet), which is
-//! null where the left side has no row; and in WHERE it finds `k` ambiguous. So the column is written out before it
-//! plans:
+//! null where the left side has no row; in WHERE it finds `k` ambiguous, and in a subquery it takes the column of that
+//! name of the query around. So the column is written out before it plans:
 //!
 //! ```text
 //! SELECT k FROM l RIGHT JOIN r USING (k)             SELECT r.k FROM ..
 //! SELECT * FROM l FULL JOIN r USING (k)       ->     SELECT coalesce(l.k, r.k) AS k, l.* EXCLUDE (k), r.* EXCLUDE (k) FROM ..
-//! SELECT x FROM l JOIN r USING (k) WHERE k = 2       SELECT x FROM .. WHERE l.k = 2
+//! SELECT k FROM l JOIN r USING (k) WHERE k = 2       SELECT l.k FROM .. WHERE l.k = 2
 //! ```
 //!
 //! A natural outer join names no columns and is refused.
@@ -35,9 +35,6 @@ pub(super) fn write_out_order(query: &mut Query) -> Result<(), Refusal> {
     let OrderByKind::Expressions(keys) = &mut order.kind else { return Ok(()) };
     let mut from = select.from.clone();
     let Some(mut merged) = Merged::of(&mut from)? else { return Ok(()) };
-    if !merged.outer {
-        return Ok(());
-    }
     merged.columns.retain(|column| !select.projection.iter().any(|item| gives(item, &column.name)));
     keys.iter_mut().for_each(|key| merged.write_out(&mut key.expr));
     Ok(())
@@ -46,19 +43,15 @@ pub(super) fn write_out_order(query: &mut Query) -> Result<(), Refusal> {
 /// Writes out the columns of `USING` in a SELECT.
 pub(super) fn write_out(select: &mut Select) -> Result<(), Refusal> {
     let Some(merged) = Merged::of(&mut select.from)? else { return Ok(()) };
-    if let Some(filter) = &mut select.selection {
-        merged.write_out(filter);
-    }
-    if !merged.outer {
-        return Ok(());
-    }
     let mut items = Vec::with_capacity(select.projection.len());
     for item in take(&mut select.projection) {
         match item {
-            SelectItem::Wildcard(options) if options == WildcardAdditionalOptions::default() => {
-                items.extend(merged.all()?);
-            }
-            SelectItem::Wildcard(_) => {
+            SelectItem::Wildcard(options) if options == WildcardAdditionalOptions::default() => match merged.all() {
+                Some(columns) => items.extend(columns),
+                None if merged.outer => return Err(without_table()),
+                None => items.push(SelectItem::Wildcard(options)),
+            },
+            SelectItem::Wildcard(_) if merged.outer => {
                 return Err("* with options over an outer join with USING; name the columns".to_owned());
             }
             SelectItem::UnnamedExpr(Expr::Identifier(ident)) => {
@@ -103,12 +96,17 @@ struct Merged {
     tables: Option<Vec<Ident>>,
     /// Whether some of the joins is an outer one.
     outer: bool,
+    /// Whether some is natural: its columns are not known.
+    natural: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Left,
     Right,
+    /// That of either, which is the same.
+    Both,
+    /// That of either which is not null.
     Either,
 }
 
@@ -122,11 +120,9 @@ impl Merged {
         if !any(|_| true) {
             return Ok(None);
         }
-        let outer = any(|using| using.outer);
-        if outer {
-            name_subqueries(from);
-        }
-        let mut merged = Self { columns: Vec::new(), tables: Some(Vec::new()), outer };
+        let (outer, natural) = (any(|using| using.outer), any(|using| using.names.is_none()));
+        name_subqueries(from);
+        let mut merged = Self { columns: Vec::new(), tables: Some(Vec::new()), outer, natural };
         for table in from {
             let (columns, tables) = merged.of_joins(table)?;
             merged.columns.extend(columns);
@@ -138,7 +134,7 @@ impl Merged {
     /// The columns of a chain of joins, and its tables, if all have names.
     fn of_joins(&self, table: &mut TableWithJoins) -> Result<(Vec<Column>, Option<Vec<Ident>>), Refusal> {
         let mut tables = vec![name_of(&table.relation)];
-        let mut here = Self { columns: Vec::new(), tables: None, outer: self.outer };
+        let mut here = Self { columns: Vec::new(), tables: None, ..*self };
         for Join { relation, join_operator, .. } in &mut table.joins {
             let right = name_of(relation);
             let on = match using(join_operator) {
@@ -178,7 +174,9 @@ impl Merged {
             let place = self.columns.iter().position(|column| text_of(&column.name) == text_of(&name));
             let known = place.map(|place| self.columns.remove(place));
             let left = known.or_else(|| Column::of_table(&name, tables));
-            written_out |= left.as_ref().is_some_and(|left| !left.is_left);
+            // DataFusion finds the column of three tables, and of four none.
+            let is_found = left.as_ref().is_none_or(|left| left.is_left && left.tables.len() < 3);
+            written_out |= !is_found && right.is_some();
             let condition =
                 left.as_ref().zip(right).map(|(left, right)| equal(left.expr.clone(), column(right, &name)));
             conditions.push(condition.ok_or_else(|| without_name(&name)));
@@ -195,11 +193,10 @@ impl Merged {
         self.columns.iter().find(|column| text_of(&column.name) == text_of(ident))
     }
 
-    /// What `*` stands for: the columns that were brought together, and then the others of each table.
-    fn all(&self) -> Result<Vec<SelectItem>, Refusal> {
-        let Some(tables) = &self.tables else {
-            return Err("* over an outer join with USING and a relation without a name; give it an alias".to_owned());
-        };
+    /// What `*` stands for, if that is known: the columns that were brought together, and then the others of each
+    /// table.
+    fn all(&self) -> Option<Vec<SelectItem>> {
+        let tables = self.tables.as_ref().filter(|_| !self.natural)?;
         let merged = self.columns.iter();
         let mut items: Vec<_> = merged.map(Column::item).collect();
         for table in tables {
@@ -211,7 +208,7 @@ impl Merged {
             let table = ObjectName::from(vec![table.clone()]);
             items.push(SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(table), options));
         }
-        Ok(items)
+        Some(items)
     }
 
     /// Writes out the columns in an expression, but not in subqueries, which have columns of their own.
@@ -240,9 +237,10 @@ impl Column {
 fn joined(name: &Ident, left: Option<Column>, right: Option<&Ident>, side: Side) -> Result<Option<Column>, Refusal> {
     let of_right = right.map(|table| column(table, name));
     let (is_left, expr) = match (side, &left, of_right) {
-        (Side::Left, Some(left), _) => (left.is_left, left.expr.clone()),
+        (Side::Left | Side::Both, Some(left), _) => (left.is_left, left.expr.clone()),
+        (Side::Both, None, Some(right)) => (false, right),
         // As DataFusion finds it: on the left.
-        (Side::Left, None, _) => (true, Expr::Identifier(name.clone())),
+        (Side::Left | Side::Both, None, _) => (true, Expr::Identifier(name.clone())),
         (Side::Right, _, Some(right)) => (false, right),
         (Side::Either, Some(left), Some(right)) => {
             (false, either(&left.expr, &right).ok_or_else(|| without_name(name))?)
@@ -252,6 +250,10 @@ fn joined(name: &Ident, left: Option<Column>, right: Option<&Ident>, side: Side)
     let tables = left.map_or_else(Vec::new, |left| left.tables);
     let tables = tables.into_iter().chain(right.map(text_of)).collect();
     Ok(Some(Column { name: name.clone(), expr, is_left, tables }))
+}
+
+fn without_table() -> Refusal {
+    "* over an outer join with USING and a relation without a name; give it an alias".to_owned()
 }
 
 fn without_name(name: &Ident) -> Refusal {
@@ -295,7 +297,7 @@ struct Using<'a> {
 fn using(operator: &JoinOperator) -> Option<Using<'_>> {
     use JoinOperator as J;
     let (side, outer, constraint) = match operator {
-        J::Join(c) | J::Inner(c) | J::CrossJoin(c) | J::StraightJoin(c) => (Side::Left, false, c),
+        J::Join(c) | J::Inner(c) | J::CrossJoin(c) | J::StraightJoin(c) => (Side::Both, false, c),
         J::Semi(c) | J::LeftSemi(c) | J::Anti(c) | J::LeftAnti(c) => (Side::Left, false, c),
         J::RightSemi(c) | J::RightAnti(c) => (Side::Right, false, c),
         J::Left(c) | J::LeftOuter(c) => (Side::Left, true, c),
