@@ -22,18 +22,27 @@ use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use crate::config::BlockyardOptions;
 use crate::physical::{IntoPlan, MapExec, PlanExt, ReadExec};
 
+/// Bytes of filtered columns that a task keeps until it knows which rows it gives: for each thread this part of the
+/// memory, within bounds. More than the largest would be of use to row groups of a million rows only.
+const KEPT_PART: usize = 32;
+const MIN_KEPT_BYTES: usize = 4 << 20;
+const MAX_KEPT_BYTES: usize = 16 << 20;
+
 #[derive(Debug)]
 pub(super) struct LateMaterialization;
 
 impl PhysicalOptimizerRule for LateMaterialization {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        if !BlockyardOptions::from_config(config).optimize_late_materialization {
+        let options = BlockyardOptions::from_config(config);
+        if !options.optimize_late_materialization {
             return Ok(plan);
         }
+        let of_a_task = options.memory_limit.bytes() / (KEPT_PART * config.execution.target_partitions.max(1));
+        let kept_bytes = of_a_task.clamp(MIN_KEPT_BYTES, MAX_KEPT_BYTES);
         let rewrite = |node: Arc<dyn ExecutionPlan>| {
             if let Some(read) = node.operator::<ReadExec>() {
                 return Ok(match read.filters_change() {
-                    true => Transformed::yes(read.may_filter().into_plan()),
+                    true => Transformed::yes(read.may_filter(kept_bytes).into_plan()),
                     false => Transformed::no(node),
                 });
             }
@@ -43,7 +52,7 @@ impl PhysicalOptimizerRule for LateMaterialization {
             else {
                 return Ok(Transformed::no(node));
             };
-            let read = read.may_filter().into_plan();
+            let read = read.may_filter(kept_bytes).into_plan();
             Ok(Transformed::yes(replace_children_if_necessary(node, vec![read])?))
         };
         plan.transform_up(rewrite).data()

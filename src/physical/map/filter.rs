@@ -3,15 +3,16 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{AsArray, BooleanArray, RecordBatch};
-use datafusion::arrow::compute::{BatchCoalescer, prep_null_mask_filter};
-use datafusion::arrow::datatypes::{DataType, SchemaRef};
-use datafusion::common::{Result, exec_err};
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::compute::BatchCoalescer;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_expr_common::physical_expr::fmt_sql;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 
+use super::conditions::Conditions;
 use super::push::{Push, push_stream};
 use super::{MapStep, StepTask};
 use crate::physical::said::said;
@@ -58,7 +59,7 @@ impl MapStep for FilterStep {
     fn run(&self, batches: SendableRecordBatchStream, task: StepTask) -> Result<SendableRecordBatchStream> {
         // Small batches that a selective filter leaves are put together.
         let kept = BatchCoalescer::new(Arc::clone(self.schema()), task.context.session_config().batch_size());
-        let push = FilterPush { predicate: Arc::clone(&self.predicate), kept };
+        let push = FilterPush { conditions: Conditions::of(&self.predicate, self.schema())?, kept };
         Ok(push_stream(Arc::clone(self.schema()), batches, &task, push))
     }
 
@@ -68,20 +69,13 @@ impl MapStep for FilterStep {
 }
 
 struct FilterPush {
-    predicate: Arc<dyn PhysicalExpr>,
+    conditions: Conditions,
     kept: BatchCoalescer,
 }
 
 impl Push for FilterPush {
     fn push(&mut self, batch: RecordBatch, out: &mut VecDeque<RecordBatch>) -> Result<()> {
-        let keep = self.predicate.evaluate(&batch)?.into_array(batch.num_rows())?;
-        if keep.data_type() != &DataType::Boolean {
-            return exec_err!("the filter {} gives {}, not Boolean", self.predicate, keep.data_type());
-        }
-        let keep: BooleanArray = match keep.null_count() {
-            0 => keep.as_boolean().clone(),
-            _ => prep_null_mask_filter(keep.as_boolean()),
-        };
+        let keep = self.conditions.hold(&batch)?;
         match keep.true_count() {
             0 => {}
             n if n == batch.num_rows() && self.kept.is_empty() => out.push_back(batch),

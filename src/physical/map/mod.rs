@@ -2,6 +2,7 @@
 //! projections) as one operator with a list of steps.
 
 mod batcher;
+mod conditions;
 mod diverted;
 mod exec;
 mod filter;

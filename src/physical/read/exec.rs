@@ -60,8 +60,9 @@ pub(crate) struct ReadExec {
     window: Option<Range<usize>>,
     /// The number of its first task, where others before were read already.
     first_task: usize,
-    /// Whether rows that its filters leave out may be missing: nobody above counts rows before they are filtered.
-    may_filter: bool,
+    /// If rows that its filters leave out may be missing, since nobody above counts rows before they are filtered: the
+    /// bytes that a task may keep to find out which.
+    may_filter: Option<usize>,
     /// The files that it reads.
     files: FileCounts,
     /// The columns that it gives, where it adds some to those of its scan.
@@ -90,7 +91,7 @@ impl ReadExec {
             order: None,
             window: None,
             first_task: 0,
-            may_filter: false,
+            may_filter: None,
             files: FileCounts::default(),
             row_columns: None,
             origins: Arc::default(),
@@ -234,9 +235,9 @@ impl ReadExec {
     }
 
     /// The same read, which may give only rows for which the filters of its scan hold: they are evaluated again above,
-    /// before anything that knows rows by their number.
-    pub(crate) fn may_filter(&self) -> Self {
-        Self { may_filter: true, ..self.anew(Arc::clone(&self.input)) }
+    /// before anything that knows rows by their number. A task keeps `kept_bytes` for it.
+    pub(crate) fn may_filter(&self, kept_bytes: usize) -> Self {
+        Self { may_filter: Some(kept_bytes), ..self.anew(Arc::clone(&self.input)) }
     }
 
     /// Whether its scan leaves out rows by filters that change while the query runs.
@@ -246,7 +247,7 @@ impl ReadExec {
 
     /// Both ways to read, where there are two.
     fn late_materialization(&self) -> Option<Arc<LateMaterialization>> {
-        let late = || self.may_filter.then(|| LateMaterialization::of(&self.input).map(Arc::new)).flatten();
+        let late = || LateMaterialization::of(&self.input, self.may_filter?).map(Arc::new);
         self.late.get_or_init(late).clone()
     }
 
@@ -431,13 +432,14 @@ impl TaskPlan for ReadExec {
                 let partition = order.as_ref().and_then(|order| order.get(index).copied()).unwrap_or(index);
                 let late = late.as_ref().map(|late| (Arc::clone(late), late.begin()));
                 let input = late.as_ref().map_or(&input, |(late, trial)| late.scan(*trial, &input));
-                let kept = late.as_ref().map_or(0, |(_, trial)| trial.kept_bytes());
+                let kept = late.as_ref().map_or(0, |(late, trial)| late.kept_bytes(*trial));
                 let task_bytes = memory.task_bytes.get(partition).copied().unwrap_or(0) + kept;
                 let working_set = store.working_set(&owner, task_bytes)?;
                 let reading = Reading {
                     name: name.clone(),
                     batches: input.execute(partition, Arc::clone(&context))?,
                     input: Arc::clone(input),
+                    clock: late.as_ref().map(|(late, trial)| late.clock(*trial)).unwrap_or_default(),
                     late,
                     row_columns: row_columns.clone(),
                     files: files.clone(),

@@ -8,13 +8,16 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::datasource::physical_plan::{FileScanConfigBuilder, FileSource, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
+use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricValue;
 use parking_lot::Mutex;
 
+use super::clock::ReadClock;
 use super::files::file_scan;
 
 /// Tasks that are read in each way before one of them is chosen.
@@ -26,10 +29,6 @@ const AGAIN: usize = 32;
 /// Tasks that may say nothing, since statistics left out all of their rows or none could be evaluated, before most of
 /// the others are not asked.
 const FRUITLESS: usize = 4 * TRIED;
-
-/// The most bytes of decoded columns that a task keeps from their filter to the rows that it gives. What is above is
-/// decoded again.
-const KEPT_BYTES: usize = 4 << 20;
 
 /// How a task reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,17 +46,15 @@ pub(super) struct Trial {
     is_measured: bool,
 }
 
-impl Trial {
-    /// Bytes that the task holds for it.
-    pub(super) fn kept_bytes(self) -> usize {
-        if self.way == Way::Late { KEPT_BYTES } else { 0 }
-    }
-}
-
 /// A scan that can be read in both ways.
 #[derive(Debug)]
 pub(super) struct LateMaterialization {
     late: Arc<dyn ExecutionPlan>,
+    /// Whether the files are far away, where it is time to wait for them.
+    is_remote: bool,
+    /// The most bytes of decoded columns that a task keeps from their filter to the rows that it gives. What is above
+    /// is decoded again.
+    kept_bytes: usize,
     costs: Mutex<Costs>,
 }
 
@@ -66,10 +63,18 @@ pub(super) struct LateMaterialization {
 struct Costs {
     begun: usize,
     fruitless: usize,
-    /// Measured tasks that have ended and were not looked at yet, with the partition of each.
-    ended: Vec<(Way, usize)>,
+    /// Measured tasks that have ended and were not looked at yet.
+    ended: Vec<Ended>,
     whole: Cost,
     late: Cost,
+}
+
+/// A measured task that has ended, the partition that it has read, and what it took.
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    way: Way,
+    partition: usize,
+    cost: Duration,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -109,8 +114,8 @@ impl Costs {
 
     /// A measured task has ended. Gives those to look at now: what all tasks took is looked through to find what some
     /// took, which is not worth it for each.
-    fn ended(&mut self, way: Way, partition: usize) -> Option<Vec<(Way, usize)>> {
-        self.ended.push((way, partition));
+    fn ended(&mut self, task: Ended) -> Option<Vec<Ended>> {
+        self.ended.push(task);
         let enough = if self.are_known() || self.fruitless >= FRUITLESS { 2 } else { 2 * TRIED };
         (self.ended.len() >= enough).then(|| std::mem::take(&mut self.ended))
     }
@@ -121,7 +126,7 @@ impl Costs {
     }
 
     /// A task is done. Where no filter could be evaluated, or all rows were left out by statistics, nothing is learnt.
-    fn end(&mut self, way: Way, rows: usize, nanos: usize) {
+    fn end(&mut self, way: Way, rows: usize, took: Duration) {
         if rows == 0 {
             self.fruitless += 1;
             return;
@@ -130,14 +135,14 @@ impl Costs {
             Way::Whole => &mut self.whole,
             Way::Late => &mut self.late,
         };
-        cost.add(nanos as f64 / rows as f64);
+        cost.add(took.as_nanos() as f64 / rows as f64);
     }
 }
 
 impl LateMaterialization {
     /// Of a scan of Parquet files with a filter that its decoder does not evaluate. Of one column, which the filter
     /// needs, nothing could be left out.
-    pub(super) fn of(scan: &Arc<dyn ExecutionPlan>) -> Option<Self> {
+    pub(super) fn of(scan: &Arc<dyn ExecutionPlan>, kept_bytes: usize) -> Option<Self> {
         let config = file_scan(scan)?;
         let source: &dyn Any = config.file_source.as_ref();
         let source = source.downcast_ref::<ParquetSource>()?;
@@ -148,11 +153,17 @@ impl LateMaterialization {
         options.global.pushdown_filters = true;
         // One condition may be there so that another one does not fail: they stay in their order.
         options.global.reorder_filters = false;
-        options.global.max_predicate_cache_size = Some(KEPT_BYTES);
+        options.global.max_predicate_cache_size = Some(kept_bytes);
         // It shares its metrics with the other one.
         let source = Arc::new(source.clone().with_table_parquet_options(options));
         let late = FileScanConfigBuilder::from(config.clone()).with_source(source).build();
-        Some(Self { late: DataSourceExec::from_data_source(late), costs: Mutex::default() })
+        let is_remote = config.object_store_url != ObjectStoreUrl::local_filesystem();
+        Some(Self { late: DataSourceExec::from_data_source(late), is_remote, kept_bytes, costs: Mutex::default() })
+    }
+
+    /// Bytes that a task holds for it.
+    pub(super) fn kept_bytes(&self, trial: Trial) -> usize {
+        if trial.way == Way::Late { self.kept_bytes } else { 0 }
     }
 
     /// How the next task reads.
@@ -168,47 +179,48 @@ impl LateMaterialization {
         }
     }
 
-    /// A task has read all of a partition of the scan.
-    pub(super) fn end(&self, trial: Trial, partition: usize) {
+    /// Measures a task, if it is one that is measured.
+    pub(super) fn clock(&self, trial: Trial) -> ReadClock {
+        ReadClock::new(trial.is_measured, self.is_remote)
+    }
+
+    /// A task has read all of a partition of the scan, which took `cost` with what was done above, where rows are
+    /// filtered.
+    pub(super) fn end(&self, trial: Trial, partition: usize, cost: Duration) {
         if !trial.is_measured {
             return;
         }
-        let Some(ended) = self.costs.lock().ended(trial.way, partition) else { return };
+        let Some(ended) = self.costs.lock().ended(Ended { way: trial.way, partition, cost }) else { return };
         let Some(metrics) = self.late.metrics() else { return };
-        let mut took: HashMap<usize, Took> = ended.iter().map(|(_, partition)| (*partition, Took::default())).collect();
+        let mut rows: HashMap<usize, Rows> = ended.iter().map(|task| (task.partition, Rows::default())).collect();
         for metric in metrics.iter() {
-            if let Some(took) = metric.partition().and_then(|partition| took.get_mut(&partition)) {
-                took.add(metric.value());
+            if let Some(rows) = metric.partition().and_then(|partition| rows.get_mut(&partition)) {
+                rows.add(metric.value());
             }
         }
         let mut costs = self.costs.lock();
-        for (way, partition) in ended {
-            let took = &took[&partition];
+        for Ended { way, partition, cost } in ended {
             let rows = match way {
-                Way::Whole => took.given,
-                Way::Late => took.looked_at,
+                Way::Whole => rows[&partition].given,
+                Way::Late => rows[&partition].looked_at,
             };
-            costs.end(way, rows, took.nanos);
+            costs.end(way, rows, cost);
         }
     }
 }
 
-/// What a task took.
+/// Rows that a task gave, and rows whose filtered columns it decoded first.
 #[derive(Debug, Default)]
-struct Took {
-    /// Rows that it gave, and rows whose filtered columns it decoded first.
+struct Rows {
     given: usize,
     looked_at: usize,
-    /// With what is done above, where the rows are filtered.
-    nanos: usize,
 }
 
-impl Took {
+impl Rows {
     fn add(&mut self, value: &MetricValue) {
         let sum = match value.name() {
             "output_rows" => &mut self.given,
             "pushdown_rows_pruned" | "pushdown_rows_matched" => &mut self.looked_at,
-            "time_elapsed_scanning_total" => &mut self.nanos,
             _ => return,
         };
         *sum += value.as_usize();
@@ -219,14 +231,15 @@ impl Took {
 mod tests {
     use super::*;
 
-    fn ways(costs: &mut Costs, late_nanos: usize, tasks: usize) -> usize {
+    fn ways(costs: &mut Costs, late_nanos: u64, tasks: usize) -> usize {
         let mut late = 0;
         for _ in 0..tasks {
             let trial = costs.begin();
             let is_late = trial.way == Way::Late;
             late += usize::from(is_late);
             if trial.is_measured {
-                costs.end(trial.way, 1_000, if is_late { late_nanos } else { 1_000 });
+                let nanos = if is_late { late_nanos } else { 1_000 };
+                costs.end(trial.way, 1_000, Duration::from_nanos(nanos));
             }
         }
         late

@@ -1,5 +1,6 @@
 //! The operator that reads: a scan as tasks, and the files of each.
 
+mod clock;
 mod counts;
 mod exec;
 mod files;

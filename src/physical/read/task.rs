@@ -8,6 +8,7 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
 use futures::{StreamExt, TryStreamExt, stream};
 
+use super::clock::ReadClock;
 use super::files::{ReadFiles, filters_change};
 use super::late::{LateMaterialization, Trial};
 use super::row_columns::RowColumns;
@@ -21,6 +22,7 @@ pub(super) struct Reading {
     pub(super) name: String,
     pub(super) input: Arc<dyn ExecutionPlan>,
     pub(super) late: Option<(Arc<LateMaterialization>, Trial)>,
+    pub(super) clock: ReadClock,
     pub(super) row_columns: Option<Arc<RowColumns>>,
     pub(super) files: ReadFiles,
     pub(super) index: usize,
@@ -51,11 +53,14 @@ impl Reading {
             self.files.check(self.index, &self.context).await?;
             self.is_checked = true;
         }
-        let batch = UnderWay::during(self.batches.try_next()).await?;
-        if batch.is_none() {
-            self.files.check(self.index, &self.context).await?;
-            if let Some((late, trial)) = &self.late {
-                late.end(*trial, self.partition);
+        let batch = UnderWay::during(self.clock.during(self.batches.try_next())).await?;
+        match &batch {
+            Some(batch) => self.clock.give(batch.num_rows()),
+            None => {
+                self.files.check(self.index, &self.context).await?;
+                if let Some((late, trial)) = &self.late {
+                    late.end(*trial, self.partition, self.clock.cost());
+                }
             }
         }
         Ok(batch)
