@@ -31,9 +31,10 @@ pub(super) struct Delay {
 
 /// The most places by which a row moves, as a multiple of the mean: one in 3,000 is cut to that.
 const MAX_DELAY: u64 = 8;
-/// Places of a bucket: enough rows to be worth a batch.
+/// Places of a bucket: enough rows to be worth a batch, unless that were most of those that are held.
 const MIN_BUCKET: u64 = 1024;
-/// Buckets of the mean at most.
+/// Buckets of the mean, at least and at most.
+const MIN_BUCKETS: u64 = 8;
 const BUCKETS: u64 = 64;
 
 impl Delay {
@@ -43,7 +44,7 @@ impl Delay {
 
     /// Places of a bucket.
     pub(super) fn bucket_places(self) -> u64 {
-        (self.rows / BUCKETS).max(MIN_BUCKET)
+        (self.rows / BUCKETS).max(MIN_BUCKET.min(self.rows / MIN_BUCKETS)).max(1)
     }
 
     /// The first row that may leave in a bucket.
@@ -189,6 +190,16 @@ impl HeldRows {
         Ok(())
     }
 
+    /// As many rows like those that are held as there is room for.
+    fn max_rows(&self) -> usize {
+        let (rows, bytes) = self
+            .pieces
+            .values()
+            .fold((0, 0), |(rows, bytes), piece| (rows + piece.batch.num_rows(), bytes + piece.bytes));
+        if bytes == 0 { usize::MAX } else { (self.room.max_bytes as u128 * rows as u128 / bytes as u128) as usize }
+            .max(1)
+    }
+
     fn bytes(&self) -> usize {
         let rows: usize = self.buckets.iter().map(|bucket| bucket.rows.len()).sum();
         self.pieces.values().map(|piece| piece.bytes).sum::<usize>() + rows * size_of::<HeldRow>()
@@ -303,7 +314,7 @@ impl HeldRows {
     ) -> Result<Option<Leaving>> {
         let width = self.delay.bucket_places();
         let mut rows = Vec::new();
-        while rows.len() < max_rows && (has_ended || self.is_ready()) {
+        while rows.len() < max_rows.min(self.max_rows()) && (has_ended || self.is_ready()) {
             let Some(mut bucket) = self.buckets.pop_front() else { break };
             begins(self.first_bucket, rows.len());
             self.first_bucket += 1;
@@ -382,7 +393,8 @@ mod tests {
     #[test]
     fn a_bucket_asks_for_no_row_that_cannot_be_in_it() {
         let delay = Delay::new(100, 7);
-        assert_eq!((delay.bucket_places(), Delay::new(1 << 20, 7).bucket_places()), (1024, 1 << 14));
-        assert_eq!([0, 1, 5].map(|bucket| delay.first_row_of(bucket)), [0, 224, 4320]);
+        let places = [1, 100, 10_000, 1 << 20].map(|rows| Delay::new(rows, 7).bucket_places());
+        assert_eq!(places, [1, 12, 1024, 1 << 14]);
+        assert_eq!([0, 66, 67, 500].map(|bucket| delay.first_row_of(bucket)), [0, 0, 4, 5200]);
     }
 }

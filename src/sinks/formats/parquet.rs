@@ -61,19 +61,36 @@ impl WriteFormat for Parquet {
         options.arrow_schema(schema);
         let properties = WriterPropertiesBuilder::try_from(&options)?.build();
         let writer = ArrowWriter::try_new(file, Arc::clone(schema), Some(properties))?;
-        Ok(Box::new(ParquetRows { writer, buffer_bytes }))
+        Ok(Box::new(ParquetRows { writer, columns: schema.flattened_fields().len(), buffer_bytes }))
     }
 }
 
 struct ParquetRows {
     writer: ArrowWriter<Box<dyn Write + Send>>,
+    columns: usize,
     buffer_bytes: usize,
+}
+
+/// The footer, which stays in memory until the end, has about a kibibyte for each column of each row group. So a column
+/// has at least so many encoded bytes in one, and the more the more of them there are: the encoders of five hundred
+/// columns are larger than a small buffer before there is a row.
+const MIN_CHUNK_BYTES: usize = 4 << 10;
+const MAX_MIN_CHUNK_BYTES: usize = 64 << 10;
+/// After so many row groups a column has to have as much again.
+const MORE_AFTER: usize = 16;
+
+impl ParquetRows {
+    /// The fewest encoded bytes of a row group that is worth its part of the footer.
+    fn min_group_bytes(&self) -> usize {
+        let more = 1 + self.writer.flushed_row_groups().len() / MORE_AFTER;
+        self.columns * MAX_MIN_CHUNK_BYTES.min(MIN_CHUNK_BYTES * more)
+    }
 }
 
 impl EncodeRows for ParquetRows {
     fn write(&mut self, rows: &RecordBatch) -> Result<()> {
         self.writer.write(rows)?;
-        if self.writer.memory_size() > self.buffer_bytes {
+        if self.writer.memory_size() > self.buffer_bytes && self.writer.in_progress_size() > self.min_group_bytes() {
             holding_up(|| self.writer.flush())?;
         }
         Ok(())
