@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use datafusion::common::{Result, plan_err};
 use object_store::path::{Path, PathPart};
 
+use super::endings::without_compression;
 use super::write_id::WriteId;
 
 /// Digits of the number in a name if not said otherwise.
@@ -169,7 +170,7 @@ impl FileNames {
 
     /// Whether it is one of these, of any write, and of files that end so.
     pub(super) fn has(&self, name: &str, format: &str) -> bool {
-        self.read(name, |found| found.extension.split('.').next() == Some(format)).is_some()
+        self.read(name, |found| without_compression(found.extension).0 == format).is_some()
     }
 
     /// Whether it is one of a write.

@@ -2,6 +2,7 @@
 //! trait of other places that take rows.
 
 mod datasink;
+mod endings;
 mod file_names;
 mod file_writer;
 mod formats;
@@ -15,6 +16,7 @@ mod write_id;
 
 pub(crate) use datasink::{AnyDatasink, AnyWriteJob};
 pub use datasink::{Datasink, WriteJob};
+pub(crate) use endings::{ends_as, without_compression};
 pub(crate) use file_names::{FileNames, is_hidden, is_visible};
 pub(crate) use file_writer::{FileWriter, GrowingFile, Written};
 pub(crate) use formats::{CSV_EXTENSIONS, JSON_EXTENSIONS, KnownFormat, PARQUET_EXTENSIONS, known_formats};

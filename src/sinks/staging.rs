@@ -32,6 +32,7 @@ use super::uploads::{Upload, Uploads};
 use super::write_id::WriteId;
 use crate::block::TaskId;
 use crate::disk::{LockedDirectory, WriteSpeeds, was_left_or_begun_long_ago};
+use crate::error::ErrorContext;
 use crate::runtime::to_its_end;
 
 /// How the directories of files are called that are not complete.
@@ -40,6 +41,10 @@ const PREFIX: &str = ".blockyard-";
 const SET_ASIDE: &str = "-old";
 /// How often it is looked whether another write has been committed.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// How often it is tried to remove an object, and the first pause between.
+const REMOVED_TRIES: usize = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// How a write begins.
 #[derive(Debug)]
@@ -278,13 +283,16 @@ impl Staging {
             if !self.target.single_file {
                 for path in &completed {
                     // The first error is the one to tell.
-                    let _removed = self.store.delete(path).await;
+                    let _removed = remove(self.store.as_ref(), path).await;
                 }
             }
             return Err(e);
         }
         for path in old.iter().filter(|old| !places.contains(old)) {
-            self.store.delete(path).await?;
+            let removed = remove(self.store.as_ref(), path).await;
+            removed
+                .map_err(DataFusionError::from)
+                .while_doing(|| format!("removing '{path}', beside which all new files can be read now"))?;
         }
         let written = places.iter().zip(files);
         Ok(written.map(|(place, file)| self.written(place, file.rows, self.uploads.size(place))).collect())
@@ -383,6 +391,20 @@ fn sweep(directory: &std::path::Path) {
             let _gone = std::fs::remove_dir_all(entry.path());
         }
     }
+}
+
+/// Removes an object, which may be gone already. The client does not ask again where a connection broke, since it does
+/// not know that removing twice is removing once.
+async fn remove(store: &dyn ObjectStore, path: &Path) -> object_store::Result<()> {
+    let mut pause = FIRST_PAUSE;
+    for _ in 1..REMOVED_TRIES {
+        match store.delete(path).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => return Ok(()),
+            Err(_) => sleep(pause).await,
+        }
+        pause *= 2;
+    }
+    store.delete(path).await
 }
 
 /// Files under a directory that are not hidden. A directory which does not exist has none.

@@ -4,6 +4,7 @@ use datafusion::common::{Result, exec_err};
 use datafusion::datasource::listing::ListingTableUrl;
 use object_store::path::Path;
 
+use super::endings::ends_as;
 use super::file_names::FileNames;
 use super::save_mode::SaveMode;
 use super::write_id::WriteId;
@@ -77,9 +78,7 @@ impl Target {
     pub(super) fn check_no_strangers(&self, existing: &[Path]) -> Result<()> {
         let is_read = |path: &&Path| {
             let name = path.filename().unwrap_or_default();
-            name.split('.')
-                .skip(1)
-                .any(|part| self.read_extensions.iter().any(|known| part.eq_ignore_ascii_case(known)))
+            self.read_extensions.iter().any(|known| ends_as(name, known))
         };
         let strangers: Vec<_> = existing.iter().filter(is_read).filter(|path| !self.has_made(path)).collect();
         if strangers.is_empty() {

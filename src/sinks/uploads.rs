@@ -39,7 +39,7 @@ pub(crate) struct Uploads {
 
 impl Uploads {
     /// Completes the uploads of these files, and gives up all others. Names in `completed` what can be read now, also
-    /// where it fails.
+    /// where it fails: of a file whose answer was lost, it is not known.
     pub(super) async fn complete(&self, files: &[Path], completed: &mut Vec<Path>) -> Result<()> {
         let (mut wanted, mut others) = (Vec::new(), Vec::new());
         for (path, upload) in self.take() {
@@ -54,12 +54,14 @@ impl Uploads {
             wanted.into_iter().map(|(path, upload)| completed_upload(path, upload).boxed()).collect();
         let mut completions = stream::iter(completions).buffer_unordered(COMPLETED_AT_ONCE);
         let mut failed = None;
-        while let Some((done, path)) = completions.next().await {
-            match done {
-                Ok(()) => completed.push(path),
-                Err(e) => failed = failed.or(Some(e)),
+        while let Some((done, path, upload)) = completions.next().await {
+            completed.push(path.clone());
+            if let Err(e) = done {
+                others.push((path, upload));
+                failed = failed.or(Some(e));
             }
         }
+        drop(completions);
         abort(others).await;
         failed.map_or(Ok(()), Err)
     }
@@ -94,9 +96,12 @@ impl Drop for Uploads {
     }
 }
 
-async fn completed_upload(path: Path, mut upload: Box<dyn MultipartUpload>) -> (Result<()>, Path) {
+async fn completed_upload(
+    path: Path,
+    mut upload: Box<dyn MultipartUpload>,
+) -> (Result<()>, Path, Box<dyn MultipartUpload>) {
     let done = upload.complete().await.map(|_| ()).map_err(DataFusionError::from);
-    (done.while_doing(|| format!("completing '{path}'")), path)
+    (done.while_doing(|| format!("completing '{path}'")), path, upload)
 }
 
 async fn abort(uploads: Vec<(Path, Box<dyn MultipartUpload>)>) {

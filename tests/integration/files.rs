@@ -291,3 +291,37 @@ async fn conditions_on_many_directories_mean_what_they_mean_on_rows() {
     let found = rows(&context, "SELECT count(*), sum(id) FROM named WHERE a = 'y=7' AND b LIKE 'm=_'").await;
     assert_eq!(found, rows(&context, "SELECT count(*), sum(id) FROM copied WHERE y = 7 AND m > 0").await);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_with_more_behind_their_ending_are_of_somebody_else() {
+    let (context, directory) = (context(), tempfile::tempdir().unwrap());
+    for format in ["parquet", "csv", "json"] {
+        let path = below(&directory, format) + "/";
+        let copy = |rows: usize| {
+            let options = "OPTIONS (mode 'overwrite')";
+            format!("COPY (SELECT id FROM range({rows})) TO '{path}' STORED AS {format} {options}")
+        };
+        context.sql(&copy(4)).await.unwrap().take_all().await.unwrap();
+        let first = format!("{path}part-000000.{format}");
+        let others = [format!("{first}.bak"), format!("{first}.20260101"), format!("{path}x.{format}.tmp")];
+        others.iter().for_each(|other| drop(fs::copy(&first, other).unwrap()));
+        let count = context.sql(&format!("SELECT id FROM '{path}'")).await.unwrap().count().await.unwrap();
+        assert_eq!(count, 4, "{format}");
+        context.sql(&copy(2)).await.unwrap().take_all().await.unwrap();
+        assert!(others.iter().all(|other| Path::new(other).exists()), "{format}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_groups_of_many_columns_are_worth_their_footer() {
+    let (context, directory) =
+        (context_with(2, |options| options.memory_limit = mib(64)), tempfile::tempdir().unwrap());
+    let path = below(&directory, "wide.parquet");
+    let columns: Vec<String> = (0..300).map(|n| format!("id * {n} AS c{n}")).collect();
+    let sql = format!("COPY (SELECT {} FROM range(20000)) TO '{path}'", columns.join(", "));
+    context.sql(&sql).await.unwrap().take_all().await.unwrap();
+    let file = datafusion::parquet::file::reader::SerializedFileReader::new(fs::File::open(&path).unwrap()).unwrap();
+    let footer = datafusion::parquet::file::reader::FileReader::metadata(&file).clone();
+    assert_eq!(footer.file_metadata().num_rows(), 20_000);
+    assert!(footer.num_row_groups() < 60, "{}", footer.num_row_groups());
+}

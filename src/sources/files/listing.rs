@@ -17,7 +17,7 @@ use super::glob::{Glob, split_glob};
 use super::path_values::path_values;
 use super::pinned::{Bodies, PinnedStore, is_far};
 use crate::error::{ErrorContext, nearest};
-use crate::sinks::is_visible;
+use crate::sinks::{ends_as, is_visible, without_compression};
 
 /// A file and the columns that its directories below the path that was asked for give, with their values.
 #[derive(Debug, Clone)]
@@ -70,13 +70,8 @@ pub(crate) struct Listing {
 impl Listing {
     /// How the files are compressed, by the name of the first.
     pub(crate) fn compression(&self) -> FileCompressionType {
-        match self.files.first().and_then(|file| file.meta.location.extension()) {
-            Some("gz") => FileCompressionType::GZIP,
-            Some("bz2") => FileCompressionType::BZIP2,
-            Some("xz") => FileCompressionType::XZ,
-            Some("zst") => FileCompressionType::ZSTD,
-            _ => FileCompressionType::UNCOMPRESSED,
-        }
+        let name = self.files.first().and_then(|file| file.meta.location.filename());
+        without_compression(name.unwrap_or_default()).1
     }
 }
 
@@ -197,8 +192,7 @@ async fn list_one(
     }
     let has_extension = |meta: &ObjectMeta| {
         let name = meta.location.filename().unwrap_or_default();
-        extensions.is_empty()
-            || name.split('.').skip(1).any(|part| extensions.iter().any(|e| part.eq_ignore_ascii_case(e)))
+        extensions.is_empty() || extensions.iter().any(|extension| ends_as(name, extension))
     };
     let visible = |meta: &ObjectMeta| is_visible(prefix, &meta.location);
     let mut listed: Vec<ObjectMeta> = Vec::new();
