@@ -70,8 +70,8 @@ struct BareNames {
     names: HashSet<String>,
     /// Subqueries around that see the columns of what is around them.
     correlated: usize,
-    /// Of each SELECT around, whether it has several relations.
-    joins: Vec<bool>,
+    /// Of each SELECT around, whether it is in such a subquery and has several relations.
+    may_be_wrong: Vec<bool>,
 }
 
 impl BareNames {
@@ -112,12 +112,12 @@ impl Visitor for BareNames {
     }
 
     fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
-        self.joins.push(has_several(select));
+        self.may_be_wrong.push(self.correlated > 0 && has_several(select));
         ControlFlow::Continue(())
     }
 
     fn post_visit_select(&mut self, _select: &Select) -> ControlFlow<()> {
-        self.joins.pop();
+        self.may_be_wrong.pop();
         ControlFlow::Continue(())
     }
 
@@ -132,7 +132,7 @@ impl Visitor for BareNames {
     }
 
     fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-        if self.correlated > 0 && self.joins.last() == Some(&true) {
+        if self.may_be_wrong.last() == Some(&true) {
             self.note(expr);
         }
         self.correlated += usize::from(is_subquery(expr));

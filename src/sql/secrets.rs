@@ -12,7 +12,14 @@ const SCOPE: &str = "scope";
 
 /// Creates or drops a secret, if that is what a statement says.
 pub(super) fn run_secret(context: &DataContext, statement: &DFStatement) -> Result<bool> {
-    let DFStatement::Statement(statement) = statement else { return Ok(false) };
+    let statement = match statement {
+        DFStatement::Statement(statement) => statement,
+        // Its text, which errors would tell, has what nobody should see.
+        DFStatement::Explain(explain) if is_secret(&explain.statement) => {
+            return not_impl_err!("EXPLAIN CREATE SECRET");
+        }
+        _ => return Ok(false),
+    };
     match statement.as_ref() {
         Statement::CreateSecret { temporary: Some(false), .. } => {
             not_impl_err!("a secret that is kept: secrets last as long as their session")
@@ -34,6 +41,10 @@ pub(super) fn run_secret(context: &DataContext, statement: &DFStatement) -> Resu
         }
         _ => Ok(false),
     }
+}
+
+fn is_secret(statement: &DFStatement) -> bool {
+    matches!(statement, DFStatement::Statement(statement) if matches!(**statement, Statement::CreateSecret { .. }))
 }
 
 fn options_of(kind: &str, options: &[SecretOption]) -> Result<StoreOptions> {

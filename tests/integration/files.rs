@@ -304,7 +304,9 @@ async fn files_with_more_behind_their_ending_are_of_somebody_else() {
         context.sql(&copy(4)).await.unwrap().take_all().await.unwrap();
         let first = format!("{path}part-000000.{format}");
         let others = [format!("{first}.bak"), format!("{first}.20260101"), format!("{path}x.{format}.tmp")];
-        others.iter().for_each(|other| drop(fs::copy(&first, other).unwrap()));
+        for other in &others {
+            fs::copy(&first, other).unwrap();
+        }
         let count = context.sql(&format!("SELECT id FROM '{path}'")).await.unwrap().count().await.unwrap();
         assert_eq!(count, 4, "{format}");
         context.sql(&copy(2)).await.unwrap().take_all().await.unwrap();

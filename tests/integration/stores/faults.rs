@@ -85,3 +85,46 @@ async fn an_object_that_always_fails_is_told_with_its_status_and_the_attempts() 
     assert!(error.contains(&format!("s3://data/{name}")) && error.contains("500"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(20), "it took {:?}", began.elapsed());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_which_nobody_knows_whether_it_is_there_goes_with_its_write() {
+    let server = Server::start("data", false);
+    let context = session(&server).await;
+    run(&context, "SET blockyard.store_max_retries = 1").await;
+    run(&context, "SET blockyard.max_io_retries = 1").await;
+    let copy = |mode: &str, rows: usize| {
+        format!(
+            "COPY (SELECT id FROM range({rows}, override_num_blocks => 10)) TO 's3://data/t/' STORED AS PARQUET \
+             OPTIONS (mode '{mode}')"
+        )
+    };
+    let count = "SELECT count(*) FROM 's3://data/t/'";
+    run(&context, &copy("append", 100)).await;
+    for lost in [Fault::LostAnswer, Fault::Status(503)] {
+        // The completion of one of the files.
+        server.fail(move |_, request| {
+            let of_one = request.uri().path().contains("part-000013");
+            let completes = request.uri().query().is_some_and(|query| query.contains("uploadId"));
+            (request.method() == "POST" && of_one && completes).then_some(lost)
+        });
+        server.take_requests();
+        let error = sql_error(&context, &copy("append", 1000)).await;
+        assert!(error.contains("part-000013"), "{error}");
+        assert_eq!(rows(&context, count).await, ["100"], "{lost:?}");
+        let requests = server.take_requests();
+        let given_up = |r: &&String| r.starts_with("DELETE") && r.contains("part-000013") && r.contains("uploadId");
+        assert!(requests.iter().any(|request| given_up(&request)), "{requests:?}");
+    }
+    server.fail(|_, _| None);
+    run(&context, &copy("append", 1000)).await;
+    assert_eq!(rows(&context, count).await, ["1100"]);
+    // What an overwrite removes is removed, also where nobody says so at first.
+    let removals = std::sync::atomic::AtomicUsize::new(0);
+    server.fail(move |_, request| {
+        let removes = request.method() == "POST" && request.uri().query().is_some_and(|query| query.contains("delete"));
+        let first = removes && removals.fetch_add(1, std::sync::atomic::Ordering::SeqCst).is_multiple_of(2);
+        first.then_some(Fault::LostAnswer)
+    });
+    run(&context, &copy("overwrite", 50)).await;
+    assert_eq!(rows(&context, count).await, ["50"]);
+}

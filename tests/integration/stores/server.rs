@@ -35,6 +35,8 @@ pub(crate) enum Fault {
     Cut,
     /// Nothing comes.
     Hang,
+    /// What was asked for is done, and the connection closed.
+    LostAnswer,
 }
 
 type Faults = Box<dyn Fn(usize, &Request<Incoming>) -> Option<Fault> + Send + Sync>;
@@ -158,6 +160,10 @@ async fn answer(state: &State, request: Request<Incoming>) -> Result<Response<Bo
             Ok::<_, Infallible>(Response::builder().status(status).body(body).unwrap()).map_err(|never| match never {})
         }
         Some(Fault::Hang) => std::future::pending().await,
+        Some(Fault::LostAnswer) => {
+            right(state, request).await?;
+            Err(std::io::Error::other("lost"))
+        }
         Some(Fault::Cut) => Ok(cut(right(state, request).await?).await),
         None => right(state, request).await,
     }
