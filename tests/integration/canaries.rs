@@ -269,3 +269,20 @@ async fn datafusion_still_keeps_the_tables_of_views() {
     }
     assert_eq!(plain.table("v").await.unwrap().count().await.unwrap(), 1, "views are planned anew");
 }
+
+/// Plain DataFusion takes columns of a subquery for those outside, and reads recursive tables to their end.
+#[tokio::test]
+async fn datafusion_still_takes_ambiguous_columns_from_outside() {
+    let plain = SessionContext::new();
+    plain.sql("CREATE TABLE a AS SELECT * FROM (VALUES (1, 10), (2, 20)) AS t(x, y)").await.unwrap();
+    let inner = "SELECT x FROM a b JOIN a c USING (x) WHERE b.y = 10";
+    let subquery = plain.sql(&format!("SELECT * FROM a o WHERE o.x IN ({inner})")).await.unwrap();
+    let plan = subquery.logical_plan().display_indent().to_string();
+    assert!(plan.contains("outer_ref(o.x)"), "an ambiguous column is an error: {plan}");
+    let recursive =
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9 LIMIT 3) SELECT * FROM n";
+    assert_eq!(plain.sql(recursive).await.unwrap().count().await.unwrap(), 9, "LIMIT of a recursive table counts");
+    let tuples = "SELECT count(*) FROM a GROUP BY GROUPING SETS (x), (x, y)";
+    let grouped = plain.sql(tuples).await.unwrap().logical_plan().display_indent().to_string();
+    assert!(grouped.contains("struct("), "keys in parentheses are keys: {grouped}");
+}
