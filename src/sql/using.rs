@@ -175,8 +175,8 @@ impl Merged {
             let known = place.map(|place| self.columns.remove(place));
             let left = known.or_else(|| Column::of_table(&name, tables));
             // DataFusion finds the column of three tables, and of four none.
-            let is_found = left.as_ref().is_none_or(|left| left.is_left && left.tables.len() < 3);
-            written_out |= !is_found && right.is_some();
+            let is_found = |left: &Column| left.is_left && left.tables.len() < 3;
+            written_out |= left.as_ref().is_some_and(|left| !is_found(left)) && (self.outer || right.is_some());
             let condition =
                 left.as_ref().zip(right).map(|(left, right)| equal(left.expr.clone(), column(right, &name)));
             conditions.push(condition.ok_or_else(|| without_name(&name)));
