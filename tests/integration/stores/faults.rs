@@ -127,4 +127,10 @@ async fn a_file_of_which_nobody_knows_whether_it_is_there_goes_with_its_write() 
     });
     run(&context, &copy("overwrite", 50)).await;
     assert_eq!(rows(&context, count).await, ["50"]);
+    server.fail(|_, request| {
+        let removes = request.method() == "POST" && request.uri().query().is_some_and(|query| query.contains("delete"));
+        removes.then_some(Fault::Status(403))
+    });
+    let error = sql_error(&context, &copy("overwrite", 60)).await;
+    assert!(error.contains("beside which all new files can be read now"), "{error}");
 }
