@@ -34,6 +34,9 @@ mod cumulative_windows;
 /// The Dataset API, call by call.
 #[path = "integration/dataset.rs"]
 mod dataset;
+/// Filters that dictionaries of Parquet files are asked.
+#[path = "integration/dictionaries.rs"]
+mod dictionaries;
 /// Documents against the code.
 #[path = "integration/docs.rs"]
 mod docs;

@@ -25,7 +25,7 @@ use super::late::LateMaterialization;
 use super::memory::ReadMemory;
 use super::ranges::ValueRanges;
 use super::row_columns::RowColumns;
-use super::task::Reading;
+use super::task::{Reading, executed};
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::physical::StageMetrics;
@@ -431,15 +431,14 @@ impl TaskPlan for ReadExec {
             (index < end).then(|| {
                 let partition = order.as_ref().and_then(|order| order.get(index).copied()).unwrap_or(index);
                 let late = late.as_ref().map(|late| (Arc::clone(late), late.begin()));
-                let input = late.as_ref().map_or(&input, |(late, trial)| late.scan(*trial, &input));
-                let kept = late.as_ref().map_or(0, |(late, trial)| late.kept_bytes(*trial));
+                let kept = late.as_ref().map_or(0, |(late, trial)| late.kept_bytes(trial));
                 let task_bytes = memory.task_bytes.get(partition).copied().unwrap_or(0) + kept;
                 let working_set = store.working_set(&owner, task_bytes)?;
                 let reading = Reading {
                     name: name.clone(),
-                    batches: input.execute(partition, Arc::clone(&context))?,
-                    input: Arc::clone(input),
-                    clock: late.as_ref().map(|(late, trial)| late.clock(*trial)).unwrap_or_default(),
+                    batches: executed(&input, late.as_ref(), partition, &context)?,
+                    input: Arc::clone(&input),
+                    clock: late.as_ref().map(|(late, trial)| late.clock(trial)).unwrap_or_default(),
                     late,
                     row_columns: row_columns.clone(),
                     files: files.clone(),

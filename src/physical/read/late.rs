@@ -1,5 +1,5 @@
 //! Late materialization: whether the decoder of a scan evaluates its filters, and decodes the other columns only of the
-//! rows that pass.
+//! rows that pass. What dictionaries can be asked, they are asked before.
 //!
 //! That pays where few rows pass and what they have beside the filtered columns is dear to decode; elsewhere it costs.
 //! Nobody knows which before, so the first tasks are read in both ways, and the others in the one that took less time
@@ -7,18 +7,23 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use datafusion::common::Result;
 use datafusion::datasource::physical_plan::{FileScanConfigBuilder, FileSource, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricValue;
+use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 
 use super::clock::ReadClock;
+use super::dictionary::{Narrowed, Refusals, narrowed};
 use super::files::file_scan;
+use crate::physical::tasks::stream_of;
 
 /// Tasks that are read in each way before one of them is chosen.
 const TRIED: usize = 3;
@@ -40,10 +45,12 @@ enum Way {
 }
 
 /// How a task reads, and whether it is measured.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Trial {
     way: Way,
     is_measured: bool,
+    /// The rows of the row groups that it has read, where their dictionaries were asked before.
+    looked_at: Arc<OnceLock<usize>>,
 }
 
 /// A scan that can be read in both ways.
@@ -55,6 +62,8 @@ pub(super) struct LateMaterialization {
     /// The most bytes of decoded columns that a task keeps from their filter to the rows that it gives. What is above
     /// is decoded again.
     kept_bytes: usize,
+    /// What dictionaries cannot give.
+    refusals: Arc<Refusals>,
     costs: Mutex<Costs>,
 }
 
@@ -63,16 +72,15 @@ pub(super) struct LateMaterialization {
 struct Costs {
     begun: usize,
     fruitless: usize,
-    /// Measured tasks that have ended and were not looked at yet.
+    /// Measured tasks whose decoder has filtered, that have ended and were not looked at yet.
     ended: Vec<Ended>,
     whole: Cost,
     late: Cost,
 }
 
-/// A measured task that has ended, the partition that it has read, and what it took.
+/// A measured task that has ended: the partition that it has read, and what it took.
 #[derive(Debug, Clone, Copy)]
 struct Ended {
-    way: Way,
     partition: usize,
     cost: Duration,
 }
@@ -109,14 +117,14 @@ impl Costs {
             false => is_measured && !number.is_multiple_of(2),
         };
         let way = if is_late { Way::Late } else { Way::Whole };
-        Trial { way, is_measured }
+        Trial { way, is_measured, looked_at: Arc::default() }
     }
 
-    /// A measured task has ended. Gives those to look at now: what all tasks took is looked through to find what some
-    /// took, which is not worth it for each.
+    /// A measured task has ended whose decoder has filtered. Gives those to look at now: what all tasks took is looked
+    /// through to find what some took, which is not worth it for each.
     fn ended(&mut self, task: Ended) -> Option<Vec<Ended>> {
         self.ended.push(task);
-        let enough = if self.are_known() || self.fruitless >= FRUITLESS { 2 } else { 2 * TRIED };
+        let enough = if self.are_known() || self.fruitless >= FRUITLESS { 1 } else { TRIED };
         (self.ended.len() >= enough).then(|| std::mem::take(&mut self.ended))
     }
 
@@ -158,11 +166,13 @@ impl LateMaterialization {
         let source = Arc::new(source.clone().with_table_parquet_options(options));
         let late = FileScanConfigBuilder::from(config.clone()).with_source(source).build();
         let is_remote = config.object_store_url != ObjectStoreUrl::local_filesystem();
-        Some(Self { late: DataSourceExec::from_data_source(late), is_remote, kept_bytes, costs: Mutex::default() })
+        let refusals = Arc::new(Refusals::of(scan.schema().fields().len()));
+        let late = DataSourceExec::from_data_source(late);
+        Some(Self { late, is_remote, kept_bytes, refusals, costs: Mutex::default() })
     }
 
     /// Bytes that a task holds for it.
-    pub(super) fn kept_bytes(&self, trial: Trial) -> usize {
+    pub(super) fn kept_bytes(&self, trial: &Trial) -> usize {
         if trial.way == Way::Late { self.kept_bytes } else { 0 }
     }
 
@@ -171,59 +181,74 @@ impl LateMaterialization {
         self.costs.lock().begin()
     }
 
-    /// The scan to read so, where `scan` is that of the other way.
-    pub(super) fn scan<'a>(&'a self, trial: Trial, scan: &'a Arc<dyn ExecutionPlan>) -> &'a Arc<dyn ExecutionPlan> {
+    /// The rows of a partition of the scan, which are those of `scan` read in the other way.
+    pub(super) fn execute(
+        &self,
+        trial: &Trial,
+        scan: &Arc<dyn ExecutionPlan>,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
         match trial.way {
-            Way::Whole => scan,
-            Way::Late => &self.late,
+            Way::Whole => scan.execute(partition, context),
+            // Each look at a dictionary would be a request.
+            Way::Late if self.is_remote => self.late.execute(partition, context),
+            Way::Late => {
+                let (late, looked_at) = (Arc::clone(&self.late), Arc::clone(&trial.looked_at));
+                let (refusals, max_bytes) = (Arc::clone(&self.refusals), self.kept_bytes);
+                let batches = stream::once(async move {
+                    let narrowed = narrowed(&late, partition, &refusals, max_bytes, Arc::clone(&context)).await?;
+                    let Some(Narrowed { batches, rows }) = narrowed else {
+                        return late.execute(partition, context);
+                    };
+                    // The same again, where it is read again.
+                    let _known = looked_at.set(rows);
+                    Ok(batches)
+                });
+                Ok(stream_of(self.late.schema(), batches.try_flatten().boxed()))
+            }
         }
     }
 
     /// Measures a task, if it is one that is measured.
-    pub(super) fn clock(&self, trial: Trial) -> ReadClock {
+    pub(super) fn clock(&self, trial: &Trial) -> ReadClock {
         ReadClock::new(trial.is_measured, self.is_remote)
     }
 
-    /// A task has read all of a partition of the scan, which took `cost` with what was done above, where rows are
-    /// filtered.
-    pub(super) fn end(&self, trial: Trial, partition: usize, cost: Duration) {
+    /// A task has read all of a partition of the scan, and given so many rows, which took `cost` with what was done
+    /// above, where rows are filtered.
+    pub(super) fn end(&self, trial: &Trial, partition: usize, given: usize, cost: Duration) {
         if !trial.is_measured {
             return;
         }
-        let Some(ended) = self.costs.lock().ended(Ended { way: trial.way, partition, cost }) else { return };
+        let known = match trial.way {
+            Way::Whole => Some(given),
+            Way::Late => trial.looked_at.get().copied(),
+        };
+        if let Some(rows) = known {
+            self.costs.lock().end(trial.way, rows, cost);
+            return;
+        }
+        let Some(ended) = self.costs.lock().ended(Ended { partition, cost }) else { return };
         let Some(metrics) = self.late.metrics() else { return };
-        let mut rows: HashMap<usize, Rows> = ended.iter().map(|task| (task.partition, Rows::default())).collect();
+        let mut rows: HashMap<usize, usize> = ended.iter().map(|task| (task.partition, 0)).collect();
         for metric in metrics.iter() {
             if let Some(rows) = metric.partition().and_then(|partition| rows.get_mut(&partition)) {
-                rows.add(metric.value());
+                *rows += looked_at(metric.value());
             }
         }
         let mut costs = self.costs.lock();
-        for Ended { way, partition, cost } in ended {
-            let rows = match way {
-                Way::Whole => rows[&partition].given,
-                Way::Late => rows[&partition].looked_at,
-            };
-            costs.end(way, rows, cost);
+        for Ended { partition, cost } in ended {
+            costs.end(Way::Late, rows[&partition], cost);
         }
     }
 }
 
-/// Rows that a task gave, and rows whose filtered columns it decoded first.
-#[derive(Debug, Default)]
-struct Rows {
-    given: usize,
-    looked_at: usize,
-}
-
-impl Rows {
-    fn add(&mut self, value: &MetricValue) {
-        let sum = match value.name() {
-            "output_rows" => &mut self.given,
-            "pushdown_rows_pruned" | "pushdown_rows_matched" => &mut self.looked_at,
-            _ => return,
-        };
-        *sum += value.as_usize();
+/// Rows whose filtered columns the decoder has looked at first.
+fn looked_at(value: &MetricValue) -> usize {
+    match value.name() {
+        "pushdown_rows_pruned" | "pushdown_rows_matched" => value.as_usize(),
+        _ => 0,
     }
 }
 

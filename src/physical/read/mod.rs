@@ -2,6 +2,7 @@
 
 mod clock;
 mod counts;
+mod dictionary;
 mod exec;
 mod files;
 mod late;

@@ -40,6 +40,19 @@ pub(super) struct Reading {
     pub(super) _working_set: WorkingSet,
 }
 
+/// The rows of a partition of a scan, read in the way that was chosen.
+pub(super) fn executed(
+    scan: &Arc<dyn ExecutionPlan>,
+    late: Option<&(Arc<LateMaterialization>, Trial)>,
+    partition: usize,
+    context: &Arc<TaskContext>,
+) -> Result<SendableRecordBatchStream> {
+    match late {
+        Some((late, trial)) => late.execute(trial, scan, partition, Arc::clone(context)),
+        None => scan.execute(partition, Arc::clone(context)),
+    }
+}
+
 impl Reading {
     /// Its rows.
     pub(super) fn into_stream(self) -> SendableRecordBatchStream {
@@ -59,7 +72,7 @@ impl Reading {
             None => {
                 self.files.check(self.index, &self.context).await?;
                 if let Some((late, trial)) = &self.late {
-                    late.end(*trial, self.partition, self.clock.cost());
+                    late.end(trial, self.partition, self.rows, self.clock.cost());
                 }
             }
         }
@@ -100,7 +113,7 @@ impl Reading {
                 self.log.retried(&error);
                 pause(self.attempt, self.index as u64).await;
                 self.attempt += 1;
-                self.batches = self.input.execute(self.partition, Arc::clone(&self.context))?;
+                self.batches = executed(&self.input, self.late.as_ref(), self.partition, &self.context)?;
                 passed = 0;
                 continue;
             }

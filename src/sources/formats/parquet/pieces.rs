@@ -83,7 +83,7 @@ impl Pieces for RowGroupPieces {
                 Some(row) => file.clone().with_extension(FirstRow(row + rows.start)),
                 None => file.clone(),
             };
-            let file = file.with_extension(self.access(rows));
+            let file = file.with_extension(self.access(rows)).with_extension(IsPiece);
             match &self.found {
                 Some(found) => file.with_extension(PagesOfFile(Arc::clone(found))),
                 None => file,
@@ -101,7 +101,11 @@ fn compressed(column: &ColumnChunkMetaData) -> usize {
 #[derive(Debug, Clone)]
 pub(super) struct PagesOfFile(pub(super) Arc<FoundPages>);
 
+/// That a file stands for one of several pieces of a row group: an extension of it.
+#[derive(Debug, Clone, Copy)]
+struct IsPiece;
+
 /// Whether a file is one of several pieces of a row group.
 pub(super) fn is_piece(file: &PartitionedFile) -> bool {
-    file.extension::<ParquetAccessPlan>().is_some()
+    file.extension::<IsPiece>().is_some()
 }

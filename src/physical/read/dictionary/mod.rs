@@ -1,0 +1,298 @@
+//! Filters of one column, asked of the values of dictionaries instead of those of rows.
+//!
+//! A Parquet file has most columns as codes into a dictionary of their values. Whether a filter holds is found out once
+//! for each value, and of the rows only the codes are looked at:
+//!
+//! ```text
+//! ship_mode IN ('AIR', 'SHIP')     7 values  -> 2 pass      1,000,000 codes -> 285,000 rows
+//! key among those of the join      a value for every fourth row: a fourth of the look-ups
+//! ```
+//!
+//! Of the rows that pass, the columns that have codes are looked up too, and the decoder gives the others. A filter
+//! that was asked of all row groups of a task is not evaluated by the decoder again. Where a row group has no codes, or
+//! not for all of its pages, or a filter fails for one of the values, it is.
+
+mod chunk;
+mod codes;
+mod column;
+mod conditions;
+mod supply;
+mod values;
+
+use std::collections::HashMap;
+use std::ops::BitAnd;
+use std::sync::Arc;
+
+use datafusion::arrow::array::BooleanArray;
+use datafusion::arrow::buffer::BooleanBuffer;
+use datafusion::arrow::datatypes::{Schema, SchemaRef};
+use datafusion::common::{Result, internal_err};
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::parquet::{ParquetAccessPlan, RowGroupAccess};
+use datafusion::datasource::physical_plan::{
+    FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource, ParquetFileReaderFactory, ParquetSource,
+};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::parquet::arrow::arrow_reader::RowSelection;
+use datafusion::parquet::arrow::async_reader::AsyncFileReader;
+use datafusion::parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
+use datafusion::physical_expr::expressions::lit;
+use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::physical_expr::utils::conjunction;
+use datafusion::physical_expr::{Partitioning, PhysicalExpr};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
+
+use self::chunk::CodedChunk;
+use self::column::{FileColumn, FileColumns};
+use self::conditions::{Conditions, over_outputs};
+pub(super) use self::supply::Refusals;
+use self::supply::Supply;
+use super::files::file_scan;
+
+/// Those rows of a task that pass what its dictionaries could be asked.
+pub(super) struct Narrowed {
+    pub(super) batches: SendableRecordBatchStream,
+    /// The rows of its row groups, whether any of them pass or none.
+    pub(super) rows: usize,
+}
+
+/// The rows of a partition of `scan`, whose decoder evaluates filters, where dictionaries can be asked before. At most
+/// `max_bytes` of columns are taken from dictionaries.
+pub(super) async fn narrowed(
+    scan: &Arc<dyn ExecutionPlan>,
+    partition: usize,
+    refusals: &Refusals,
+    max_bytes: usize,
+    context: Arc<TaskContext>,
+) -> Result<Option<Narrowed>> {
+    let Some((config, source)) =
+        file_scan(scan).and_then(|config| Some((config, config.file_source().downcast_ref::<ParquetSource>()?)))
+    else {
+        return Ok(None);
+    };
+    let (Some(group), Some(readers), Some(filter), Some(projection)) =
+        (config.file_groups.get(partition), source.parquet_file_reader_factory(), source.filter(), source.projection())
+    else {
+        return Ok(None);
+    };
+    let table = Arc::clone(source.table_schema().table_schema());
+    let conditions = Conditions::of(&filter, &table)?;
+    if conditions.columns.is_empty() {
+        return Ok(None);
+    }
+    let supply = Supply::of(projection, refusals, max_bytes).filter(|_| config.limit.is_none());
+    let mut asked = Asked { table, conditions, supply, groups: 0, rows: 0, pruned: 0, bytes: 0 };
+    let mut files = Vec::with_capacity(group.len());
+    for file in group.files() {
+        files.push(asked.narrow(file, partition, readers).await);
+    }
+    if asked.groups == 0 {
+        return Ok(None);
+    }
+    asked.tell(source.metrics(), partition);
+    let (rows, left, schema) = (asked.rows, asked.conditions.left(), scan.schema());
+    let scan = Scan { config, source, files };
+    let batches = match asked.supply.filter(|supply| supply.fits(left.is_empty(), &schema)) {
+        None => scan.filtered(left).execute(0, context)?,
+        Some(supply) => {
+            let supplied = supply.finish(&schema);
+            match supplied.missing() {
+                missing if missing.is_empty() => {
+                    let filter = over_outputs(left, projection)?;
+                    supplied.alone(filter, context.session_config().batch_size())
+                }
+                missing => supplied.beside(scan.columns(&missing, &schema)?.execute(0, context)?),
+            }
+        }
+    };
+    Ok(Some(Narrowed { batches, rows }))
+}
+
+/// The scan of the files of a task.
+struct Scan<'a> {
+    config: &'a FileScanConfig,
+    source: &'a ParquetSource,
+    files: Vec<PartitionedFile>,
+}
+
+impl Scan<'_> {
+    /// Whose decoder evaluates these filters.
+    fn filtered(self, filters: Vec<Arc<dyn PhysicalExpr>>) -> Arc<dyn ExecutionPlan> {
+        let source = match filters.is_empty() {
+            // The filter tells which row groups to leave out, still.
+            true => without_pushdown(self.source.clone()),
+            false => self.source.with_predicate(conjunction(filters)),
+        };
+        self.of(Arc::new(source))
+    }
+
+    /// Of some of the columns that it gives, of exactly the rows that were chosen: nobody leaves out others.
+    fn columns(self, columns: &[usize], schema: &Schema) -> Result<Arc<dyn ExecutionPlan>> {
+        let columns = ProjectionExprs::from_indices(columns, schema);
+        let source = without_pushdown(self.source.with_predicate(lit(true)));
+        match source.try_pushdown_projection(&columns)? {
+            Some(source) => Ok(self.of(source)),
+            None => internal_err!("a scan of Parquet files cannot give fewer columns"),
+        }
+    }
+
+    fn of(self, source: Arc<dyn FileSource>) -> Arc<dyn ExecutionPlan> {
+        let config = FileScanConfigBuilder::from(self.config.clone())
+            .with_source(source)
+            .with_file_groups(vec![FileGroup::new(self.files)])
+            .with_output_partitioning(Some(Partitioning::UnknownPartitioning(1)))
+            .build();
+        DataSourceExec::from_data_source(config)
+    }
+}
+
+fn without_pushdown(source: ParquetSource) -> ParquetSource {
+    let mut options = source.table_parquet_options().clone();
+    options.global.pushdown_filters = false;
+    source.with_table_parquet_options(options)
+}
+
+/// What asking has found out.
+struct Asked<'a> {
+    table: SchemaRef,
+    conditions: Conditions,
+    supply: Option<Supply<'a>>,
+    /// Row groups of which something is known.
+    groups: usize,
+    rows: usize,
+    pruned: usize,
+    bytes: usize,
+}
+
+impl Asked<'_> {
+    /// The file with the rows that pass, or as it is where nothing could be asked.
+    async fn narrow(
+        &mut self,
+        file: &PartitionedFile,
+        partition: usize,
+        readers: &Arc<dyn ParquetFileReaderFactory>,
+    ) -> PartitionedFile {
+        let access = match file.extension::<ParquetAccessPlan>() {
+            // A piece of a row group.
+            Some(_) => None,
+            // Where it fails the decoder does so too, and tells what happened.
+            None => self.access(file, partition, readers).await.ok(),
+        };
+        match access {
+            Some(access) => file.clone().with_extension(access),
+            None => {
+                self.conditions.columns.iter_mut().for_each(|condition| condition.is_complete = false);
+                self.supply = None;
+                file.clone()
+            }
+        }
+    }
+
+    async fn access(
+        &mut self,
+        file: &PartitionedFile,
+        partition: usize,
+        readers: &Arc<dyn ParquetFileReaderFactory>,
+    ) -> Result<ParquetAccessPlan> {
+        let mut reader = readers.create_reader(partition, file.clone(), None, &ExecutionPlanMetricsSet::new())?;
+        let metadata = reader.get_metadata(None).await?;
+        let of_conditions = self.conditions.columns.iter().map(|condition| condition.column);
+        let wanted = of_conditions.chain(self.supply.iter().flat_map(Supply::table_columns));
+        let columns = FileColumns::of(&metadata)?.get_all(&self.table, wanted);
+        let mut file_reader = FileReader { reader: reader.as_mut(), metadata: &metadata, columns };
+        let mut access = ParquetAccessPlan::new_none(metadata.num_row_groups());
+        for (number, group) in metadata.row_groups().iter().enumerate().filter(|(_, group)| is_in_range(group, file)) {
+            access.set(number, self.row_group(&mut file_reader, number, group.num_rows().max(0) as usize).await);
+        }
+        Ok(access)
+    }
+
+    /// How a row group is read.
+    async fn row_group(&mut self, file: &mut FileReader<'_>, number: usize, rows: usize) -> RowGroupAccess {
+        let mut opened = HashMap::new();
+        let passing = self.passing_rows(file, number, &mut opened).await;
+        self.rows += rows;
+        let Some(passing) = passing else {
+            self.supply = None;
+            return RowGroupAccess::Scan;
+        };
+        let passed = passing.count_set_bits();
+        self.groups += 1;
+        self.pruned += rows - passed;
+        if passed == 0 {
+            return RowGroupAccess::Skip;
+        }
+        if let Some(supply) = self.supply.take() {
+            self.supply = supply.take_in(file, number, opened, &passing).await;
+        }
+        match passed == rows {
+            true => RowGroupAccess::Scan,
+            false => RowGroupAccess::Selection(RowSelection::from_filters(&[BooleanArray::new(passing, None)])),
+        }
+    }
+
+    /// The rows of a row group for which all conditions hold that could be asked; `None` if none could. Chunks that are
+    /// looked into again are in `opened`.
+    async fn passing_rows(
+        &mut self,
+        file: &mut FileReader<'_>,
+        group: usize,
+        opened: &mut HashMap<usize, CodedChunk>,
+    ) -> Option<BooleanBuffer> {
+        let mut passing: Option<BooleanBuffer> = None;
+        for condition in &mut self.conditions.columns {
+            if passing.as_ref().is_some_and(|passing| passing.count_set_bits() == 0) {
+                break;
+            }
+            let column = condition.column;
+            let is_supplied = self.supply.as_ref().is_some_and(|supply| supply.gives(column));
+            let chunk = file.open(group, column).await;
+            self.bytes += chunk.as_ref().map_or(0, |chunk| chunk.bytes);
+            let asked = chunk.filter(CodedChunk::has_few_values).and_then(|mut chunk| {
+                let passing = condition.passing(&chunk.values, chunk.is_nullable)?;
+                let rows = chunk.passing(&passing, is_supplied)?;
+                Some((chunk, rows))
+            });
+            let Some((chunk, rows)) = asked else {
+                condition.is_complete = false;
+                continue;
+            };
+            if is_supplied {
+                opened.insert(column, chunk);
+            }
+            passing = Some(passing.map_or(rows.clone(), |passing| passing.bitand(&rows)));
+        }
+        passing
+    }
+
+    fn tell(&self, metrics: &ExecutionPlanMetricsSet, partition: usize) {
+        MetricBuilder::new(metrics).counter("rows_pruned_by_dictionary", partition).add(self.pruned);
+        MetricBuilder::new(metrics).counter("dictionary_bytes_scanned", partition).add(self.bytes);
+    }
+}
+
+/// A file whose column chunks are opened.
+struct FileReader<'a> {
+    reader: &'a mut (dyn AsyncFileReader + Send),
+    metadata: &'a ParquetMetaData,
+    /// By the numbers of the columns of the table.
+    columns: HashMap<usize, FileColumn>,
+}
+
+impl FileReader<'_> {
+    /// The chunk of a column of the table, if it has codes.
+    async fn open(&mut self, group: usize, column: usize) -> Option<CodedChunk> {
+        CodedChunk::open(self.reader, self.metadata, group, self.columns.get(&column)?).await
+    }
+}
+
+/// Whether a row group is read as part of a file: where its first page is decides.
+fn is_in_range(group: &RowGroupMetaData, file: &PartitionedFile) -> bool {
+    let first = |group: &RowGroupMetaData| {
+        let column = group.columns().first()?;
+        Some(column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset()))
+    };
+    file.range.as_ref().is_none_or(|range| first(group).is_some_and(|first| range.contains(first)))
+}
