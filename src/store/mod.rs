@@ -43,7 +43,7 @@ mod spill;
 
 pub(crate) use blocks::WorkingSet;
 pub use blocks::{BlockHandle, BlockInfo, BlockStore, NextUse, PinnedBlock};
-pub(crate) use memory::{Admission, Entry, MIN_MERGE_FACTOR, MIN_MERGE_PART, QueryNeeds, QueryPool};
+pub(crate) use memory::{Admission, Entry, Governor, MIN_MERGE_FACTOR, MIN_MERGE_PART, QueryNeeds, QueryPool};
 pub use memory::{Allocator, Budget, CacheLevel, Holder, Owner, SharedMemoryPool};
 pub use spill::{SpillDirectories, SpillFileInfo};
 

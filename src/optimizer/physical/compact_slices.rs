@@ -24,7 +24,7 @@ use datafusion::physical_plan::windows::WindowAggExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{CompactExec, FoldExec, IntoPlan, MapExec, PLENTY, PlanExt};
+use crate::physical::{CompactExec, FlushExec, FoldExec, IntoPlan, MapExec, PLENTY, PlanExt};
 
 #[derive(Debug)]
 pub(super) struct CompactSlices;
@@ -71,6 +71,7 @@ fn gives_slices(plan: &dyn ExecutionPlan) -> bool {
     plan.is::<SortExec>()
         || plan.is::<AggregateExec>()
         || plan.is_operator::<FoldExec>()
+        || plan.is_operator::<FlushExec>()
         || plan.is::<RepartitionExec>()
         || plan.is::<SortMergeJoinExec>()
         || plan.is::<WindowAggExec>()

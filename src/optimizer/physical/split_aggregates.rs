@@ -4,6 +4,8 @@
 //!                                   FoldExec: partitions=2
 //! AggregateExec: final                AggregateExec: final
 //!   RepartitionExec: hash(k), 2  ->     RepartitionExec: hash(k), 16
+//!     AggregateExec: partial              FlushExec
+//!                                           AggregateExec: partial
 //! ```
 //!
 //! Small tables are faster, too. There are fewer where memory is so scarce that many leave nothing for each, and plans
@@ -22,7 +24,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, InputOrderMode, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{FoldExec, IntoPlan};
+use crate::physical::{FlushExec, FoldExec, IntoPlan};
 
 /// Tables for each partition, at most,
 const MAX_TABLES_EACH: usize = 8;
@@ -53,7 +55,7 @@ impl PhysicalOptimizerRule for SplitAggregates {
             }
             let (keys, partitions) = (keys.clone(), *partitions);
             let many = Partitioning::Hash(keys, tables * partitions);
-            let repartition = RepartitionExec::try_new(Arc::clone(repartition.input()), many)?;
+            let repartition = RepartitionExec::try_new(flushed(repartition.input()), many)?;
             let aggregate = replace_children_if_necessary(node, vec![Arc::new(repartition) as _])?;
             Ok(Transformed::yes(FoldExec::try_new(aggregate, partitions)?.into_plan()))
         };
@@ -66,6 +68,19 @@ impl PhysicalOptimizerRule for SplitAggregates {
 
     fn schema_check(&self) -> bool {
         true
+    }
+}
+
+/// The same groups from a table that may give them when it leaves the cache, if there is a table.
+fn flushed(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    let has_table = |aggregate: &AggregateExec| {
+        *aggregate.mode() == AggregateMode::Partial
+            && *aggregate.input_order_mode() == InputOrderMode::Linear
+            && aggregate.limit_options().is_none()
+    };
+    match plan.downcast_ref::<AggregateExec>().is_some_and(has_table) {
+        true => FlushExec::new(Arc::clone(plan)).into_plan(),
+        false => Arc::clone(plan),
     }
 }
 

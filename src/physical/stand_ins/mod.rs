@@ -3,6 +3,7 @@
 
 mod compact;
 mod cumulative_windows;
+mod flush;
 mod fold;
 mod middle_rows;
 mod narrow_decimals;
@@ -11,6 +12,7 @@ mod window_partitions;
 
 pub(crate) use compact::CompactExec;
 pub(crate) use cumulative_windows::{CumulativeWindowsExec, are_cumulative};
+pub(crate) use flush::FlushExec;
 pub(crate) use fold::FoldExec;
 pub(crate) use middle_rows::MiddleRowsExec;
 pub(crate) use narrow_decimals::{is_narrow_decimals, narrow_decimals};

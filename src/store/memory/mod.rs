@@ -12,6 +12,6 @@ pub use budget::Budget;
 pub(crate) use budget::MemoryUse;
 pub use owner::Owner;
 pub(crate) use owner::Owners;
+pub(crate) use pool::{Governor, MIN_MERGE_FACTOR, MIN_MERGE_PART, QueryNeeds, QueryPool};
 pub use pool::{Holder, SharedMemoryPool};
-pub(crate) use pool::{MIN_MERGE_FACTOR, MIN_MERGE_PART, QueryNeeds, QueryPool};
 pub use pressure::{Allocator, CacheLevel};

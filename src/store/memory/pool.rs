@@ -4,7 +4,7 @@
 mod query_pool;
 mod shares;
 
-pub(crate) use query_pool::{QueryNeeds, QueryPool};
+pub(crate) use query_pool::{Governor, QueryNeeds, QueryPool};
 pub use shares::Holder;
 pub(crate) use shares::{MIN_MERGE_FACTOR, MIN_MERGE_PART};
 

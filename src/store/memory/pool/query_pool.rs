@@ -1,13 +1,16 @@
 //! The pool as one query sees it.
 
 use std::any::Any;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use datafusion::common::Result;
+use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
+use parking_lot::Mutex;
 
 use super::SharedMemoryPool;
 
@@ -34,12 +37,41 @@ pub(crate) struct QueryPool {
     bytes: Arc<AtomicUsize>,
     /// Blocks that it has lost because a task failed.
     errored_blocks: AtomicUsize,
+    /// Who is asked too when an operator wants more, by its number.
+    governors: Mutex<HashMap<usize, Arc<dyn Governor>>>,
+}
+
+/// Decides beside the pool whether an operator may take more: one that may not spills or gives what it has, as where
+/// there is no more.
+pub(crate) trait Governor: fmt::Debug + Send + Sync {
+    /// Whether the operator may have so many bytes.
+    fn may_have(&self, bytes: usize) -> bool;
+}
+
+thread_local! {
+    /// The operator that was the last to register on this thread.
+    static LAST: RefCell<Option<(usize, String)>> = const { RefCell::new(None) };
 }
 
 impl QueryPool {
     /// The view of query number `query`. What its operators have is counted in `bytes` too.
     pub(crate) fn new(query: u64, needs: QueryNeeds, shared: Arc<SharedMemoryPool>, bytes: Arc<AtomicUsize>) -> Self {
-        Self { query, needs, shared, bytes, errored_blocks: AtomicUsize::new(0) }
+        Self { query, needs, shared, bytes, errored_blocks: AtomicUsize::new(0), governors: Mutex::default() }
+    }
+
+    /// Asks `governor` about the operator that was the last to register on this thread, if its name begins so and the
+    /// query of the task is known.
+    pub(crate) fn govern_last(context: &TaskContext, name: &str, governor: Arc<dyn Governor>) {
+        let pool: &dyn Any = context.memory_pool().as_ref();
+        let (Some(pool), Some((operator, its_name))) = (pool.downcast_ref::<Self>(), LAST.take()) else { return };
+        if its_name.starts_with(name) {
+            pool.governors.lock().insert(operator, governor);
+        }
+    }
+
+    fn may_have(&self, reservation: &MemoryReservation, bytes: usize) -> bool {
+        let governor = self.governors.lock().get(&reservation.consumer().id()).cloned();
+        governor.is_none_or(|governor| governor.may_have(bytes))
     }
 
     /// What the query of a task was planned for, where that is known.
@@ -68,10 +100,12 @@ impl MemoryPool for QueryPool {
 
     fn register(&self, consumer: &MemoryConsumer) {
         self.shared.register_for(self.query, Some(&self.needs), consumer);
+        LAST.set(Some((consumer.id(), consumer.name().to_owned())));
     }
 
     fn unregister(&self, consumer: &MemoryConsumer) {
         self.shared.unregister(consumer);
+        self.governors.lock().remove(&consumer.id());
     }
 
     fn grow(&self, reservation: &MemoryReservation, additional: usize) {
@@ -85,6 +119,9 @@ impl MemoryPool for QueryPool {
     }
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
+        if !self.may_have(reservation, reservation.size() + additional) {
+            return Err(DataFusionError::ResourcesExhausted(format!("{} has enough", reservation.consumer().name())));
+        }
         self.shared.try_grow(reservation, additional)?;
         self.bytes.fetch_add(additional, Relaxed);
         Ok(())
