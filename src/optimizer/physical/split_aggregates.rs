@@ -76,6 +76,7 @@ fn flushed(plan: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     let has_table = |aggregate: &AggregateExec| {
         *aggregate.mode() == AggregateMode::Partial
             && *aggregate.input_order_mode() == InputOrderMode::Linear
+            && aggregate.group_expr().is_single()
             && aggregate.limit_options().is_none()
     };
     match plan.downcast_ref::<AggregateExec>().is_some_and(has_table) {

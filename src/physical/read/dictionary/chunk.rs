@@ -1,5 +1,6 @@
 //! A column chunk of codes.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -21,6 +22,21 @@ use super::codes::{CodedPage, Codes, Passing};
 use super::column::FileColumn;
 use super::values::values;
 
+/// A file whose column chunks are opened.
+pub(super) struct FileReader<'a> {
+    pub(super) reader: &'a mut (dyn AsyncFileReader + Send),
+    pub(super) metadata: &'a ParquetMetaData,
+    /// By the numbers of the columns of the table.
+    pub(super) columns: HashMap<usize, FileColumn>,
+}
+
+impl FileReader<'_> {
+    /// The chunk of a column of the table, if it has codes.
+    pub(super) async fn open(&mut self, group: usize, column: usize) -> Option<CodedChunk> {
+        CodedChunk::open(self.reader, self.metadata, group, self.columns.get(&column)?).await
+    }
+}
+
 /// The values of a column of a row group, as codes into a dictionary.
 pub(super) struct CodedChunk {
     /// The dictionary, of the type that the table has.
@@ -30,13 +46,14 @@ pub(super) struct CodedChunk {
     kept: Vec<Page>,
     pub(super) is_nullable: bool,
     rows: usize,
-    /// Encoded.
+    /// Of the file, and of its pages as they are looked into.
     pub(super) bytes: usize,
+    pub(super) pages_bytes: usize,
 }
 
 impl CodedChunk {
     /// The chunk of a column, if it begins with a dictionary of values that the table can have.
-    pub(super) async fn open(
+    async fn open(
         reader: &mut (dyn AsyncFileReader + Send),
         metadata: &ParquetMetaData,
         group: usize,
@@ -53,16 +70,12 @@ impl CodedChunk {
         let (start, length) = chunk.byte_range();
         let encoded = reader.get_bytes(start..start + length).await.ok()?;
         let (bytes, rows) = (encoded.len(), row_group.num_rows().max(0) as usize);
+        let pages_bytes = bytes + chunk.uncompressed_size().max(0) as usize;
         let chunk_bytes = Arc::new(ChunkBytes { bytes: encoded, range: start..start + length });
         let mut pages = SerializedPageReader::new(chunk_bytes, chunk, rows, None).ok()?;
         let dictionary = dictionary(&mut pages)?;
         let values = column.as_in_table(values(metadata, column.number, &column.levels, dictionary).ok()??)?;
-        Some(Self { values, pages, kept: Vec::new(), is_nullable: column.is_nullable, rows, bytes })
-    }
-
-    /// Whether there are so few values that it is worth while to ask each of them instead of each row.
-    pub(super) fn has_few_values(&self) -> bool {
-        self.values.len() <= self.rows / 4 * 3
+        Some(Self { values, pages, kept: Vec::new(), is_nullable: column.is_nullable, rows, bytes, pages_bytes })
     }
 
     /// Of each row, whether its value passes. `None` where some have no codes, or where they are not what the format

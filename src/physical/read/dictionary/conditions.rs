@@ -15,6 +15,9 @@ use datafusion::physical_expr_common::physical_expr::is_volatile;
 
 use super::codes::Passing;
 
+/// Values that are asked at once: what is made of them on the way stays in the cache.
+const AT_ONCE: usize = 8192;
+
 /// A filter, as conditions of one column each and what else there is.
 pub(super) struct Conditions {
     /// What has to hold of all rows.
@@ -140,18 +143,26 @@ impl ColumnCondition {
     /// Which of the values of a dictionary pass, and whether nulls do if there may be any. `None` where it fails for
     /// one of them: no row may have it that would be asked.
     pub(super) fn passing(&self, values: &ArrayRef, is_nullable: bool) -> Option<Passing> {
-        let null = is_nullable && self.holds(new_null_array(values.data_type(), 1))?.first() == Some(&true);
-        Some(Passing { codes: self.holds(Arc::clone(values))?, null })
+        let mut null = Vec::new();
+        if is_nullable {
+            self.append(new_null_array(values.data_type(), 1), &mut null)?;
+        }
+        let mut codes = Vec::with_capacity(values.len());
+        for first in (0..values.len()).step_by(AT_ONCE) {
+            self.append(values.slice(first, AT_ONCE.min(values.len() - first)), &mut codes)?;
+        }
+        Some(Passing { codes, null: null == [true] })
     }
 
     /// Of each value, whether the condition holds.
-    fn holds(&self, values: ArrayRef) -> Option<Vec<bool>> {
+    fn append(&self, values: ArrayRef, to: &mut Vec<bool>) -> Option<()> {
         let batch = RecordBatch::try_new(Arc::clone(&self.schema), vec![values]).ok()?;
         let holds = self.condition.evaluate(&batch).ok()?.into_array(batch.num_rows()).ok()?;
         let holds = holds.as_boolean_opt()?;
-        Some(match holds.null_count() {
-            0 => holds.values().iter().collect(),
-            _ => holds.iter().map(|holds| holds == Some(true)).collect(),
-        })
+        match holds.null_count() {
+            0 => to.extend(holds.values()),
+            _ => to.extend(holds.iter().map(|holds| holds == Some(true))),
+        }
+        Some(())
     }
 }

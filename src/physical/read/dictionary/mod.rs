@@ -35,8 +35,7 @@ use datafusion::datasource::physical_plan::{
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::parquet::arrow::arrow_reader::RowSelection;
-use datafusion::parquet::arrow::async_reader::AsyncFileReader;
-use datafusion::parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
+use datafusion::parquet::file::metadata::RowGroupMetaData;
 use datafusion::physical_expr::expressions::lit;
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_expr::utils::conjunction;
@@ -44,8 +43,8 @@ use datafusion::physical_expr::{Partitioning, PhysicalExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
 
-use self::chunk::CodedChunk;
-use self::column::{FileColumn, FileColumns};
+use self::chunk::{CodedChunk, FileReader};
+use self::column::FileColumns;
 use self::conditions::{Conditions, over_outputs};
 pub(super) use self::supply::Refusals;
 use self::supply::Supply;
@@ -241,26 +240,28 @@ impl Asked<'_> {
         group: usize,
         opened: &mut HashMap<usize, CodedChunk>,
     ) -> Option<BooleanBuffer> {
-        let mut passing: Option<BooleanBuffer> = None;
+        let (mut passing, mut kept_bytes): (Option<BooleanBuffer>, usize) = (None, 0);
         for condition in &mut self.conditions.columns {
             if passing.as_ref().is_some_and(|passing| passing.count_set_bits() == 0) {
                 break;
             }
             let column = condition.column;
-            let is_supplied = self.supply.as_ref().is_some_and(|supply| supply.gives(column));
             let chunk = file.open(group, column).await;
+            let pages_bytes = chunk.as_ref().map_or(0, |chunk| chunk.pages_bytes);
+            let is_kept = self.supply.as_ref().is_some_and(|supply| supply.keeps(column, kept_bytes + pages_bytes));
             self.bytes += chunk.as_ref().map_or(0, |chunk| chunk.bytes);
-            let asked = chunk.filter(CodedChunk::has_few_values).and_then(|mut chunk| {
+            let asked = chunk.and_then(|mut chunk| {
                 let passing = condition.passing(&chunk.values, chunk.is_nullable)?;
-                let rows = chunk.passing(&passing, is_supplied)?;
+                let rows = chunk.passing(&passing, is_kept)?;
                 Some((chunk, rows))
             });
             let Some((chunk, rows)) = asked else {
                 condition.is_complete = false;
                 continue;
             };
-            if is_supplied {
+            if is_kept {
                 opened.insert(column, chunk);
+                kept_bytes += pages_bytes;
             }
             passing = Some(passing.map_or(rows.clone(), |passing| passing.bitand(&rows)));
         }
@@ -270,21 +271,6 @@ impl Asked<'_> {
     fn tell(&self, metrics: &ExecutionPlanMetricsSet, partition: usize) {
         MetricBuilder::new(metrics).counter("rows_pruned_by_dictionary", partition).add(self.pruned);
         MetricBuilder::new(metrics).counter("dictionary_bytes_scanned", partition).add(self.bytes);
-    }
-}
-
-/// A file whose column chunks are opened.
-struct FileReader<'a> {
-    reader: &'a mut (dyn AsyncFileReader + Send),
-    metadata: &'a ParquetMetaData,
-    /// By the numbers of the columns of the table.
-    columns: HashMap<usize, FileColumn>,
-}
-
-impl FileReader<'_> {
-    /// The chunk of a column of the table, if it has codes.
-    async fn open(&mut self, group: usize, column: usize) -> Option<CodedChunk> {
-        CodedChunk::open(self.reader, self.metadata, group, self.columns.get(&column)?).await
     }
 }
 

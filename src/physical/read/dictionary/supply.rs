@@ -16,8 +16,7 @@ use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_plan::filter::batch_filter;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::FileReader;
-use super::chunk::{CodedChunk, CodedRows};
+use super::chunk::{CodedChunk, CodedRows, FileReader};
 use crate::physical::tasks::stream_of;
 
 /// What tasks of a scan have found out for those behind them.
@@ -73,8 +72,9 @@ impl<'a> Supply<'a> {
         self.columns.iter().map(|column| column.table)
     }
 
-    pub(super) fn gives(&self, table_column: usize) -> bool {
-        self.columns.iter().any(|column| column.table == table_column)
+    /// Whether pages of a column of the table stay until its rows are looked up, so that so many bytes of pages do.
+    pub(super) fn keeps(&self, table_column: usize, bytes: usize) -> bool {
+        bytes <= self.max_bytes && self.columns.iter().any(|column| column.table == table_column)
     }
 
     /// Whether it can be used: where filters are left to the decoder, only without it.
