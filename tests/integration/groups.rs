@@ -1,4 +1,5 @@
 use blockyard::prelude::*;
+use datafusion::arrow::util::pretty::pretty_format_batches;
 
 use crate::fixtures::{context_with, mib, rows};
 
@@ -70,4 +71,28 @@ async fn groups_of_few_rows_are_not_split() {
     RepartitionExec: partitioning=Hash([range.id % Int64(10)@0], 2), input_partitions=2
     AggregateExec: mode=Partial
     ");
+}
+
+/// How often the tables of partial aggregates were emptied.
+async fn flushes(context: &DataContext, sql: &str) -> usize {
+    let told = context.sql(&format!("EXPLAIN ANALYZE {sql}")).await.unwrap().take_all().await.unwrap();
+    let told = pretty_format_batches(&told).unwrap().to_string();
+    let (_, behind) = told.split_once("FlushExec, metrics=[flushes=").expect("there is a table that may be emptied");
+    behind.split(']').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_that_do_not_return_leave_the_table_and_others_stay() {
+    let context = session(1024);
+    let of_groups = |key: &str| {
+        format!(
+            "SELECT count(*), sum(n), sum(s) FROM (SELECT {key} AS k, count(*) n, sum(id) s FROM range(4000000) GROUP BY 1)"
+        )
+    };
+    let (runs, random) = (of_groups("id / 8"), of_groups("id * 7919 % 100003"));
+    assert_eq!(rows(&context, &runs).await, ["500000|4000000|7999998000000"]);
+    assert_eq!(rows(&context, &random).await, ["100003|4000000|7999998000000"]);
+    assert!(flushes(&context, &runs).await > 4);
+    // Once for each thread, to see what they are like.
+    assert!(flushes(&context, &random).await <= 2);
 }

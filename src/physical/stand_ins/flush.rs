@@ -22,7 +22,7 @@ use std::sync::{Arc, Weak};
 use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
-use datafusion::physical_plan::metrics::MetricValue;
+use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, MetricValue, MetricsSet};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use parking_lot::Mutex;
@@ -44,12 +44,13 @@ const MORE_ROWS: f64 = 1.3;
 #[derive(Debug)]
 pub(crate) struct FlushExec {
     input: Arc<dyn ExecutionPlan>,
+    metrics: ExecutionPlanMetricsSet,
 }
 
 impl FlushExec {
     /// Of `input`, which is a partial aggregate.
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>) -> Self {
-        Self { input }
+        Self { input, metrics: ExecutionPlanMetricsSet::new() }
     }
 }
 
@@ -77,7 +78,8 @@ impl Operator for FlushExec {
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let groups = self.input.execute(partition, Arc::clone(&context))?;
         // It executes what is below it before it registers for its table.
-        let table = Table { aggregate: Arc::downgrade(&self.input), partition, watched: Mutex::default() };
+        let flushes = MetricBuilder::new(&self.metrics).counter("flushes", partition);
+        let table = Table { aggregate: Arc::downgrade(&self.input), partition, flushes, watched: Mutex::default() };
         QueryPool::govern_last(&context, TABLE, Arc::new(table));
         Ok(groups)
     }
@@ -88,6 +90,10 @@ impl Operator for FlushExec {
 
     fn statistics(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
         Ok(rows_of_input(inputs, args, &self.schema()))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
     }
 
     fn cardinality_effect(&self) -> CardinalityEffect {
@@ -101,6 +107,7 @@ struct Table {
     /// What is run may outlive what was planned.
     aggregate: Weak<dyn ExecutionPlan>,
     partition: usize,
+    flushes: Count,
     watched: Mutex<Watched>,
 }
 
@@ -133,6 +140,7 @@ impl Governor for Table {
         }
         let Some((rows, groups)) = self.seen_and_given() else { return true };
         (watched.pace, watched.is_emptied) = watched.pace.at(bytes, rows, groups);
+        self.flushes.add(usize::from(watched.is_emptied));
         !watched.is_emptied
     }
 }
