@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use bytes::buf::{Buf, Reader};
-use datafusion::arrow::array::{Array, ArrayRef, BooleanBufferBuilder, UInt32Array};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, BooleanArray, BooleanBufferBuilder, UInt32Array};
 use datafusion::arrow::buffer::BooleanBuffer;
-use datafusion::arrow::compute::take;
+use datafusion::arrow::compute::{filter, take};
 use datafusion::arrow::error::ArrowError;
 use datafusion::parquet::arrow::async_reader::AsyncFileReader;
 use datafusion::parquet::basic::{Encoding, EncodingMask};
@@ -34,6 +34,21 @@ impl FileReader<'_> {
     /// The chunk of a column of the table, if it has codes.
     pub(super) async fn open(&mut self, group: usize, column: usize) -> Option<CodedChunk> {
         CodedChunk::open(self.reader, self.metadata, group, self.columns.get(&column)?).await
+    }
+
+    /// Some rows of a column of the table, if it has codes.
+    pub(super) async fn rows(
+        &mut self,
+        group: usize,
+        column: usize,
+        opened: &mut HashMap<usize, CodedChunk>,
+        wanted: &BooleanBuffer,
+    ) -> Option<CodedRows> {
+        let chunk = match opened.remove(&column) {
+            Some(chunk) => chunk,
+            None => self.open(group, column).await?,
+        };
+        chunk.rows(wanted)
     }
 }
 
@@ -147,6 +162,14 @@ impl CodedRows {
 
     pub(super) fn bytes(&self) -> usize {
         self.values.get_array_memory_size() + self.codes.as_ref().map_or(0, UInt32Array::get_array_memory_size)
+    }
+
+    /// Those of the rows for which `wanted` is set.
+    pub(super) fn only(self, wanted: &BooleanArray) -> Option<Self> {
+        Some(match self.codes {
+            Some(codes) => Self::of(self.values, filter(&codes, wanted).ok()?.as_primitive().clone())?,
+            None => Self { values: filter(&self.values, wanted).ok()?, codes: None },
+        })
     }
 
     /// The values of some rows, which share nothing with those of others.

@@ -8,9 +8,10 @@
 //! key among those of the join      a value for every fourth row: a fourth of the look-ups
 //! ```
 //!
-//! Of the rows that pass, the columns that have codes are looked up too, and the decoder gives the others. A filter
-//! that was asked of all row groups of a task is not evaluated by the decoder again. Where a row group has no codes, or
-//! not for all of its pages, or a filter fails for one of the values, it is.
+//! Of the rows that pass, the columns that have codes are looked up too: first those that filters of several columns
+//! need, which leave fewer rows, then the others. The decoder gives what has no codes. A filter that was asked of all
+//! row groups of a task is not evaluated by the decoder again. Where a row group has no codes, or not for all of its
+//! pages, or a filter fails for one of the values, it is.
 
 mod chunk;
 mod codes;
@@ -23,7 +24,7 @@ use std::collections::HashMap;
 use std::ops::BitAnd;
 use std::sync::Arc;
 
-use datafusion::arrow::array::BooleanArray;
+use datafusion::arrow::array::{BooleanArray, BooleanBufferBuilder};
 use datafusion::arrow::buffer::BooleanBuffer;
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::{Result, internal_err};
@@ -43,7 +44,7 @@ use datafusion::physical_expr::{Partitioning, PhysicalExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
 
-use self::chunk::{CodedChunk, FileReader};
+use self::chunk::{CodedChunk, CodedRows, FileReader};
 use self::column::FileColumns;
 use self::conditions::{Conditions, over_outputs};
 pub(super) use self::supply::Refusals;
@@ -182,7 +183,7 @@ impl Asked<'_> {
         match access {
             Some(access) => file.clone().with_extension(access),
             None => {
-                self.conditions.columns.iter_mut().for_each(|condition| condition.is_complete = false);
+                self.conditions.are_left();
                 self.supply = None;
                 file.clone()
             }
@@ -198,7 +199,8 @@ impl Asked<'_> {
         let mut reader = readers.create_reader(partition, file.clone(), None, &ExecutionPlanMetricsSet::new())?;
         let metadata = reader.get_metadata(None).await?;
         let of_conditions = self.conditions.columns.iter().map(|condition| condition.column);
-        let wanted = of_conditions.chain(self.supply.iter().flat_map(Supply::table_columns));
+        let of_wide = self.conditions.wide.iter().flat_map(|condition| condition.columns.iter().copied());
+        let wanted = of_conditions.chain(of_wide).chain(self.supply.iter().flat_map(Supply::table_columns));
         let columns = FileColumns::of(&metadata)?.get_all(&self.table, wanted);
         let mut file_reader = FileReader { reader: reader.as_mut(), metadata: &metadata, columns };
         let mut access = ParquetAccessPlan::new_none(metadata.num_row_groups());
@@ -215,8 +217,11 @@ impl Asked<'_> {
         self.rows += rows;
         let Some(passing) = passing else {
             self.supply = None;
+            self.conditions.wide.iter_mut().for_each(|condition| condition.is_complete = false);
             return RowGroupAccess::Scan;
         };
+        let mut looked_up = HashMap::new();
+        let passing = self.passing_together(file, number, passing, &mut opened, &mut looked_up).await;
         let passed = passing.count_set_bits();
         self.groups += 1;
         self.pruned += rows - passed;
@@ -224,7 +229,7 @@ impl Asked<'_> {
             return RowGroupAccess::Skip;
         }
         if let Some(supply) = self.supply.take() {
-            self.supply = supply.take_in(file, number, opened, &passing).await;
+            self.supply = supply.take_in(file, number, opened, looked_up, &passing).await;
         }
         match passed == rows {
             true => RowGroupAccess::Scan,
@@ -268,10 +273,55 @@ impl Asked<'_> {
         passing
     }
 
+    /// Those of some rows of a row group for which the conditions of several columns hold too, as far as these can be
+    /// looked up, which stay in `looked_up`. Without a supply the decoder evaluates them.
+    async fn passing_together(
+        &mut self,
+        file: &mut FileReader<'_>,
+        group: usize,
+        mut passing: BooleanBuffer,
+        opened: &mut HashMap<usize, CodedChunk>,
+        looked_up: &mut HashMap<usize, CodedRows>,
+    ) -> BooleanBuffer {
+        for condition in &mut self.conditions.wide {
+            if passing.count_set_bits() == 0 {
+                break;
+            }
+            for column in &condition.columns {
+                if self.supply.is_some()
+                    && !looked_up.contains_key(column)
+                    && let Some(rows) = file.rows(group, *column, opened, &passing).await
+                {
+                    looked_up.insert(*column, rows);
+                }
+            }
+            let bytes = looked_up.values().map(CodedRows::bytes).sum();
+            let columns = condition.columns.iter().map(|column| looked_up.get(column)).collect::<Option<Vec<_>>>();
+            let may = self.supply.as_ref().is_some_and(|supply| supply.may_look_up(bytes));
+            let Some(holds) = columns.filter(|_| may).and_then(|columns| condition.holds(&columns)) else {
+                condition.is_complete = false;
+                continue;
+            };
+            let kept = BooleanArray::new(holds.clone(), None);
+            let left = std::mem::take(looked_up).into_iter();
+            looked_up.extend(left.filter_map(|(column, rows)| Some((column, rows.only(&kept)?))));
+            passing = only(&passing, &holds);
+        }
+        passing
+    }
+
     fn tell(&self, metrics: &ExecutionPlanMetricsSet, partition: usize) {
         MetricBuilder::new(metrics).counter("rows_pruned_by_dictionary", partition).add(self.pruned);
         MetricBuilder::new(metrics).counter("dictionary_bytes_scanned", partition).add(self.bytes);
     }
+}
+
+/// Of the rows that are set, those for which `holds` is set too, which has a value for each of them.
+fn only(rows: &BooleanBuffer, holds: &BooleanBuffer) -> BooleanBuffer {
+    let mut left = BooleanBufferBuilder::new(rows.len());
+    left.append_n(rows.len(), false);
+    rows.set_indices().zip(holds).filter(|(_, holds)| *holds).for_each(|(row, _)| left.set_bit(row, true));
+    left.finish()
 }
 
 /// Whether a row group is read as part of a file: where its first page is decides.

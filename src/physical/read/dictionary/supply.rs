@@ -86,21 +86,28 @@ impl<'a> Supply<'a> {
         fits
     }
 
-    /// Takes the `wanted` rows of a row group in. `None` when there is no room for them, or nothing is left to give.
+    /// Whether so many bytes may be looked up at once.
+    pub(super) fn may_look_up(&self, bytes: usize) -> bool {
+        bytes <= self.max_bytes
+    }
+
+    /// Takes the `wanted` rows of a row group in, of which some columns were looked up already. `None` when there is no
+    /// room for them, or nothing is left to give.
     pub(super) async fn take_in(
         mut self,
         file: &mut FileReader<'_>,
         group: usize,
         mut opened: HashMap<usize, CodedChunk>,
+        mut looked_up: HashMap<usize, CodedRows>,
         wanted: &BooleanBuffer,
     ) -> Option<Self> {
         let mut columns = Vec::with_capacity(self.columns.len());
         for mut column in std::mem::take(&mut self.columns) {
-            let chunk = match opened.remove(&column.table) {
-                Some(chunk) => Some(chunk),
-                None => file.open(group, column.table).await,
+            let rows = match looked_up.remove(&column.table) {
+                Some(rows) => Some(rows),
+                None => file.rows(group, column.table, &mut opened, wanted).await,
             };
-            let Some(rows) = chunk.and_then(|chunk| chunk.rows(wanted)) else {
+            let Some(rows) = rows else {
                 self.refusals.columns[column.output].store(true, Relaxed);
                 continue;
             };
