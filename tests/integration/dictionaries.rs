@@ -199,7 +199,12 @@ async fn rows_are_left_out_by_what_dictionaries_say() {
         ("id < 100", Some(false)),
     ] {
         let query = format!("SELECT * FROM {from} WHERE {condition}");
-        let [asked, decoded] = both(&context, &query).await;
+        let [mut asked, mut decoded] = both(&context, &query).await;
+        if is_asked.is_none() {
+            // Joins give rows as they come.
+            asked.sort();
+            decoded.sort();
+        }
         assert_eq!(asked, decoded, "{condition}");
         assert!(!asked.is_empty(), "{condition}");
         let told = context.sql(&format!("EXPLAIN ANALYZE {query}")).await.unwrap().take_all().await.unwrap();

@@ -76,12 +76,10 @@ impl Operator for FlushExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let groups = self.input.execute(partition, Arc::clone(&context))?;
-        // It executes what is below it before it registers for its table.
         let flushes = MetricBuilder::new(&self.metrics).counter("flushes", partition);
         let table = Table { aggregate: Arc::downgrade(&self.input), partition, flushes, watched: Mutex::default() };
-        QueryPool::govern_last(&context, TABLE, Arc::new(table));
-        Ok(groups)
+        // It executes what is below it before it registers for its table.
+        QueryPool::governed(&context, TABLE, Arc::new(table), || self.input.execute(partition, Arc::clone(&context)))
     }
 
     fn input_statistics(&self, partition: Option<usize>) -> Vec<ChildStats> {

@@ -59,14 +59,23 @@ impl QueryPool {
         Self { query, needs, shared, bytes, errored_blocks: AtomicUsize::new(0), governors: Mutex::default() }
     }
 
-    /// Asks `governor` about the operator that was the last to register on this thread, if its name begins so and the
-    /// query of the task is known.
-    pub(crate) fn govern_last(context: &TaskContext, name: &str, governor: Arc<dyn Governor>) {
+    /// Asks `governor` about the operator that is the last to register on this thread while `execute` runs, if its
+    /// name begins so and the query of the task is known.
+    pub(crate) fn governed<T>(
+        context: &TaskContext,
+        name: &str,
+        governor: Arc<dyn Governor>,
+        execute: impl FnOnce() -> T,
+    ) -> T {
+        LAST.set(None);
+        let executed = execute();
         let pool: &dyn Any = context.memory_pool().as_ref();
-        let (Some(pool), Some((operator, its_name))) = (pool.downcast_ref::<Self>(), LAST.take()) else { return };
-        if its_name.starts_with(name) {
+        if let (Some(pool), Some((operator, its_name))) = (pool.downcast_ref::<Self>(), LAST.take())
+            && its_name.starts_with(name)
+        {
             pool.governors.lock().insert(operator, governor);
         }
+        executed
     }
 
     fn may_have(&self, reservation: &MemoryReservation, bytes: usize) -> bool {
