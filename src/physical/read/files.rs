@@ -10,6 +10,7 @@ use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanC
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::TaskContext;
 use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::parquet::file::metadata::RowGroupMetaData;
 use datafusion::physical_expr::Partitioning;
 use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
@@ -151,6 +152,12 @@ fn bare(tag: &str) -> &str {
 /// What stands before a location when it is shown: a path of this machine, or an address.
 pub(crate) fn shown_root(url: &ObjectStoreUrl) -> String {
     url.as_str().replace("file://", "")
+}
+
+/// Where a row group begins, which decides whether it is read as a part of its file.
+pub(crate) fn first_byte(group: &RowGroupMetaData) -> u64 {
+    let column = group.columns().first();
+    column.map_or(0, |c| c.dictionary_page_offset().unwrap_or_else(|| c.data_page_offset()) as u64)
 }
 
 /// The files of a task: the parts of each, which follow each other.

@@ -13,7 +13,7 @@ mod task;
 
 pub(crate) use counts::FileCounts;
 pub(crate) use exec::ReadExec;
-pub(crate) use files::{FilesOfTask, FirstRow, ReadFiles, file_scan, is_as_listed, shown_root};
+pub(crate) use files::{FilesOfTask, FirstRow, ReadFiles, file_scan, first_byte, is_as_listed, shown_root};
 pub(crate) use memory::ReadMemory;
 pub(crate) use ranges::ValueRanges;
 pub(crate) use row_columns::{RowColumn, RowColumns};

@@ -49,7 +49,7 @@ use self::column::FileColumns;
 use self::conditions::{Conditions, over_outputs};
 pub(super) use self::supply::Refusals;
 use self::supply::Supply;
-use super::files::file_scan;
+use super::files::{file_scan, first_byte};
 
 /// Those rows of a task that pass what its dictionaries could be asked.
 pub(super) struct Narrowed {
@@ -287,18 +287,18 @@ impl Asked<'_> {
             if passing.count_set_bits() == 0 {
                 break;
             }
+            let (rows, columns) = (passing.count_set_bits(), looked_up.len() + condition.columns.len());
+            let may_look_up = self.supply.as_ref().is_some_and(|supply| supply.may_look_up(rows, columns));
             for column in &condition.columns {
-                if self.supply.is_some()
+                if may_look_up
                     && !looked_up.contains_key(column)
                     && let Some(rows) = file.rows(group, *column, opened, &passing).await
                 {
                     looked_up.insert(*column, rows);
                 }
             }
-            let bytes = looked_up.values().map(CodedRows::bytes).sum();
             let columns = condition.columns.iter().map(|column| looked_up.get(column)).collect::<Option<Vec<_>>>();
-            let may = self.supply.as_ref().is_some_and(|supply| supply.may_look_up(bytes));
-            let Some(holds) = columns.filter(|_| may).and_then(|columns| condition.holds(&columns)) else {
+            let Some(holds) = columns.and_then(|columns| condition.holds(&columns)) else {
                 condition.is_complete = false;
                 continue;
             };
@@ -324,11 +324,7 @@ fn only(rows: &BooleanBuffer, holds: &BooleanBuffer) -> BooleanBuffer {
     left.finish()
 }
 
-/// Whether a row group is read as part of a file: where its first page is decides.
+/// Whether a row group is read as a part of a file.
 fn is_in_range(group: &RowGroupMetaData, file: &PartitionedFile) -> bool {
-    let first = |group: &RowGroupMetaData| {
-        let column = group.columns().first()?;
-        Some(column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset()))
-    };
-    file.range.as_ref().is_none_or(|range| first(group).is_some_and(|first| range.contains(first)))
+    file.range.as_ref().is_none_or(|range| range.contains(first_byte(group) as i64))
 }

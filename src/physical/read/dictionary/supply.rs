@@ -86,9 +86,9 @@ impl<'a> Supply<'a> {
         fits
     }
 
-    /// Whether so many bytes may be looked up at once.
-    pub(super) fn may_look_up(&self, bytes: usize) -> bool {
-        bytes <= self.max_bytes
+    /// Whether so many rows of so many columns may be looked up beside what was taken in: by their codes alone.
+    pub(super) fn may_look_up(&self, rows: usize, columns: usize) -> bool {
+        self.bytes + rows * columns * size_of::<u32>() <= self.max_bytes
     }
 
     /// Takes the `wanted` rows of a row group in, of which some columns were looked up already. `None` when there is no
@@ -101,6 +101,9 @@ impl<'a> Supply<'a> {
         mut looked_up: HashMap<usize, CodedRows>,
         wanted: &BooleanBuffer,
     ) -> Option<Self> {
+        if !self.may_look_up(wanted.count_set_bits(), self.columns.len()) {
+            return None;
+        }
         let mut columns = Vec::with_capacity(self.columns.len());
         for mut column in std::mem::take(&mut self.columns) {
             let rows = match looked_up.remove(&column.table) {
@@ -112,11 +115,14 @@ impl<'a> Supply<'a> {
                 continue;
             };
             self.bytes += rows.bytes();
+            if self.bytes > self.max_bytes {
+                return None;
+            }
             column.parts.push(rows);
             columns.push(column);
         }
         self.rows += wanted.count_set_bits();
-        (self.bytes <= self.max_bytes && !columns.is_empty()).then_some(Self { columns, ..self })
+        (!columns.is_empty()).then_some(Self { columns, ..self })
     }
 
     /// All rows, as columns of `scan`.
@@ -147,10 +153,8 @@ impl Supplied {
         let first_rows = (0..rows).step_by(batch_rows.max(1));
         let batches = first_rows.map(move |first| {
             let batch = self.rows(first, batch_rows.min(rows - first), &[])?;
-            match &filter {
-                Some(filter) => batch_filter(&batch, filter),
-                None => Ok(batch),
-            }
+            // What fails is evaluated again above, and told there.
+            Ok(filter.as_ref().and_then(|filter| batch_filter(&batch, filter).ok()).unwrap_or(batch))
         });
         stream_of(schema, stream::iter(batches).boxed())
     }

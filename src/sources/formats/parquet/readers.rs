@@ -27,9 +27,8 @@ use object_store::path::Path;
 use super::believed::{believed, cached};
 use super::columns::check_types;
 use super::pieces::{PagesOfFile, is_piece};
-use super::row_groups::first_byte;
 use crate::error::ErrorContext;
-use crate::physical::{file_scan, shown_root};
+use crate::physical::{file_scan, first_byte, shown_root};
 use crate::sources::files::{PinnedStore, ReadingFile};
 
 /// Row groups that are asked for before they are read.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::Schema;
 use datafusion::common::Result;
-use datafusion::parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
+use datafusion::parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use datafusion::parquet::file::statistics::Statistics;
 use object_store::{ObjectMeta, ObjectStore};
 
 use super::found_pages::FoundPages;
 use super::pieces::{PAGE_BYTES, RowGroupPieces};
-use crate::physical::ValueRanges;
+use crate::physical::{ValueRanges, first_byte};
 use crate::sources::files::{Pieces, Unit};
 
 /// Column chunks of fewer bytes are many small buffers.
@@ -225,10 +225,4 @@ fn decoded_bytes(column: &ColumnChunkMetaData, rows: i64) -> usize {
             4 * values + exact.unwrap_or_else(|| column.uncompressed_size().max(0) as usize)
         }
     }
-}
-
-/// Where a row group begins.
-pub(super) fn first_byte(group: &RowGroupMetaData) -> u64 {
-    let column = group.columns().first();
-    column.map_or(0, |c| c.dictionary_page_offset().unwrap_or_else(|| c.data_page_offset()) as u64)
 }
