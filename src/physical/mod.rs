@@ -50,8 +50,8 @@ pub use place::Resumes;
 pub(crate) use place::{Inputs, Mark, Marked, MarkedStream, begun_at, begun_rows, place_of};
 pub(crate) use queue::{QueueExec, QueueLimit};
 pub(crate) use read::{
-    FileCounts, FilesOfTask, FirstRow, ReadExec, ReadMemory, RowColumn, RowColumns, ValueRanges, file_scan, first_byte,
-    is_as_listed, shown_root,
+    FileCounts, FilesOfTask, FirstRow, ReadExec, ReadMemory, RowColumn, RowColumns, RowGroupStatistics, ValueRanges,
+    file_scan, first_byte, is_as_listed, shown_root,
 };
 pub use remote::ExecutorStatus;
 pub(crate) use remote::{

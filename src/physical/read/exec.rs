@@ -21,11 +21,11 @@ use futures::{StreamExt, stream};
 
 use super::counts::FileCounts;
 use super::files::{Division, FilesOfTask, ReadFiles, divided, filters_change};
-use super::late::LateMaterialization;
 use super::memory::ReadMemory;
 use super::ranges::ValueRanges;
 use super::row_columns::RowColumns;
-use super::task::{Reading, executed};
+use super::scanning::Scanning;
+use super::task::Reading;
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::physical::StageMetrics;
@@ -71,7 +71,7 @@ pub(crate) struct ReadExec {
     origins: Arc<[Option<FilesOfTask>]>,
     /// What is read, where another process that plans the same call reads the same rows.
     call: Option<Arc<str>>,
-    late: OnceLock<Option<Arc<LateMaterialization>>>,
+    scanning: OnceLock<Arc<Scanning>>,
 }
 
 impl ReadExec {
@@ -96,7 +96,7 @@ impl ReadExec {
             row_columns: None,
             origins: Arc::default(),
             call: None,
-            late: OnceLock::new(),
+            scanning: OnceLock::new(),
         }
     }
 
@@ -245,10 +245,8 @@ impl ReadExec {
         filters_change(&self.input)
     }
 
-    /// Both ways to read, where there are two.
-    fn late_materialization(&self) -> Option<Arc<LateMaterialization>> {
-        let late = || LateMaterialization::of(&self.input, self.may_filter?).map(Arc::new);
-        self.late.get_or_init(late).clone()
+    fn scanning(&self) -> &Arc<Scanning> {
+        self.scanning.get_or_init(|| Arc::new(Scanning::of(&self.input, self.may_filter)))
     }
 
     fn files_of_tasks(&self) -> ReadFiles {
@@ -321,7 +319,7 @@ impl Operator for ReadExec {
             (0, 0) => String::new(),
             (first, begun) => format!(", first_task={}", first.max(begun)),
         };
-        let late = if self.late_materialization().is_some() { ", late materialization" } else { "" };
+        let late = if self.scanning().late().is_some() { ", late materialization" } else { "" };
         let files = &self.files;
         format!("{}, tasks={}{files}{first}{streams}{order}{late}", self.name, self.num_tasks())
     }
@@ -418,28 +416,30 @@ impl TaskPlan for ReadExec {
             // The others take its tasks: all pull from one queue.
             return Ok(stream::empty().boxed());
         }
-        let (input, next_task) = (Arc::clone(&self.input), self.next_task.join(partition, &context));
+        let next_task = self.next_task.join(partition, &context);
         let Range { start: first_task, end } = self.tasks_left();
         let (name, memory) = (self.name.clone(), Arc::clone(&self.memory));
         let (files, order) = (self.files_of_tasks(), self.order.as_ref().map(|(_, order)| Arc::clone(order)));
         let store = BlockStore::of_task(&context)?;
         let owner = owner_of(self, &context);
-        let (late, row_columns) = (self.late_materialization(), self.row_columns.clone());
+        let (scanning, row_columns) = (Arc::clone(self.scanning()), self.row_columns.clone());
+        let filters_change = self.filters_change();
         let (retries, log) = (Retries::of_io(&BlockyardOptions::from_task(&context)), self.stage.failures());
         let tasks = stream::iter(std::iter::from_fn(move || {
             let index = first_task + next_task.fetch_add(1, Relaxed);
             (index < end).then(|| {
                 let partition = order.as_ref().and_then(|order| order.get(index).copied()).unwrap_or(index);
-                let late = late.as_ref().map(|late| (Arc::clone(late), late.begin()));
-                let kept = late.as_ref().map_or(0, |(late, trial)| late.kept_bytes(trial));
+                let trial = scanning.begin();
+                let kept = scanning.kept_bytes(trial.as_ref());
                 let task_bytes = memory.task_bytes.get(partition).copied().unwrap_or(0) + kept;
                 let working_set = store.working_set(&owner, task_bytes)?;
                 let reading = Reading {
                     name: name.clone(),
-                    batches: executed(&input, late.as_ref(), partition, &context)?,
-                    input: Arc::clone(&input),
-                    clock: late.as_ref().map(|(late, trial)| late.clock(trial)).unwrap_or_default(),
-                    late,
+                    batches: scanning.execute(trial.as_ref(), partition, &context)?,
+                    clock: scanning.clock(trial.as_ref()),
+                    scanning: Arc::clone(&scanning),
+                    trial,
+                    filters_change,
                     row_columns: row_columns.clone(),
                     files: files.clone(),
                     index,

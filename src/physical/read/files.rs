@@ -6,11 +6,10 @@ use std::sync::Arc;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, Result, exec_err};
 use datafusion::datasource::listing::PartitionedFile;
-use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::TaskContext;
 use datafusion::execution::object_store::ObjectStoreUrl;
-use datafusion::parquet::file::metadata::RowGroupMetaData;
 use datafusion::physical_expr::Partitioning;
 use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
@@ -154,12 +153,6 @@ pub(crate) fn shown_root(url: &ObjectStoreUrl) -> String {
     url.as_str().replace("file://", "")
 }
 
-/// Where a row group begins, which decides whether it is read as a part of its file.
-pub(crate) fn first_byte(group: &RowGroupMetaData) -> u64 {
-    let column = group.columns().first();
-    column.map_or(0, |c| c.dictionary_page_offset().unwrap_or_else(|| c.data_page_offset()) as u64)
-}
-
 /// The files of a task: the parts of each, which follow each other.
 fn files_of(group: &FileGroup) -> impl Iterator<Item = &[PartitionedFile]> {
     group.files().chunk_by(|part, next| part.object_meta.location == next.object_meta.location)
@@ -184,6 +177,25 @@ fn runs_of(group: &FileGroup) -> impl Iterator<Item = &[PartitionedFile]> {
 pub(crate) fn file_scan(scan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
     let source: &dyn Any = scan.downcast_ref::<DataSourceExec>()?.data_source().as_ref();
     source.downcast_ref::<FileScanConfig>()
+}
+
+/// What a scan says of itself, without its files.
+pub(super) fn without_files(config: &FileScanConfig) -> FileScanConfig {
+    FileScanConfigBuilder::from(config.clone()).with_file_groups(Vec::new()).build()
+}
+
+/// The scan of some files, of which `config` says the rest, by `source`.
+pub(super) fn scan_of_files(
+    config: &FileScanConfig,
+    source: Arc<dyn FileSource>,
+    files: Vec<PartitionedFile>,
+) -> Arc<dyn ExecutionPlan> {
+    let config = FileScanConfigBuilder::from(config.clone())
+        .with_source(source)
+        .with_file_groups(vec![FileGroup::new(files)])
+        .with_output_partitioning(Some(Partitioning::UnknownPartitioning(1)))
+        .build();
+    DataSourceExec::from_data_source(config)
 }
 
 /// Whether a scan leaves out rows by filters that change while the query runs, so that it gives other rows when it runs

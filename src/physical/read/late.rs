@@ -10,20 +10,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
-use datafusion::datasource::physical_plan::{FileScanConfigBuilder, FileSource, ParquetSource};
-use datafusion::datasource::source::DataSourceExec;
+use datafusion::datasource::physical_plan::{FileScanConfig, FileSource, ParquetSource};
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricValue;
-use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 
 use super::clock::ReadClock;
-use super::dictionary::{Narrowed, Refusals, narrowed};
-use super::files::file_scan;
-use crate::physical::tasks::stream_of;
+use super::dictionary::{LateTask, Narrowed, Refusals};
+use super::files::{file_scan, scan_of_files, without_files};
+use super::pruning::Left;
 
 /// Tasks that are read in each way before one of them is chosen.
 const TRIED: usize = 3;
@@ -53,17 +52,22 @@ pub(super) struct Trial {
     looked_at: Arc<OnceLock<usize>>,
 }
 
-/// A scan that can be read in both ways.
+/// How the tasks of a scan are read late.
 #[derive(Debug)]
 pub(super) struct LateMaterialization {
-    late: Arc<dyn ExecutionPlan>,
+    schema: SchemaRef,
+    /// What the scan says of itself, without its files.
+    config: FileScanConfig,
+    source: Arc<ParquetSource>,
+    /// The same source for what statistics were asked of already.
+    of_left: Arc<ParquetSource>,
     /// Whether the files are far away, where it is time to wait for them.
     is_remote: bool,
     /// The most bytes of decoded columns that a task keeps from their filter to the rows that it gives. What is above
     /// is decoded again.
     kept_bytes: usize,
     /// What dictionaries cannot give.
-    refusals: Arc<Refusals>,
+    refusals: Refusals,
     costs: Mutex<Costs>,
 }
 
@@ -90,6 +94,12 @@ struct Cost {
     tasks: usize,
     /// Nanoseconds for a row.
     per_row: f64,
+}
+
+impl Trial {
+    pub(super) fn is_late(&self) -> bool {
+        self.way == Way::Late
+    }
 }
 
 impl Cost {
@@ -162,18 +172,22 @@ impl LateMaterialization {
         // One condition may be there so that another one does not fail: they stay in their order.
         options.global.reorder_filters = false;
         options.global.max_predicate_cache_size = Some(kept_bytes);
-        // It shares its metrics with the other one.
+        let mut of_left = options.clone();
+        of_left.global.pruning = false;
+        of_left.global.bloom_filter_on_read = false;
+        of_left.global.enable_page_index = false;
+        // They share their metrics with the other one.
+        let of_left = Arc::new(source.clone().with_table_parquet_options(of_left));
         let source = Arc::new(source.clone().with_table_parquet_options(options));
-        let late = FileScanConfigBuilder::from(config.clone()).with_source(source).build();
         let is_remote = config.object_store_url != ObjectStoreUrl::local_filesystem();
-        let refusals = Arc::new(Refusals::of(scan.schema().fields().len()));
-        let late = DataSourceExec::from_data_source(late);
-        Some(Self { late, is_remote, kept_bytes, refusals, costs: Mutex::default() })
+        let refusals = Refusals::of(scan.schema().fields().len());
+        let (config, schema) = (without_files(config), scan.schema());
+        Some(Self { schema, config, source, of_left, is_remote, kept_bytes, refusals, costs: Mutex::default() })
     }
 
     /// Bytes that a task holds for it.
     pub(super) fn kept_bytes(&self, trial: &Trial) -> usize {
-        if trial.way == Way::Late { self.kept_bytes } else { 0 }
+        if trial.is_late() { self.kept_bytes } else { 0 }
     }
 
     /// How the next task reads.
@@ -181,33 +195,27 @@ impl LateMaterialization {
         self.costs.lock().begin()
     }
 
-    /// The rows of a partition of the scan, which are those of `scan` read in the other way.
-    pub(super) fn execute(
+    /// The rows of what is left of a partition of the scan.
+    pub(super) async fn execute(
         &self,
         trial: &Trial,
-        scan: &Arc<dyn ExecutionPlan>,
         partition: usize,
+        left: &Left,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        match trial.way {
-            Way::Whole => scan.execute(partition, context),
-            // Each look at a dictionary would be a request.
-            Way::Late if self.is_remote => self.late.execute(partition, context),
-            Way::Late => {
-                let (late, looked_at) = (Arc::clone(&self.late), Arc::clone(&trial.looked_at));
-                let (refusals, max_bytes) = (Arc::clone(&self.refusals), self.kept_bytes);
-                let batches = stream::once(async move {
-                    let narrowed = narrowed(&late, partition, &refusals, max_bytes, Arc::clone(&context)).await?;
-                    let Some(Narrowed { batches, rows }) = narrowed else {
-                        return late.execute(partition, context);
-                    };
-                    // The same again, where it is read again.
-                    let _known = looked_at.set(rows);
-                    Ok(batches)
-                });
-                Ok(stream_of(self.late.schema(), batches.try_flatten().boxed()))
+        // Each look at a dictionary would be a request.
+        if !self.is_remote {
+            let (config, source, schema) = (&self.config, self.source.as_ref(), Arc::clone(&self.schema));
+            let task = LateTask { config, source, schema, partition, left };
+            let narrowed = task.narrowed(&self.refusals, self.kept_bytes, Arc::clone(&context)).await?;
+            if let Some(Narrowed { batches, rows }) = narrowed {
+                // The same again, where it is read again.
+                let _known = trial.looked_at.set(rows);
+                return Ok(batches);
             }
         }
+        let source = Arc::clone(if left.is_known { &self.of_left } else { &self.source });
+        scan_of_files(&self.config, source, left.to_files()).execute(0, context)
     }
 
     /// Measures a task, if it is one that is measured.
@@ -230,7 +238,7 @@ impl LateMaterialization {
             return;
         }
         let Some(ended) = self.costs.lock().ended(Ended { partition, cost }) else { return };
-        let Some(metrics) = self.late.metrics() else { return };
+        let metrics = self.source.metrics().clone_inner();
         let mut rows: HashMap<usize, usize> = ended.iter().map(|task| (task.partition, 0)).collect();
         for metric in metrics.iter() {
             if let Some(rows) = metric.partition().and_then(|partition| rows.get_mut(&partition)) {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::ExecutionPlan;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::clock::ReadClock;
-use super::files::{ReadFiles, filters_change};
-use super::late::{LateMaterialization, Trial};
+use super::files::ReadFiles;
+use super::late::Trial;
 use super::row_columns::RowColumns;
+use super::scanning::Scanning;
 use crate::error::ErrorContext;
 use crate::physical::tasks::{FailureLog, Retries, pause, stream_of};
 use crate::runtime::UnderWay;
@@ -20,8 +20,11 @@ use crate::store::WorkingSet;
 /// A read task that runs.
 pub(super) struct Reading {
     pub(super) name: String,
-    pub(super) input: Arc<dyn ExecutionPlan>,
-    pub(super) late: Option<(Arc<LateMaterialization>, Trial)>,
+    pub(super) scanning: Arc<Scanning>,
+    /// How it reads, where there are two ways.
+    pub(super) trial: Option<Trial>,
+    /// Whether it would give other rows when it runs again.
+    pub(super) filters_change: bool,
     pub(super) clock: ReadClock,
     pub(super) row_columns: Option<Arc<RowColumns>>,
     pub(super) files: ReadFiles,
@@ -38,19 +41,6 @@ pub(super) struct Reading {
     pub(super) retries: Retries,
     pub(super) log: Arc<FailureLog>,
     pub(super) _working_set: WorkingSet,
-}
-
-/// The rows of a partition of a scan, read in the way that was chosen.
-pub(super) fn executed(
-    scan: &Arc<dyn ExecutionPlan>,
-    late: Option<&(Arc<LateMaterialization>, Trial)>,
-    partition: usize,
-    context: &Arc<TaskContext>,
-) -> Result<SendableRecordBatchStream> {
-    match late {
-        Some((late, trial)) => late.execute(trial, scan, partition, Arc::clone(context)),
-        None => scan.execute(partition, Arc::clone(context)),
-    }
 }
 
 impl Reading {
@@ -71,9 +61,7 @@ impl Reading {
             Some(batch) => self.clock.give(batch.num_rows()),
             None => {
                 self.files.check(self.index, &self.context).await?;
-                if let Some((late, trial)) = &self.late {
-                    late.end(trial, self.partition, self.rows, self.clock.cost());
-                }
+                self.scanning.end(self.trial.as_ref(), self.partition, self.rows, &self.clock);
             }
         }
         Ok(batch)
@@ -108,12 +96,12 @@ impl Reading {
                 }
                 Err(e) => e,
             };
-            let resumes = self.rows == 0 || !filters_change(&self.input);
+            let resumes = self.rows == 0 || !self.filters_change;
             if resumes && self.retries.again(&error, self.attempt) {
                 self.log.retried(&error);
                 pause(self.attempt, self.index as u64).await;
                 self.attempt += 1;
-                self.batches = executed(&self.input, self.late.as_ref(), self.partition, &self.context)?;
+                self.batches = self.scanning.execute(self.trial.as_ref(), self.partition, &self.context)?;
                 passed = 0;
                 continue;
             }

@@ -54,9 +54,9 @@ impl<'a> CodedPage<'a> {
     /// Which of its values are there, where some are not.
     fn is_there(&self) -> Option<Option<BooleanBuffer>> {
         let Some(levels) = self.levels else { return Some(None) };
-        let mut is_there = Tested { passing: &[false, true], passed: BooleanBufferBuilder::new(self.values) };
+        let mut is_there = Levels(BooleanBufferBuilder::new(self.values));
         each_run(levels, 1, self.values, &mut is_there)?;
-        let is_there = is_there.passed.finish();
+        let is_there = is_there.0.finish();
         Some((is_there.count_set_bits() < self.values).then_some(is_there))
     }
 
@@ -71,11 +71,7 @@ impl<'a> CodedPage<'a> {
             to.append_buffer(&passed);
             return Some(());
         };
-        let mut next = 0;
-        for is_there in &is_there {
-            to.append(if is_there { passed.value(next) } else { passing.null });
-            next += usize::from(is_there);
-        }
+        to.append_buffer(&spread(&passed, &is_there, passing.null));
         Some(())
     }
 
@@ -88,7 +84,7 @@ impl<'a> CodedPage<'a> {
             to.nulls.append_n_non_nulls(to.codes.len() - first);
             return Some(());
         };
-        let wanted_values: BooleanBuffer = wanted.iter().zip(&is_there).filter(|(_, is)| *is).map(|(w, _)| w).collect();
+        let wanted_values = gathered(wanted, &is_there);
         let mut of_values = Vec::new();
         let mut picked = Picked { wanted: &wanted_values, at: 0, codes: &mut of_values };
         each_code(self.codes, wanted_values.len(), &mut picked)?;
@@ -124,6 +120,21 @@ trait Sink {
 
     /// So many, of so many bits each.
     fn packed(&mut self, packed: &[u8], bits: usize, count: usize) -> Option<()>;
+}
+
+/// Whether values are there.
+struct Levels(BooleanBufferBuilder);
+
+impl Sink for Levels {
+    fn run(&mut self, level: usize, times: usize) -> Option<()> {
+        self.0.append_n(times, level > 0);
+        Some(())
+    }
+
+    fn packed(&mut self, packed: &[u8], _bits: usize, count: usize) -> Option<()> {
+        self.0.append_packed_range(0..count, packed);
+        Some(())
+    }
 }
 
 /// Whether codes pass.
@@ -231,6 +242,51 @@ fn each_run(mut runs: &[u8], bits: usize, mut count: usize, sink: &mut impl Sink
     Some(())
 }
 
+/// A bit for each that is there, in the order of those, and `absent` for the others.
+fn spread(bits: &BooleanBuffer, is_there: &BooleanBuffer, absent: bool) -> BooleanBuffer {
+    let bits = bits.bit_chunks().iter_padded().chain([0, 0]).collect::<Vec<_>>();
+    let mut taken = 0;
+    let words = is_there.bit_chunks().iter_padded().map(|there| {
+        let (at, shift) = (taken / 64, taken % 64);
+        // The first 64 that were not taken yet. Behind the last word of rows none is there.
+        let word = bits.get(at..at + 2).map_or(0, |two| (u128::from(two[0]) | u128::from(two[1]) << 64) >> shift);
+        taken += there.count_ones() as usize;
+        let word = places(!there).fold(word as u64, |word, place| {
+            let below = (1_u64 << place) - 1;
+            (word & below) | ((word & !below) << 1)
+        });
+        if absent { word | !there } else { word }
+    });
+    let words: Vec<_> = words.collect();
+    BooleanBuffer::new(words.into(), 0, is_there.len())
+}
+
+/// The bits of those that are there.
+fn gathered(bits: &BooleanBuffer, is_there: &BooleanBuffer) -> BooleanBuffer {
+    let mut gathered = BooleanBufferBuilder::new(is_there.len());
+    for (bits, there) in bits.bit_chunks().iter_padded().zip(is_there.bit_chunks().iter_padded()) {
+        // From the last place on: those before are where they were.
+        let (mut word, mut absent) = (bits, !there);
+        while absent != 0 {
+            let place = 63 - absent.leading_zeros();
+            let below = (1_u64 << place) - 1;
+            word = (word & below) | (word >> 1 & !below);
+            absent &= below;
+        }
+        gathered.append_packed_range(0..there.count_ones() as usize, &word.to_le_bytes());
+    }
+    gathered.finish()
+}
+
+/// The places of the bits of a word that are set, from the lowest on.
+fn places(mut word: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let place = word.trailing_zeros();
+        word &= word.wrapping_sub(1);
+        (place < 64).then_some(place)
+    })
+}
+
 /// Eight bytes from there on, of which those behind the end are 0.
 fn eight_bytes(bytes: &[u8], at: usize) -> u64 {
     let behind = bytes.get(at..).unwrap_or_default();
@@ -285,6 +341,27 @@ mod tests {
         assert_eq!(picked(&runs, 2, &[true; 11]).unwrap(), [1, 1, 1, 2, 0, 2, 1, 3, 0, 1, 1]);
         let third: Vec<bool> = (0..11).map(|row| row % 3 == 2).collect();
         assert_eq!(picked(&runs, 2, &third).unwrap(), [1, 2, 0]);
+    }
+
+    #[test]
+    fn bits_are_spread_to_values_that_are_there_and_gathered_from_them() {
+        for (rows, every) in [(1, 1), (63, 2), (64, 3), (65, 1), (200, 64), (640, 7), (641, 65), (130, 1000)] {
+            for is_there in [
+                (0..rows).map(|row| row % every != 0).collect::<BooleanBuffer>(),
+                (0..rows).map(|row| row % every == 0).collect(),
+                (0..rows + 5).map(|row| row % every != 0).collect::<BooleanBuffer>().slice(5, rows),
+            ] {
+                let there = is_there.count_set_bits();
+                let bits: BooleanBuffer = (0..there).map(|value| value * value % 5 < 2).collect();
+                for absent in [false, true] {
+                    let mut values = bits.iter();
+                    let expected: BooleanBuffer =
+                        is_there.iter().map(|there| if there { values.next().unwrap() } else { absent }).collect();
+                    assert_eq!(spread(&bits, &is_there, absent), expected, "{rows} rows");
+                    assert_eq!(gathered(&expected, &is_there), bits, "{rows} rows");
+                }
+            }
+        }
     }
 
     #[test]

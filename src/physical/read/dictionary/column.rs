@@ -9,6 +9,8 @@ use datafusion::parquet::arrow::{FieldLevels, ProjectionMask, parquet_to_arrow_f
 use datafusion::parquet::errors::Result;
 use datafusion::parquet::file::metadata::ParquetMetaData;
 
+use super::super::footer::is_alike;
+
 /// A column of a file that has the values of one of the table.
 pub(super) struct FileColumn {
     /// Among the columns of the file.
@@ -60,12 +62,8 @@ impl FileColumn {
     pub(super) fn as_in_table(&self, values: ArrayRef) -> Option<ArrayRef> {
         match values.data_type() {
             found if *found == self.data_type => Some(values),
-            found if is_text(found) && is_text(&self.data_type) => cast(&values, &self.data_type).ok(),
+            found if is_alike(found, &self.data_type) => cast(&values, &self.data_type).ok(),
             _ => None,
         }
     }
-}
-
-fn is_text(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }

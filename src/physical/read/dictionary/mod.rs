@@ -26,21 +26,17 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{BooleanArray, BooleanBufferBuilder};
 use datafusion::arrow::buffer::BooleanBuffer;
-use datafusion::arrow::datatypes::{Schema, SchemaRef};
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, internal_err};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::{ParquetAccessPlan, RowGroupAccess};
-use datafusion::datasource::physical_plan::{
-    FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource, ParquetFileReaderFactory, ParquetSource,
-};
-use datafusion::datasource::source::DataSourceExec;
+use datafusion::datasource::physical_plan::{FileScanConfig, FileSource, ParquetFileReaderFactory, ParquetSource};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::parquet::arrow::arrow_reader::RowSelection;
-use datafusion::parquet::file::metadata::RowGroupMetaData;
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::lit;
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_expr::utils::conjunction;
-use datafusion::physical_expr::{Partitioning, PhysicalExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
 
@@ -49,7 +45,9 @@ use self::column::FileColumns;
 use self::conditions::{Conditions, over_outputs};
 pub(super) use self::supply::Refusals;
 use self::supply::Supply;
-use super::files::{file_scan, first_byte};
+use super::files::scan_of_files;
+use super::footer::open;
+use super::pruning::{Left, LeftFile};
 
 /// Those rows of a task that pass what its dictionaries could be asked.
 pub(super) struct Narrowed {
@@ -58,93 +56,80 @@ pub(super) struct Narrowed {
     pub(super) rows: usize,
 }
 
-/// The rows of a partition of `scan`, whose decoder evaluates filters, where dictionaries can be asked before. At most
-/// `max_bytes` of columns are taken from dictionaries.
-pub(super) async fn narrowed(
-    scan: &Arc<dyn ExecutionPlan>,
-    partition: usize,
-    refusals: &Refusals,
-    max_bytes: usize,
-    context: Arc<TaskContext>,
-) -> Result<Option<Narrowed>> {
-    let Some((config, source)) =
-        file_scan(scan).and_then(|config| Some((config, config.file_source().downcast_ref::<ParquetSource>()?)))
-    else {
-        return Ok(None);
-    };
-    let (Some(group), Some(readers), Some(filter), Some(projection)) =
-        (config.file_groups.get(partition), source.parquet_file_reader_factory(), source.filter(), source.projection())
-    else {
-        return Ok(None);
-    };
-    let table = Arc::clone(source.table_schema().table_schema());
-    let conditions = Conditions::of(&filter, &table)?;
-    if conditions.columns.is_empty() {
-        return Ok(None);
-    }
-    let supply = Supply::of(projection, refusals, max_bytes).filter(|_| config.limit.is_none());
-    let mut asked = Asked { table, conditions, supply, groups: 0, rows: 0, pruned: 0, bytes: 0 };
-    let mut files = Vec::with_capacity(group.len());
-    for file in group.files() {
-        files.push(asked.narrow(file, partition, readers).await);
-    }
-    if asked.groups == 0 {
-        return Ok(None);
-    }
-    asked.tell(source.metrics(), partition);
-    let (rows, left, schema) = (asked.rows, asked.conditions.left(), scan.schema());
-    let scan = Scan { config, source, files };
-    let batches = match asked.supply.filter(|supply| supply.fits(left.is_empty(), &schema)) {
-        None => scan.filtered(left).execute(0, context)?,
-        Some(supply) => {
-            let supplied = supply.finish(&schema);
-            match supplied.missing() {
-                missing if missing.is_empty() => {
-                    let filter = over_outputs(left, projection)?;
-                    supplied.alone(filter, context.session_config().batch_size())
-                }
-                missing => supplied.beside(scan.columns(&missing, &schema)?.execute(0, context)?),
-            }
-        }
-    };
-    Ok(Some(Narrowed { batches, rows }))
+/// What is left of a task of a scan whose decoder evaluates filters.
+pub(super) struct LateTask<'a> {
+    /// What the scan says of itself, without its files.
+    pub(super) config: &'a FileScanConfig,
+    pub(super) source: &'a ParquetSource,
+    pub(super) schema: SchemaRef,
+    pub(super) partition: usize,
+    pub(super) left: &'a Left,
 }
 
-/// The scan of the files of a task.
-struct Scan<'a> {
-    config: &'a FileScanConfig,
-    source: &'a ParquetSource,
-    files: Vec<PartitionedFile>,
-}
-
-impl Scan<'_> {
-    /// Whose decoder evaluates these filters.
-    fn filtered(self, filters: Vec<Arc<dyn PhysicalExpr>>) -> Arc<dyn ExecutionPlan> {
-        let source = match filters.is_empty() {
-            // The filter tells which row groups to leave out, still.
-            true => without_pushdown(self.source.clone()),
-            false => self.source.with_predicate(conjunction(filters)),
+impl LateTask<'_> {
+    /// Its rows, where dictionaries can be asked before. At most `max_bytes` of columns are taken from dictionaries.
+    pub(super) async fn narrowed(
+        &self,
+        refusals: &Refusals,
+        max_bytes: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<Option<Narrowed>> {
+        let (Some(readers), Some(filter), Some(projection)) =
+            (self.source.parquet_file_reader_factory(), self.source.filter(), self.source.projection())
+        else {
+            return Ok(None);
         };
-        self.of(Arc::new(source))
+        let table = Arc::clone(self.source.table_schema().table_schema());
+        let conditions = Conditions::of(&filter, &table)?;
+        if conditions.columns.is_empty() {
+            return Ok(None);
+        }
+        let supply = Supply::of(projection, refusals, max_bytes).filter(|_| self.config.limit.is_none());
+        let mut asked = Asked { table, conditions, supply, groups: 0, rows: 0, pruned: 0, bytes: 0 };
+        let mut files = Vec::with_capacity(self.left.files.len());
+        for file in &self.left.files {
+            files.push(asked.narrow(file, self.partition, readers).await);
+        }
+        if asked.groups == 0 {
+            return Ok(None);
+        }
+        asked.tell(self.source.metrics(), self.partition);
+        let (rows, filters) = (asked.rows, asked.conditions.left());
+        let batches = match asked.supply.filter(|supply| supply.fits(filters.is_empty(), &self.schema)) {
+            None => self.filtered(filters, files).execute(0, context)?,
+            Some(supply) => {
+                let supplied = supply.finish(&self.schema);
+                match supplied.missing() {
+                    missing if missing.is_empty() => {
+                        let filter = over_outputs(filters, projection)?;
+                        supplied.alone(filter, context.session_config().batch_size())
+                    }
+                    missing => supplied.beside(self.columns(&missing, files)?.execute(0, context)?),
+                }
+            }
+        };
+        Ok(Some(Narrowed { batches, rows }))
     }
 
-    /// Of some of the columns that it gives, of exactly the rows that were chosen: nobody leaves out others.
-    fn columns(self, columns: &[usize], schema: &Schema) -> Result<Arc<dyn ExecutionPlan>> {
-        let columns = ProjectionExprs::from_indices(columns, schema);
+    /// The scan of its files, whose decoder evaluates these filters.
+    fn filtered(&self, filters: Vec<Arc<dyn PhysicalExpr>>, files: Vec<PartitionedFile>) -> Arc<dyn ExecutionPlan> {
+        let source = match (filters.is_empty(), self.left.is_known) {
+            (false, _) => self.source.with_predicate(conjunction(filters)),
+            (true, true) => without_pushdown(self.source.with_predicate(lit(true))),
+            // The filter tells which row groups to leave out, still.
+            (true, false) => without_pushdown(self.source.clone()),
+        };
+        scan_of_files(self.config, Arc::new(source), files)
+    }
+
+    /// The scan of some of the columns that it gives, of exactly the rows that were chosen: nobody leaves out others.
+    fn columns(&self, columns: &[usize], files: Vec<PartitionedFile>) -> Result<Arc<dyn ExecutionPlan>> {
+        let columns = ProjectionExprs::from_indices(columns, &self.schema);
         let source = without_pushdown(self.source.with_predicate(lit(true)));
         match source.try_pushdown_projection(&columns)? {
-            Some(source) => Ok(self.of(source)),
+            Some(source) => Ok(scan_of_files(self.config, source, files)),
             None => internal_err!("a scan of Parquet files cannot give fewer columns"),
         }
-    }
-
-    fn of(self, source: Arc<dyn FileSource>) -> Arc<dyn ExecutionPlan> {
-        let config = FileScanConfigBuilder::from(self.config.clone())
-            .with_source(source)
-            .with_file_groups(vec![FileGroup::new(self.files)])
-            .with_output_partitioning(Some(Partitioning::UnknownPartitioning(1)))
-            .build();
-        DataSourceExec::from_data_source(config)
     }
 }
 
@@ -170,41 +155,41 @@ impl Asked<'_> {
     /// The file with the rows that pass, or as it is where nothing could be asked.
     async fn narrow(
         &mut self,
-        file: &PartitionedFile,
+        left: &LeftFile,
         partition: usize,
         readers: &Arc<dyn ParquetFileReaderFactory>,
     ) -> PartitionedFile {
+        let file = left.file();
         let access = match file.extension::<ParquetAccessPlan>() {
             // A piece of a row group.
             Some(_) => None,
             // Where it fails the decoder does so too, and tells what happened.
-            None => self.access(file, partition, readers).await.ok(),
+            None => self.access(left, partition, readers).await.ok(),
         };
         match access {
             Some(access) => file.clone().with_extension(access),
             None => {
                 self.conditions.are_left();
                 self.supply = None;
-                file.clone()
+                left.to_file()
             }
         }
     }
 
     async fn access(
         &mut self,
-        file: &PartitionedFile,
+        left: &LeftFile,
         partition: usize,
         readers: &Arc<dyn ParquetFileReaderFactory>,
     ) -> Result<ParquetAccessPlan> {
-        let mut reader = readers.create_reader(partition, file.clone(), None, &ExecutionPlanMetricsSet::new())?;
-        let metadata = reader.get_metadata(None).await?;
+        let (mut reader, metadata) = open(readers, partition, left.file()).await?;
         let of_conditions = self.conditions.columns.iter().map(|condition| condition.column);
         let of_wide = self.conditions.wide.iter().flat_map(|condition| condition.columns.iter().copied());
         let wanted = of_conditions.chain(of_wide).chain(self.supply.iter().flat_map(Supply::table_columns));
         let columns = FileColumns::of(&metadata)?.get_all(&self.table, wanted);
         let mut file_reader = FileReader { reader: reader.as_mut(), metadata: &metadata, columns };
         let mut access = ParquetAccessPlan::new_none(metadata.num_row_groups());
-        for (number, group) in metadata.row_groups().iter().enumerate().filter(|(_, group)| is_in_range(group, file)) {
+        for (number, group) in metadata.row_groups().iter().enumerate().filter(|(n, group)| left.has(*n, group)) {
             access.set(number, self.row_group(&mut file_reader, number, group.num_rows().max(0) as usize).await);
         }
         Ok(access)
@@ -322,9 +307,4 @@ fn only(rows: &BooleanBuffer, holds: &BooleanBuffer) -> BooleanBuffer {
     left.append_n(rows.len(), false);
     rows.set_indices().zip(holds).filter(|(_, holds)| *holds).for_each(|(row, _)| left.set_bit(row, true));
     left.finish()
-}
-
-/// Whether a row group is read as a part of a file.
-fn is_in_range(group: &RowGroupMetaData, file: &PartitionedFile) -> bool {
-    file.range.as_ref().is_none_or(|range| range.contains(first_byte(group) as i64))
 }
