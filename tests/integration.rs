@@ -40,6 +40,9 @@ mod dictionaries;
 /// Documents against the code.
 #[path = "integration/docs.rs"]
 mod docs;
+/// Groups that are made before joins.
+#[path = "integration/early_groups.rs"]
+mod early_groups;
 /// What applications add of their own.
 #[path = "integration/extending.rs"]
 mod extending;

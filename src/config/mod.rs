@@ -228,6 +228,10 @@ options! {
         /// first tasks show that this is faster.
         pub optimize_late_materialization: bool, default = true
 
+        /// Group the rows of one side of joins before they are joined, where that is expected to be less work than to
+        /// group them by what the joins add, as names.
+        pub optimize_group_before_joins: bool, default = true
+
         /// Compute sub-plans that group or have windows, and that a query has several times, once.
         pub optimize_shared_subplans: bool, default = true
 

@@ -2,8 +2,9 @@
 //!
 //! Correct because a column that equals a literal in all rows has the same value in each group: what is left of the
 //! keys makes the same groups, and at least one key is left. Not for floating-point numbers, of which `0.0 = -0.0`, nor
-//! where an outer join pads the column with nulls. It spares the work on the key; and DataFusion, which takes a constant
-//! for a column that the rows are sorted by, would give the groups batch by batch, and move all others for each.
+//! where an outer join pads the column with nulls. It spares the work on the key; and DataFusion, which takes a
+//! constant for a column that the rows are sorted by, would give the groups batch by batch, and move all others for
+//! each.
 //!
 //! ```text
 //! Aggregate: groupBy=[year, item]          Projection: 2000 AS year, item, sum(v)

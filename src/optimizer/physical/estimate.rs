@@ -27,7 +27,7 @@ const LIKE: f64 = 0.1;
 const NULL: f64 = 0.05;
 const OTHER: f64 = 0.25;
 /// Whether a row was found.
-const MARK: Values = Values { distinct: Some(2.0), range: None, of_rows: 2.0 };
+const MARK: Values = Values { distinct: Some(2.0), left: None, range: None, of_rows: 2.0 };
 /// Columns with so many values for each row of their table may be unique.
 const UNIQUE: f64 = 0.9;
 /// No condition is expected to keep less.
@@ -45,6 +45,8 @@ pub(super) struct Estimate {
 pub(super) struct Values {
     /// How many there are at the most, if that is known.
     distinct: Option<f64>,
+    /// How many of them conditions on the column itself leave, if that is known.
+    left: Option<f64>,
     /// The least and the greatest.
     range: Option<(f64, f64)>,
     /// Rows of the table that it is a column of, before any condition.
@@ -98,7 +100,7 @@ fn matching(mut keys: Vec<Key>) -> f64 {
 
 impl Estimate {
     fn unknown(rows: f64, plan: &Arc<dyn ExecutionPlan>) -> Self {
-        let unknown = Values { distinct: None, range: None, of_rows: rows };
+        let unknown = Values { distinct: None, left: None, range: None, of_rows: rows };
         Self { rows, columns: vec![unknown; plan.schema().fields().len()] }
     }
 
@@ -125,11 +127,12 @@ impl Estimate {
 
     /// How many values a column has.
     pub(super) fn distinct(&self, column: usize) -> f64 {
-        self.domain(column).min(self.rows).max(1.0)
+        let left = self.columns[column].left.unwrap_or(f64::MAX);
+        self.domain(column).min(left).min(self.rows).max(1.0)
     }
 
     fn projected(self, columns: impl Iterator<Item = Option<usize>>) -> Self {
-        let unknown = Values { distinct: None, range: None, of_rows: self.rows };
+        let unknown = Values { distinct: None, left: None, range: None, of_rows: self.rows };
         let columns = columns.map(|column| column.map_or(unknown, |column| self.columns[column])).collect();
         Self { rows: self.rows, columns }
     }
@@ -306,6 +309,9 @@ fn kept_by(condition: &Arc<dyn PhysicalExpr>, input: &mut Estimate) -> f64 {
         let values = list.list().len() as f64;
         let of_one = column_of(list.expr()).and_then(|column| input.columns[column].distinct);
         let kept = (values * of_one.map_or(EQUAL, |distinct| 1.0 / distinct.max(1.0))).min(0.5);
+        if let Some(column) = column_of(list.expr()).filter(|_| !list.negated()) {
+            input.columns[column].left = Some(values);
+        }
         return if list.negated() { 1.0 - kept } else { kept };
     }
     if let Some(like) = condition.downcast_ref::<LikeExpr>() {
@@ -335,13 +341,18 @@ fn kept_by_binary(binary: &BinaryExpr, input: &mut Estimate) -> f64 {
     match operator {
         Some(Operator::And) => kept_by(binary.left(), input) * kept_by(binary.right(), input),
         Some(Operator::Or) => {
-            let (one, other) =
-                (kept_by(binary.left(), &mut input.clone()), kept_by(binary.right(), &mut input.clone()));
+            let (mut left, mut right) = (input.clone(), input.clone());
+            let (one, other) = (kept_by(binary.left(), &mut left), kept_by(binary.right(), &mut right));
+            for (place, values) in input.columns.iter_mut().enumerate() {
+                let both = left.columns[place].left.zip(right.columns[place].left);
+                values.left = both.map(|(left, right)| left + right).or(values.left);
+            }
             one + other - one * other
         }
         Some(Operator::Eq) => {
             if let Some(column) = column {
                 input.columns[column].range = None;
+                input.columns[column].left = Some(1.0);
             }
             distinct.map_or(EQUAL, |distinct| 1.0 / distinct.max(1.0))
         }
@@ -362,6 +373,7 @@ fn kept_in_range(column: Option<usize>, range: Option<(f64, f64)>, input: &mut E
         return LEAST;
     }
     input.columns[column].range = Some((from, to));
+    input.columns[column].left = Some(to - from + 1.0);
     ((to - from + 1.0) / (high - low + 1.0)).clamp(LEAST, 1.0)
 }
 

@@ -11,6 +11,7 @@ mod exchange_sorts;
 mod fit_memory;
 mod fuse_maps;
 mod gather_in_order;
+mod group_before_joins;
 mod guard_filter_pushdown;
 mod hide_claims;
 mod keep_orders;
@@ -36,18 +37,30 @@ use std::sync::Arc;
 use super::{Anchor, RuleRegistry};
 
 pub(super) fn register(registry: &mut RuleRegistry) {
+    register_joins(registry);
+    register_stages(registry);
+}
+
+/// Rules of joins and what is above and below them.
+fn register_joins(registry: &mut RuleRegistry) {
     // Before DataFusion chooses build sides.
     registry.add_physical(Arc::new(order_joins::OrderJoins), Anchor::before("join_selection"), &[]);
     let sides = choose_build_sides::ChooseBuildSides;
     registry.add_physical(Arc::new(sides), Anchor::after("join_selection"), &[]);
+    let groups = group_before_joins::GroupBeforeJoins;
+    registry.add_physical(Arc::new(groups), Anchor::after("choose_build_sides"), &[]);
     let keys = distinct_keys::DistinctKeys;
-    registry.add_physical(Arc::new(keys), Anchor::after("choose_build_sides"), &[]);
+    registry.add_physical(Arc::new(keys), Anchor::after("group_before_joins"), &[]);
     // After build sides have been chosen, and before it adds the sorts and repartitions that a join asks for.
     registry.add_physical(Arc::new(spill_joins::SpillJoins), Anchor::after("distinct_keys"), &[]);
     let guard = guard_filter_pushdown::GuardFilterPushdown::new();
     registry.add_physical(Arc::new(guard), Anchor::replace("FilterPushdown"), &[]);
     let guard = guard_filter_pushdown::GuardFilterPushdown::post_optimization();
     registry.add_physical(Arc::new(guard), Anchor::replace("FilterPushdown(Post)"), &[]);
+}
+
+/// Rules of what runs, in which order and in how much memory.
+fn register_stages(registry: &mut RuleRegistry) {
     let collect = collect_once::CollectOnce;
     registry.add_physical(Arc::new(collect), Anchor::before("EnsureRequirements"), &[]);
     // Before projections become steps of stages.
