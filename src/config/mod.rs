@@ -232,6 +232,9 @@ options! {
         /// group them by what the joins add, as names.
         pub optimize_group_before_joins: bool, default = true
 
+        /// Group by numbers in place of texts of the small side of a join, which many rows of the other side find.
+        pub optimize_coded_texts: bool, default = true
+
         /// Compute sub-plans that group or have windows, and that a query has several times, once.
         pub optimize_shared_subplans: bool, default = true
 

@@ -61,8 +61,8 @@ pub(crate) use remote::{
 pub(crate) use resume::ResumeExec;
 pub(crate) use shared::{SharedExec, SharedRows};
 pub(crate) use stand_ins::{
-    CompactExec, CumulativeWindowsExec, FlushExec, FoldExec, MiddleRowsExec, WindowPartitionsExec, are_cumulative,
-    narrow_decimals,
+    CodeExec, CodedTexts, CompactExec, CumulativeWindowsExec, DecodeExec, FlushExec, FoldExec, MiddleRowsExec,
+    WindowPartitionsExec, are_cumulative, narrow_decimals,
 };
 pub(crate) use tasks::{
     FailureLog, Spread, StageMetrics, TaskRecord, TaskSummary, as_task_plan, block_batches, block_rows,

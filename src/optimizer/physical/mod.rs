@@ -2,6 +2,7 @@
 
 mod cardinality;
 mod choose_build_sides;
+mod code_texts;
 mod collect_once;
 mod compact_slices;
 mod distinct_keys;
@@ -66,6 +67,8 @@ fn register_stages(registry: &mut RuleRegistry) {
     // Before projections become steps of stages.
     let decimals = narrow_decimals::NarrowDecimals;
     registry.add_physical(Arc::new(decimals), Anchor::before("EnsureRequirements"), &[]);
+    let texts = code_texts::CodeTexts;
+    registry.add_physical(Arc::new(texts), Anchor::before("EnsureRequirements"), &["group_before_joins"]);
     // Before DataFusion adds its own repartitions, which would come between stages.
     let fuse = fuse_maps::FuseMaps::over_maps();
     registry.add_physical(Arc::new(fuse), Anchor::before("EnsureRequirements"), &[]);

@@ -1,6 +1,7 @@
 //! What stands beside DataFusion's own operators and expressions, or in their place: so that they keep to the memory
 //! they have, or take less time.
 
+mod coded_texts;
 mod compact;
 mod cumulative_windows;
 mod flush;
@@ -10,6 +11,7 @@ mod narrow_decimals;
 mod stored_rows;
 mod window_partitions;
 
+pub(crate) use coded_texts::{CodeExec, CodedTexts, DecodeExec};
 pub(crate) use compact::CompactExec;
 pub(crate) use cumulative_windows::{CumulativeWindowsExec, are_cumulative};
 pub(crate) use flush::FlushExec;
