@@ -308,3 +308,70 @@ fn decoded(batch: &RecordBatch, columns: &[(usize, usize)], texts: &Texts, schem
     }
     Ok(RecordBatch::try_new(Arc::clone(schema), decoded)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::array::{Int64Array, StringArray};
+    use datafusion::datasource::memory::MemorySourceConfig;
+    use datafusion::physical_plan::common::collect;
+
+    use super::*;
+
+    fn batch(texts: &[Option<&str>]) -> RecordBatch {
+        let (texts, rows) = (StringArray::from_iter(texts), Int64Array::from_iter_values(0..texts.len() as i64));
+        let columns = [("text", Arc::new(texts) as ArrayRef, true), ("row", Arc::new(rows) as _, false)];
+        RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+    }
+
+    fn plans(batches: &[RecordBatch]) -> (CodeExec, DecodeExec) {
+        let input = MemorySourceConfig::try_new_exec(&[batches.to_vec()], batches[0].schema(), None).unwrap();
+        let texts = Arc::<CodedTexts>::default();
+        let coded = CodeExec::new(input, vec![0], Arc::clone(&texts));
+        let again = CodeExec::new(Arc::clone(&coded.input), vec![0], Arc::clone(&texts)).into_plan();
+        (coded, DecodeExec::new(again, vec![(0, 0)], texts))
+    }
+
+    async fn rows(plan: &impl Operator, context: &Arc<TaskContext>) -> Vec<RecordBatch> {
+        collect(plan.execute(0, Arc::clone(context)).unwrap()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn equal_texts_have_equal_numbers_and_nulls_stay() {
+        let batches = [batch(&[Some("b"), None, Some("a"), Some("b")]), batch(&[Some(""), Some("a"), None])];
+        let (code, decode) = plans(&batches);
+        let context = Arc::new(TaskContext::default());
+        // Who decodes is there before.
+        let texts = decode.texts.of(&context);
+        let coded = rows(&code, &context).await;
+        let numbers = |batch: &RecordBatch| batch.column(0).as_primitive::<UInt32Type>().iter().collect::<Vec<_>>();
+        assert_eq!(numbers(&coded[0]), [Some(0), None, Some(1), Some(0)]);
+        assert_eq!(numbers(&coded[1]), [Some(2), Some(1), None]);
+        for (coded, given) in coded.iter().zip(&batches) {
+            assert_eq!(&decoded(coded, &[(0, 0)], &texts, &given.schema()).unwrap(), given);
+        }
+        // Rows that come again, in another order, have the same numbers.
+        let (code, _) = plans(&[batch(&[Some("c"), Some("a"), Some("b")])]);
+        let code = CodeExec::new(Arc::clone(&code.input), vec![0], Arc::clone(&decode.texts));
+        assert_eq!(numbers(&rows(&code, &context).await[0]), [Some(3), Some(1), Some(0)]);
+        assert_eq!(&decoded(&coded[0], &[(0, 0)], &texts, &batches[0].schema()).unwrap(), &batches[0]);
+    }
+
+    #[tokio::test]
+    async fn numbers_before_their_texts_are_an_error() {
+        let (_, decode) = plans(&[batch(&[Some("a")])]);
+        let streamed = collect(decode.execute(0, Arc::new(TaskContext::default())).unwrap()).await;
+        let error = streamed.unwrap_err().to_string();
+        assert!(error.contains("numbers of texts that are not known yet"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn texts_are_counted_as_long_as_they_are_there() {
+        let (code, decode) = plans(&[batch(&[Some("a"), Some(&"x".repeat(100_000))])]);
+        let context = Arc::new(TaskContext::default());
+        let texts = decode.texts.of(&context);
+        rows(&code, &context).await;
+        assert!(context.memory_pool().reserved() > 100_000);
+        drop(texts);
+        assert_eq!(context.memory_pool().reserved(), 0);
+    }
+}
