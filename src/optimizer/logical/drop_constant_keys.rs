@@ -2,9 +2,9 @@
 //!
 //! Correct because a column that equals a literal in all rows has the same value in each group: what is left of the
 //! keys makes the same groups, and at least one key is left. Not for floating-point numbers, of which `0.0 = -0.0`, nor
-//! where an outer join pads the column with nulls. It spares the work on the key; and DataFusion, which takes a
-//! constant for a column that the rows are sorted by, would give the groups batch by batch, and move all others for
-//! each.
+//! where an outer join pads the column with nulls. Columns that may be null stay so where that is told, as it is in
+//! files. It spares the work on the key; and DataFusion, which takes a constant for a column that the rows are sorted
+//! by, would give the groups batch by batch, and move all others for each.
 //!
 //! ```text
 //! Aggregate: groupBy=[year, item]          Projection: 2000 AS year, item, sum(v)
@@ -13,7 +13,7 @@
 //! ```
 
 use datafusion::arrow::datatypes::DataType;
-use datafusion::common::tree_node::Transformed;
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, JoinType, Result, ScalarValue};
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Aggregate, BinaryExpr, Expr, LogicalPlan, LogicalPlanBuilder, Operator};
@@ -28,21 +28,46 @@ impl OptimizerRule for DropConstantKeys {
     }
 
     fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::BottomUp)
+        None
     }
 
     fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        let LogicalPlan::Aggregate(aggregate) = &plan else { return Ok(Transformed::no(plan)) };
-        if aggregate.group_expr.iter().any(|key| matches!(key, Expr::GroupingSet(_))) {
-            return Ok(Transformed::no(plan));
-        }
-        let values: Vec<_> = aggregate.group_expr.iter().map(|key| value_of(key, &aggregate.input)).collect();
-        let constants = values.iter().flatten().count();
-        match constants == 0 || constants == values.len() {
-            true => Ok(Transformed::no(plan)),
-            false => Ok(Transformed::yes(without_constants(aggregate, &values)?)),
-        }
+        dropped(plan)
     }
+}
+
+fn dropped(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    let tells_nulls = matches!(
+        plan,
+        LogicalPlan::Copy(_) | LogicalPlan::Dml(_) | LogicalPlan::Ddl(_) | LogicalPlan::RecursiveQuery(_)
+    );
+    let of_input = if tells_nulls { with_nulls } else { dropped };
+    let plan = plan.map_subqueries(dropped)?.transform_sibling(|plan| plan.map_children(of_input))?;
+    // Nodes keep what they know of the columns of their inputs, which may no longer be null.
+    let plan = if plan.transformed { plan.map_data(LogicalPlan::recompute_schema)? } else { plan };
+    plan.transform_sibling(without_constant_keys)
+}
+
+/// The same with columns that may be null where they were: a literal is not.
+fn with_nulls(input: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    let given = input.clone();
+    let made = dropped(input)?;
+    let nullable = |plan: &LogicalPlan| plan.schema().fields().iter().map(|f| f.is_nullable()).collect::<Vec<_>>();
+    Ok(if nullable(&given) == nullable(&made.data) { made } else { Transformed::no(given) })
+}
+
+fn without_constant_keys(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    let LogicalPlan::Aggregate(aggregate) = &plan else { return Ok(Transformed::no(plan)) };
+    if aggregate.group_expr.iter().any(|key| matches!(key, Expr::GroupingSet(_))) {
+        return Ok(Transformed::no(plan));
+    }
+    let values: Vec<_> = aggregate.group_expr.iter().map(|key| value_of(key, &aggregate.input)).collect();
+    let constants = values.iter().flatten().count();
+    if constants == 0 || constants == values.len() {
+        return Ok(Transformed::no(plan));
+    }
+    // Two columns of one name, as casts have it, cannot be told apart above.
+    Ok(without_constants(aggregate, &values).map_or_else(|_| Transformed::no(plan.clone()), Transformed::yes))
 }
 
 /// The aggregate by the keys that have no value, below a projection that gives its columns.

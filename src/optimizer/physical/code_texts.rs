@@ -13,7 +13,7 @@
 //! Correct because equal texts have equal numbers, and because nothing between the two looks at the column but to hand
 //! it on or to group by it: neither keys and conditions of joins, nor other columns, nor what functions take. All texts
 //! are known when the last phase gives its first group: the join takes in the side that has them before. Done where
-//! many rows find few of that side. Off with `optimize_coded_texts`.
+//! many rows find few of that side, whose texts are a small part of the memory. Off with `optimize_coded_texts`.
 
 use std::sync::Arc;
 
@@ -30,6 +30,7 @@ use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode, Physic
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::projection::ProjectionExec;
 
+use super::cardinality::may_be_large;
 use super::estimate::estimate;
 use crate::config::BlockyardOptions;
 use crate::physical::{CodeExec, CodedTexts, DecodeExec, IntoPlan};
@@ -47,7 +48,9 @@ impl PhysicalOptimizerRule for CodeTexts {
         if !BlockyardOptions::from_config(config).optimize_coded_texts {
             return Ok(plan);
         }
-        let rewrite = |node: Arc<dyn ExecutionPlan>| Ok(coded(&node)?.map_or(Transformed::no(node), Transformed::yes));
+        let limit = BlockyardOptions::from_config(config).memory_limit.bytes();
+        let rewrite =
+            |node: Arc<dyn ExecutionPlan>| Ok(coded(&node, limit)?.map_or(Transformed::no(node), Transformed::yes));
         plan.transform_up(rewrite).data()
     }
 
@@ -61,7 +64,7 @@ impl PhysicalOptimizerRule for CodeTexts {
 }
 
 /// The groups of an aggregate by numbers, as texts again.
-fn coded(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+fn coded(plan: &Arc<dyn ExecutionPlan>, limit: usize) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let Some(last) = plan.downcast_ref::<AggregateExec>() else { return Ok(None) };
     if !matches!(last.mode(), AggregateMode::Final | AggregateMode::FinalPartitioned) || last.limit_options().is_some()
     {
@@ -70,6 +73,10 @@ fn coded(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>
     let mut coded: Vec<Coded> = Vec::new();
     for key in 0..last.group_expr().expr().len() {
         let Some(origin) = origin(plan, key) else { continue };
+        // The table of the texts takes twice what they do while it grows.
+        if may_be_large(&origin.side, limit) {
+            continue;
+        }
         match coded.iter_mut().find(|known| Arc::ptr_eq(&known.side, &origin.side)) {
             Some(known) => known.columns.push((key, origin.column)),
             None => coded.push(Coded { side: origin.side, columns: vec![(key, origin.column)] }),
