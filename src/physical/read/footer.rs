@@ -15,6 +15,22 @@ use datafusion::parquet::arrow::async_reader::AsyncFileReader;
 use datafusion::parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, RowGroupMetaData};
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 
+/// The footer with where the pages are, if the file says so: what is chosen of a column is read
+/// without the pages that have none of it.
+pub(super) async fn with_pages(
+    reader: &mut (dyn AsyncFileReader + Send),
+    footer: Arc<ParquetMetaData>,
+) -> Result<Arc<ParquetMetaData>> {
+    let says_pages = |group: &RowGroupMetaData| group.columns().iter().any(|c| c.offset_index_offset().is_some());
+    match footer.offset_index().is_none() && footer.row_groups().first().is_some_and(says_pages) {
+        true => {
+            let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
+            Ok(reader.get_metadata(Some(&options)).await?)
+        }
+        false => Ok(footer),
+    }
+}
+
 /// Opens a file of a partition, with its footer as it is kept: where the pages are is not looked up.
 pub(super) async fn open(
     readers: &Arc<dyn ParquetFileReaderFactory>,

@@ -175,7 +175,6 @@ impl LateMaterialization {
         let mut of_left = options.clone();
         of_left.global.pruning = false;
         of_left.global.bloom_filter_on_read = false;
-        of_left.global.enable_page_index = false;
         // They share their metrics with the other one.
         let of_left = Arc::new(source.clone().with_table_parquet_options(of_left));
         let source = Arc::new(source.clone().with_table_parquet_options(options));

@@ -46,7 +46,7 @@ use self::conditions::{Conditions, over_outputs};
 pub(super) use self::supply::Refusals;
 use self::supply::Supply;
 use super::files::scan_of_files;
-use super::footer::open;
+use super::footer::{open, with_pages};
 use super::pruning::{Left, LeftFile};
 
 /// Those rows of a task that pass what its dictionaries could be asked.
@@ -183,6 +183,8 @@ impl Asked<'_> {
         readers: &Arc<dyn ParquetFileReaderFactory>,
     ) -> Result<ParquetAccessPlan> {
         let (mut reader, metadata) = open(readers, partition, left.file()).await?;
+        // Kept, and so also there for the decoder.
+        let metadata = with_pages(reader.as_mut(), metadata).await?;
         let of_conditions = self.conditions.columns.iter().map(|condition| condition.column);
         let of_wide = self.conditions.wide.iter().flat_map(|condition| condition.columns.iter().copied());
         let wanted = of_conditions.chain(of_wide).chain(self.supply.iter().flat_map(Supply::table_columns));
