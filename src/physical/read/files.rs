@@ -190,10 +190,22 @@ pub(super) fn scan_of_files(
     source: Arc<dyn FileSource>,
     files: Vec<PartitionedFile>,
 ) -> Arc<dyn ExecutionPlan> {
+    scan_of_partition(config, source, files, 0)
+}
+
+/// The same as a partition of this number, behind others without files: metrics are told by it.
+pub(super) fn scan_of_partition(
+    config: &FileScanConfig,
+    source: Arc<dyn FileSource>,
+    files: Vec<PartitionedFile>,
+    partition: usize,
+) -> Arc<dyn ExecutionPlan> {
+    let mut groups = vec![FileGroup::default(); partition];
+    groups.push(FileGroup::new(files));
     let config = FileScanConfigBuilder::from(config.clone())
         .with_source(source)
-        .with_file_groups(vec![FileGroup::new(files)])
-        .with_output_partitioning(Some(Partitioning::UnknownPartitioning(1)))
+        .with_file_groups(groups)
+        .with_output_partitioning(Some(Partitioning::UnknownPartitioning(partition + 1)))
         .build();
     DataSourceExec::from_data_source(config)
 }

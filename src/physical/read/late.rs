@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use super::clock::ReadClock;
 use super::dictionary::{LateTask, Narrowed, Refusals};
-use super::files::{file_scan, scan_of_files, without_files};
+use super::files::{file_scan, scan_of_partition, without_files};
 use super::pruning::Left;
 
 /// Tasks that are read in each way before one of them is chosen.
@@ -214,7 +214,7 @@ impl LateMaterialization {
             }
         }
         let source = Arc::clone(if left.is_known { &self.of_left } else { &self.source });
-        scan_of_files(&self.config, source, left.to_files()).execute(0, context)
+        scan_of_partition(&self.config, source, left.to_files(), partition).execute(partition, context)
     }
 
     /// Measures a task, if it is one that is measured.
