@@ -233,7 +233,7 @@ impl<'a> Level<'a> {
         }
         // Each thread meets those of its rows.
         let of_thread = expected.rows / threads as f64;
-        let given = threads as f64 * groups * (1.0 - (-of_thread / groups).exp());
+        let given = threads as f64 * groups * -(-of_thread / groups).exp_m1();
         Some(expected.rows * self.wanted.cost(&schema)? + given * last)
     }
 
