@@ -12,6 +12,8 @@
 //! in all rows of `CodeExec` before it gives one. The texts are counted as long as they are there.
 
 use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Release};
 use std::sync::{Arc, Weak};
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
@@ -40,9 +42,14 @@ use crate::physical::tasks::stream_of;
 #[derive(Debug, Default)]
 pub(crate) struct CodedTexts(Mutex<Vec<(Weak<TaskContext>, Weak<Texts>)>>);
 
-/// The texts of an execution, by column and number, once all are known.
+/// The texts of an execution.
 #[derive(Debug, Default)]
-struct Texts(Mutex<Option<Known>>);
+struct Texts {
+    /// By column and number, once all are known.
+    known: Mutex<Option<Known>>,
+    /// Whether somebody numbers them: two at once would give one number to two texts.
+    is_coding: AtomicBool,
+}
 
 #[derive(Debug)]
 struct Known {
@@ -131,17 +138,17 @@ impl Operator for CodeExec {
             return internal_err!("texts of several streams are not numbered");
         }
         let texts = self.texts.of(&context);
-        let coder = Coder::new(self.columns.len(), &texts, &context)?;
+        let coder = Coder::new(self.columns.len(), texts, &context)?;
         let (columns, schema) = (self.columns.clone(), self.schema());
-        let coding = (self.input.execute(partition, context)?, coder, texts);
-        let batches = stream::try_unfold(coding, move |(mut input, mut coder, texts)| {
+        let coding = (self.input.execute(partition, context)?, coder);
+        let batches = stream::try_unfold(coding, move |(mut input, mut coder)| {
             let (columns, schema) = (columns.clone(), Arc::clone(&schema));
             async move {
                 let Some(batch) = input.try_next().await? else {
-                    coder.finish(&texts);
+                    coder.finish();
                     return Ok(None);
                 };
-                Ok(Some((coder.code(&batch, &columns, schema)?, (input, coder, texts))))
+                Ok(Some((coder.code(&batch, &columns, schema)?, (input, coder))))
             }
         });
         Ok(stream_of(self.schema(), batches.boxed()))
@@ -176,15 +183,25 @@ impl Operator for CodeExec {
 struct Coder {
     maps: Vec<ArrowBytesMap<i32, u32>>,
     reserved: MemoryReservation,
+    texts: Arc<Texts>,
+}
+
+impl Drop for Coder {
+    fn drop(&mut self) {
+        self.texts.is_coding.store(false, Release);
+    }
 }
 
 impl Coder {
     /// What has run before has numbered texts that others may still have.
-    fn new(columns: usize, texts: &Texts, context: &TaskContext) -> Result<Self> {
+    fn new(columns: usize, texts: Arc<Texts>, context: &TaskContext) -> Result<Self> {
+        if texts.is_coding.swap(true, AcqRel) {
+            return internal_err!("texts are numbered by two streams at once");
+        }
         let reserved = MemoryConsumer::new("CodeExec").register(context.memory_pool());
         let maps = (0..columns).map(|_| ArrowBytesMap::new(OutputType::Utf8)).collect();
-        let mut coder = Self { maps, reserved };
-        if let Some(known) = texts.0.lock().as_ref() {
+        let mut coder = Self { maps, reserved, texts };
+        if let Some(known) = coder.texts.known.lock().as_ref() {
             for (map, texts) in coder.maps.iter_mut().zip(&known.columns) {
                 numbers(map, texts)?;
             }
@@ -201,13 +218,12 @@ impl Coder {
         Ok(RecordBatch::try_new(schema, coded)?)
     }
 
-    fn finish(self, texts: &Texts) {
-        let columns: Vec<_> = self.maps.into_iter().map(ArrowBytesMap::into_state).collect();
+    fn finish(mut self) {
+        let columns: Vec<_> = std::mem::take(&mut self.maps).into_iter().map(ArrowBytesMap::into_state).collect();
         let bytes = columns.iter().map(|texts| texts.get_array_memory_size()).sum();
         // Without the tables they take less.
-        let reserved = self.reserved;
-        reserved.shrink(reserved.size().saturating_sub(bytes));
-        *texts.0.lock() = Some(Known { columns, _reserved: reserved });
+        let reserved = self.reserved.split(self.reserved.size().min(bytes));
+        *self.texts.known.lock() = Some(Known { columns, _reserved: reserved });
     }
 }
 
@@ -299,7 +315,7 @@ impl Operator for DecodeExec {
 }
 
 fn decoded(batch: &RecordBatch, columns: &[(usize, usize)], texts: &Texts, schema: &SchemaRef) -> Result<RecordBatch> {
-    let known = texts.0.lock().as_ref().map(|known| known.columns.clone());
+    let known = texts.known.lock().as_ref().map(|known| known.columns.clone());
     let texts = known.ok_or_else(|| internal_datafusion_err!("there are numbers of texts that are not known yet"))?;
     let mut decoded = batch.columns().to_vec();
     for (column, place) in columns {
@@ -362,6 +378,19 @@ mod tests {
         let streamed = collect(decode.execute(0, Arc::new(TaskContext::default())).unwrap()).await;
         let error = streamed.unwrap_err().to_string();
         assert!(error.contains("numbers of texts that are not known yet"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn two_streams_at_once_do_not_number_the_same_texts() {
+        let (code, decode) = plans(&[batch(&[Some("a")])]);
+        let context = Arc::new(TaskContext::default());
+        let _texts = decode.texts.of(&context);
+        let first = code.execute(0, Arc::clone(&context)).unwrap();
+        let error = code.execute(0, Arc::clone(&context)).err().unwrap().to_string();
+        assert!(error.contains("texts are numbered by two streams at once"), "{error}");
+        // Who is cancelled leaves it to the next one.
+        drop(first);
+        assert_eq!(rows(&code, &context).await.len(), 1);
     }
 
     #[tokio::test]
