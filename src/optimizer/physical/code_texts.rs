@@ -31,12 +31,10 @@ use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::projection::ProjectionExec;
 
 use super::cardinality::may_be_large;
-use super::estimate::estimate;
+use super::estimate::{MANY_ROWS, estimate};
 use crate::config::BlockyardOptions;
 use crate::physical::{CodeExec, CodedTexts, DecodeExec, IntoPlan};
 
-/// Fewer rows are grouped by their texts.
-const MANY_ROWS: f64 = 100_000.0;
 /// Rows that find each row of the side that has the texts, at least.
 const TIMES: f64 = 2.0;
 

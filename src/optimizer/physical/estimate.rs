@@ -20,6 +20,9 @@ use datafusion::physical_plan::union::UnionExec;
 
 use crate::physical::{BucketJoinExec, MapExec, PlanExt, ReadExec, SharedExec};
 
+/// Fewer rows than this are not worth it to group them in another way.
+pub(super) const MANY_ROWS: f64 = 100_000.0;
+
 /// What part of all rows conditions are expected to keep of which nothing is known.
 const EQUAL: f64 = 0.1;
 const IN_RANGE: f64 = 0.33;

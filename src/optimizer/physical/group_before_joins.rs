@@ -35,11 +35,9 @@ use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use datafusion::physical_plan::{ExecutionPlan, InputOrderMode, replace_children_if_necessary};
 
-use super::estimate::estimate;
+use super::estimate::{MANY_ROWS, estimate};
 use crate::config::BlockyardOptions;
 
-/// Fewer rows are grouped where they are.
-const MANY_ROWS: f64 = 100_000.0;
 /// What the work has to become, as a part of what it was.
 const CHEAPER: f64 = 0.6;
 /// What a key costs for each row that is grouped by it: to copy, to hash, to compare. As much as two functions.
