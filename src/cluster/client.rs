@@ -11,8 +11,9 @@ use futures::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
+use super::executors::Executor;
 use super::messages::{CALL_BYTES, Call, Connection, Prepare, Prepared, Reply, SOON};
-use super::runner::{Executor, Runner};
+use super::runner::Runner;
 use crate::config::{BlockyardOptions, ByteSize, MemoryLimit};
 use crate::dataset::{DataContext, Replay};
 use crate::error::one_message;

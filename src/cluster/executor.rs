@@ -65,8 +65,8 @@ impl ExecutorServer {
         let talks = talking_runtime()?;
         let (mut listener, address) = Drivers::on(talks, async move { address.listen().await }).await?;
         let executor = Arc::new(Executor {
-            token: token.filter(|_| address.needs_key()),
-            queries: Arc::new(Queries::new(context.clone(), Handle::current())),
+            token: token.clone().filter(|_| address.needs_key()),
+            queries: Arc::new(Queries::new(context.clone(), Handle::current(), token)),
         });
         let file = listener.take_file();
         let mut accepts = Drivers::none();
@@ -119,6 +119,14 @@ impl Executor {
             Call::Run(run) => {
                 let queries = Arc::clone(&self.queries);
                 Drivers::on(self.queries.threads(), async move { queries.send(connection, run).await }).await
+            }
+            Call::Map(map) => {
+                let queries = Arc::clone(&self.queries);
+                Drivers::on(self.queries.threads(), async move { queries.map(connection, map).await }).await
+            }
+            Call::Fetch(fetch) => {
+                let queries = Arc::clone(&self.queries);
+                Drivers::on(self.queries.threads(), async move { queries.give(connection, fetch).await }).await
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::physical::{ExecutorStatus, StagePrint};
 use crate::wire::{Address, Duplex, read_line, write_line};
 
 /// The version of what is said.
-pub(super) const PROTOCOL: u64 = 2;
+pub(super) const PROTOCOL: u64 = 3;
 /// Both sides plan alike if they are of the same version.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Bytes of a call, with the statements of a session.
@@ -48,6 +48,10 @@ pub(super) enum Call {
     Status,
     /// Tasks are to run. A line is the answer, an Arrow IPC stream, and another line behind it.
     Run(Run),
+    /// Tasks below an exchange are to run, and their rows to be kept. A line is the answer.
+    Map(Map),
+    /// Rows that are kept are asked for, as another executor does. The answer is as for tasks.
+    Fetch(Fetch),
 }
 
 /// A query.
@@ -67,10 +71,58 @@ pub(super) struct Prepare {
 pub(super) struct Run {
     pub(super) query: String,
     pub(super) stage: StagePrint,
-    /// The number of the first one, and of the one behind the last.
-    pub(super) tasks: (usize, usize),
+    pub(super) source: Source,
     /// Rows that are there already.
     pub(super) skip: u64,
+}
+
+/// Where tasks have their rows from.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Source {
+    /// From their reads. The number of the first one, and of the one behind the last.
+    Tasks(usize, usize),
+    /// From exchanges: the rows with codes from `low` to `high`.
+    Exchanges { low: u64, high: u64, inputs: Vec<Exchange> },
+}
+
+/// Who keeps the rows of an exchange.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Exchange {
+    pub(super) number: usize,
+    /// In the order in which they are read.
+    pub(super) held: Vec<Held>,
+}
+
+/// What one executor keeps of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Held {
+    /// Where the executor is, as seen from the driver.
+    pub(super) address: String,
+    /// What it calls the query.
+    pub(super) query: String,
+    pub(super) units: Vec<u64>,
+}
+
+/// Tasks of the input of an exchange, as one unit.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Map {
+    pub(super) query: String,
+    pub(super) stage: StagePrint,
+    pub(super) exchange: usize,
+    /// No two are called so.
+    pub(super) unit: u64,
+    pub(super) source: Source,
+}
+
+/// Rows of units that an executor keeps, with codes from `low` to `high`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Fetch {
+    pub(super) query: String,
+    pub(super) stage: StagePrint,
+    pub(super) exchange: usize,
+    pub(super) units: Vec<u64>,
+    pub(super) low: u64,
+    pub(super) high: u64,
 }
 
 /// A line of an executor.
@@ -84,14 +136,31 @@ pub(super) enum Reply {
     Unknown,
     Prepared(Prepared),
     Status(ExecutorStatus),
-    /// All rows were sent: so many, with those that were skipped.
+    /// All rows were sent: so many, with those that were skipped. For each exchange that they were made of, its number
+    /// and the rows that it gave, where all of them were asked for.
     Done {
         rows: u64,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        taken: Vec<(usize, Option<u64>)>,
     },
+    /// A unit of an exchange is kept.
+    Mapped(Mapped),
+    /// An executor does not give what it keeps: where it is, and why.
+    Missing(String, String),
     /// Why not.
     Failed(String),
     /// The call itself makes no sense.
     Refused(String),
+}
+
+/// What is known of a unit of an exchange.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Mapped {
+    pub(super) rows: u64,
+    /// Bytes of the rows by the leading bits of their codes.
+    pub(super) bins: Vec<usize>,
+    /// As with rows that were sent.
+    pub(super) taken: Vec<(usize, Option<u64>)>,
 }
 
 /// How an executor has planned a query.

@@ -3,7 +3,9 @@
 //! ```text
 //! driver: the session of a user                        executor: a process of its own
 //! ClusterClient ──statements, settings, prints─────>   plans the same statement, and says which stages it knows
-//! Runner        ──stage, tasks──────────────────────>  runs them
+//! Level         ──exchange, tasks───────────────────>  runs them, and keeps their rows
+//!               <────────────────── bytes by hashes    ..
+//! Runner        ──stage, tasks──────────────────────>  runs them, with rows that it asks other executors for
 //!               <──────────────── rows, their number   ..
 //! ```
 //!
@@ -15,8 +17,11 @@
 //! ends what belongs to it, so that nothing is left of a process that has died.
 
 mod client;
+mod exchanges;
 mod executor;
+mod executors;
 mod messages;
+mod parts;
 mod queries;
 mod runner;
 mod sender;

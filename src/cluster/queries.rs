@@ -1,22 +1,29 @@
 //! The queries of drivers in an executor: planned here, and kept as long as their drivers are connected.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use datafusion::common::{DataFusionError, Result, plan_err};
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{DataFusionError, Result, exec_err, plan_err};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use super::messages::{BEAT, Connection, Prepare, Prepared, Reply, VERSION, hung_up};
+use super::messages::{BEAT, Connection, Map, Prepare, Prepared, Reply, VERSION, hung_up};
 use crate::dataset::DataContext;
 use crate::error::one_message;
-use crate::physical::{ExecutorStatus, StagePrint, query_context, remote_stages, stage_print};
+use crate::physical::{
+    ExecutorStatus, KeptRows, StagePrint, WholeRows, exchange_of, query_context, remote_stages, stage_print,
+};
 use crate::runtime::Drivers;
 use crate::store::Admission;
 use crate::wire::write_line;
@@ -27,6 +34,8 @@ pub(super) struct Queries {
     context: DataContext,
     /// Where they are planned, and their tasks run.
     threads: Handle,
+    /// What other executors want to see.
+    token: Option<String>,
     held: Mutex<HashMap<String, Arc<Query>>>,
     /// How many units run.
     pub(super) units: AtomicUsize,
@@ -37,17 +46,81 @@ pub(super) struct Queries {
 /// One that was planned here.
 #[derive(Debug)]
 pub(super) struct Query {
+    /// What this process calls it.
+    pub(super) name: String,
     pub(super) stages: HashMap<StagePrint, Arc<dyn ExecutionPlan>>,
     pub(super) context: Arc<TaskContext>,
+    /// Rows of units below the exchanges of its stages.
+    kept: Mutex<HashMap<(StagePrint, usize, u64), Arc<KeptRows>>>,
+    /// Sides of joins that all tasks of a stage have whole.
+    whole: Mutex<HashMap<WholeSide, WholeRows>>,
     /// The memory that it was promised.
     _admission: Admission,
 }
 
+/// A side of a join that all tasks of a stage have whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct WholeSide {
+    pub(super) stage: StagePrint,
+    /// Below which of its exchanges the join is, if it is below one.
+    pub(super) below: Option<usize>,
+    /// Which of the sides there it is.
+    pub(super) number: usize,
+}
+
+impl Query {
+    /// Runs a part of what is below an exchange, and keeps its rows. How many they are, and their bytes by codes.
+    pub(super) async fn keep(&self, map: &Map, part: &Arc<dyn ExecutionPlan>) -> Result<(u64, Vec<usize>)> {
+        let exchange = self.stages.get(&map.stage).and_then(|stage| exchange_of(stage, map.exchange));
+        let Some(exchange) = exchange else { return exec_err!("the stage has no exchange {}", map.exchange) };
+        let kept = KeptRows::collect(exchange, part, &self.context).await?;
+        let known = (kept.num_rows() as u64, kept.bins().to_vec());
+        self.kept.lock().insert((map.stage, map.exchange, map.unit), Arc::new(kept));
+        Ok(known)
+    }
+
+    /// Rows of units of an exchange, with codes in a range.
+    pub(super) fn kept(
+        &self,
+        stage: StagePrint,
+        exchange: usize,
+        units: &[u64],
+        codes: RangeInclusive<u64>,
+    ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        let kept = self.kept.lock();
+        let rows = units.iter().map(|unit| match kept.get(&(stage, exchange, *unit)) {
+            Some(rows) => Ok(Arc::clone(rows)),
+            None => exec_err!("unit {unit} of exchange {exchange} is not here"),
+        });
+        let rows = rows.collect::<Result<Vec<_>>>()?;
+        Ok(stream::iter(rows).flat_map(move |rows| rows.rows(codes.clone())).boxed())
+    }
+
+    /// What stands for a side of a join that is the same for all tasks.
+    pub(super) fn whole(&self, which: WholeSide, side: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+        let mut whole = self.whole.lock();
+        whole.entry(which).or_insert_with(|| WholeRows::of(Arc::clone(side), &self.context)).plan()
+    }
+
+    /// Columns of the rows of an exchange.
+    pub(super) fn schema_of(&self, stage: StagePrint, exchange: usize) -> Result<SchemaRef> {
+        match self.stages.get(&stage).and_then(|stage| exchange_of(stage, exchange)) {
+            Some(exchange) => Ok(exchange.input().schema()),
+            None => exec_err!("the stage has no exchange {exchange}"),
+        }
+    }
+}
+
 impl Queries {
-    /// None yet, in the memory of a session and on these threads.
-    pub(super) fn new(context: DataContext, threads: Handle) -> Self {
+    /// None yet, in the memory of a session and on these threads; others want to see this token.
+    pub(super) fn new(context: DataContext, threads: Handle, token: Option<String>) -> Self {
         let (units, is_closing) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Self { context, threads, held: Mutex::default(), units, is_closing }
+        Self { context, threads, token, held: Mutex::default(), units, is_closing }
+    }
+
+    /// What other executors want to see.
+    pub(super) fn token(&self) -> Option<String> {
+        self.token.clone()
     }
 
     pub(super) fn threads(&self) -> &Handle {
@@ -87,9 +160,10 @@ impl Queries {
     }
 
     /// Puts one among them, until what comes back drops.
-    fn keep(&self, number: &str, query: Query) -> Kept<'_> {
-        self.held.lock().insert(number.to_owned(), Arc::new(query));
-        Kept { queries: self, number: number.to_owned() }
+    fn hold_one(&self, query: Query) -> HeldQuery<'_> {
+        let name = query.name.clone();
+        self.held.lock().insert(name.clone(), Arc::new(query));
+        HeldQuery { queries: self, name }
     }
 
     /// Keeps a query as long as its driver is there, and tells it so often that this process lives.
@@ -104,7 +178,7 @@ impl Queries {
                     Err(_) => write_line(&mut write, &Reply::Alive).await?,
                 }
             };
-            let _kept = query.map(|query| self.keep(&prepared.query, query));
+            let _held = query.map(|query| self.hold_one(query));
             write_line(&mut write, &Reply::Prepared(prepared)).await?;
             loop {
                 sleep(BEAT).await;
@@ -120,7 +194,7 @@ impl Queries {
     /// Plans a query.
     async fn prepare(&self, prepare: Prepare) -> (Prepared, Option<Query>) {
         let (query, threads) = (Uuid::new_v4().simple().to_string(), self.tasks_at_once());
-        match self.planned(prepare).await {
+        match self.planned(prepare, &query).await {
             Ok((planned, unrepeated)) => {
                 let stages = planned.stages.keys().copied().collect();
                 (Prepared { query, threads, stages, error: None, unrepeated }, Some(planned))
@@ -133,7 +207,7 @@ impl Queries {
     }
 
     /// A query with those of its stages that were asked for, and what went wrong with the definitions before it.
-    async fn planned(&self, prepare: Prepare) -> Result<(Query, Option<String>)> {
+    async fn planned(&self, prepare: Prepare, name: &str) -> Result<(Query, Option<String>)> {
         let Prepare { settings, definitions, statement, stages } = prepare;
         let context = self.context.forked(&settings)?;
         context.plan_within(self.context.store().budget().limit());
@@ -157,18 +231,19 @@ impl Queries {
         let number = context.store().next_query();
         let state = context.session().state();
         let (context, admission) = query_context(TaskContext::from(&state), plan.as_ref(), number).await?;
-        Ok((Query { stages: known, context, _admission: admission }, wrong))
+        let (name, kept, whole) = (name.to_owned(), Mutex::default(), Mutex::default());
+        Ok((Query { name, stages: known, context, kept, whole, _admission: admission }, wrong))
     }
 }
 
 /// A query in the list.
-struct Kept<'a> {
+struct HeldQuery<'a> {
     queries: &'a Queries,
-    number: String,
+    name: String,
 }
 
-impl Drop for Kept<'_> {
+impl Drop for HeldQuery<'_> {
     fn drop(&mut self) {
-        self.queries.held.lock().remove(&self.number);
+        self.queries.held.lock().remove(&self.name);
     }
 }

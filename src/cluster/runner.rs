@@ -1,89 +1,34 @@
 //! [`Runner`]: the rows of tasks that executors run, whichever of them dies meanwhile.
 
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use datafusion::arrow::array::RecordBatch;
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use tokio::sync::watch;
 
-use super::messages::{Call, Connection, Prepared, Reply, Run};
+use super::exchanges::{Level, Mapping};
+use super::executors::{Busy, Ended, Executor, Shares};
+use super::messages::{Call, Connection, Reply, Run, Source};
 use crate::block::Block;
-use crate::error::one_message;
-use crate::physical::{StagePrint, StageRunner, Unit, block_batches, stream_of};
+use crate::physical::{ExchangeSource, Exchanged, StagePrint, StageRunner, Unit, block_batches, stream_of};
 use crate::runtime::UnderWay;
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
-use crate::wire::{Address, BatchReader};
+use crate::wire::BatchReader;
 
 /// Bytes of the rows that are kept together until all of a unit have come.
 const KEPT_BYTES: usize = 4 << 20;
 
-/// An executor that has planned a query.
-#[derive(Debug)]
-pub(super) struct Executor {
-    address: Address,
-    token: Option<String>,
-    query: String,
-    threads: usize,
-    /// Units that it runs.
-    running: AtomicUsize,
-    /// Why it is not asked any more.
-    lost: watch::Sender<Option<String>>,
-}
-
-impl Executor {
-    pub(super) fn new(address: Address, token: Option<String>, prepared: &Prepared) -> Self {
-        let (query, threads) = (prepared.query.clone(), prepared.threads.max(1));
-        Self { address, token, query, threads, running: AtomicUsize::new(0), lost: watch::Sender::default() }
-    }
-
-    pub(super) fn address(&self) -> &Address {
-        &self.address
-    }
-
-    pub(super) fn is_lost(&self) -> bool {
-        self.lost.borrow().is_some()
-    }
-
-    /// It is gone: nobody waits for it any more.
-    pub(super) fn lose(&self, why: &DataFusionError) {
-        self.lost.send_if_modified(|lost| {
-            let is_news = lost.is_none();
-            lost.get_or_insert_with(|| one_message(why));
-            is_news
-        });
-    }
-
-    /// Where it was, and why it is lost, if it is.
-    fn why_lost(&self) -> Option<String> {
-        self.lost.borrow().as_ref().map(|why| format!("{}: {why}", self.address))
-    }
-
-    /// Waits until it is lost.
-    async fn loss(&self) -> DataFusionError {
-        let mut lost = self.lost.subscribe();
-        match lost.wait_for(Option::is_some).await {
-            Ok(why) => exec_datafusion_err!("{}", why.as_deref().unwrap_or_default()),
-            Err(e) => exec_datafusion_err!("{e}"),
-        }
-    }
-}
-
-/// What an executor has done of a stage.
-#[derive(Debug)]
-struct Share {
-    executor: Arc<Executor>,
-    tasks: AtomicUsize,
-    rows: AtomicU64,
-}
-
 /// Runs the tasks of a stage on the executors that know it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Runner {
-    stage: StagePrint,
-    shares: Arc<[Arc<Share>]>,
+    mapping: Arc<Mapping>,
+    /// What was exchanged, where tasks are made of that.
+    exchanged: Option<Arc<Level>>,
     /// How many executors could not be reached, and why.
     unreachable: Arc<[String]>,
     /// How many executors the session has.
@@ -93,49 +38,38 @@ pub(super) struct Runner {
 impl Runner {
     /// On those executors that know it, of those that could be reached, and not on these.
     pub(super) fn new(stage: StagePrint, able: Vec<Arc<Executor>>, reached: usize, unreachable: Arc<[String]>) -> Self {
-        let share = |executor| Arc::new(Share { executor, tasks: AtomicUsize::new(0), rows: AtomicU64::new(0) });
         let all = reached + unreachable.len();
-        Self { stage, shares: able.into_iter().map(share).collect(), unreachable, all }
-    }
-
-    fn living(&self) -> impl Iterator<Item = &Arc<Executor>> {
-        self.shares.iter().map(|share| &share.executor).filter(|executor| !executor.is_lost())
+        Self { mapping: Arc::new(Mapping::new(stage, Shares::of(able))), exchanged: None, unreachable, all }
     }
 }
 
 impl StageRunner for Runner {
     fn slots(&self) -> usize {
-        self.living().map(|executor| executor.threads).sum()
+        self.mapping.shares.slots()
     }
 
     fn processes(&self) -> usize {
-        self.living().count()
+        self.mapping.shares.living().count()
     }
 
     fn describe(&self) -> String {
-        match self.shares.len() {
+        match self.mapping.shares.len() {
             able if able == self.all => able.to_string(),
             able => format!("{able} of {}", self.all),
         }
     }
 
     fn remarks(&self, stage: &str) -> Vec<String> {
-        let done = |share: &Arc<Share>| {
-            let (tasks, rows) = (share.tasks.load(Relaxed), share.rows.load(Relaxed));
-            (tasks > 0).then(|| format!("{}: {tasks} tasks, {rows} rows", share.executor.address))
-        };
-        let done: Vec<String> = self.shares.iter().filter_map(done).collect();
-        let ran = (!done.is_empty()).then(|| format!("{stage} ran at {}", done.join("; ")));
-        let lost = |share: &Arc<Share>| share.executor.why_lost().map(|why| format!("an executor was lost, {why}"));
         let unreachable = self.unreachable.iter().map(|why| format!("an executor could not be reached, {why}"));
-        ran.into_iter().chain(self.shares.iter().filter_map(lost)).chain(unreachable).collect()
+        self.mapping.shares.remarks(stage).into_iter().chain(unreachable).collect()
     }
 
     fn run(&self, unit: Unit, context: &Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let schema = Arc::clone(&unit.schema);
-        let (stage, shares, store) = (self.stage, Arc::clone(&self.shares), BlockStore::of_task(context)?);
+        let (mapping, exchanged, store) =
+            (Arc::clone(&self.mapping), self.exchanged.clone(), BlockStore::of_task(context)?);
         let is_repeatable = unit.is_repeatable;
-        let rows = Attempts { stage, shares, unit, given: 0, running: None };
+        let rows = Attempts { mapping, exchanged, unit, given: 0, running: None };
         let rows = match is_repeatable {
             true => stream::try_unfold(rows, |mut rows| async move {
                 let next = rows.next_again().await?;
@@ -147,12 +81,23 @@ impl StageRunner for Runner {
         };
         Ok(stream_of(schema, rows))
     }
+
+    fn exchange(&self, exchanges: Vec<ExchangeSource>) -> BoxFuture<'static, Result<Exchanged>> {
+        let runner = self.clone();
+        async move {
+            let level = Arc::new(Level::of(&exchanges));
+            level.complete(&runner.mapping).await?;
+            let tasks = level.num_tasks();
+            Ok(Exchanged { runner: Arc::new(Self { exchanged: Some(level), ..runner }), tasks })
+        }
+        .boxed()
+    }
 }
 
 /// The rows of a unit, in as many attempts as it takes.
 struct Attempts {
-    stage: StagePrint,
-    shares: Arc<[Arc<Share>]>,
+    mapping: Arc<Mapping>,
+    exchanged: Option<Arc<Level>>,
     unit: Unit,
     /// Rows that were given.
     given: u64,
@@ -168,7 +113,7 @@ impl Attempts {
                     self.given += batch.num_rows() as u64;
                     return Ok(Some(batch));
                 }
-                Next::End => return Ok(None),
+                Next::End(_) => return Ok(None),
                 Next::Lost => {}
             }
         }
@@ -180,13 +125,13 @@ impl Attempts {
         let (mut handles, mut waiting, mut bytes) = (Vec::new(), Vec::new(), 0);
         loop {
             let next = self.next().await?;
-            let has_ended = matches!(next, Next::End);
+            let has_ended = matches!(next, Next::End(_));
             match next {
                 Next::Rows(batch) => {
                     bytes += batch.get_array_memory_size();
                     waiting.push(batch);
                 }
-                Next::End => {}
+                Next::End(_) => {}
                 Next::Lost => {
                     (handles, waiting, bytes) = (Vec::new(), Vec::new(), 0);
                     continue;
@@ -205,15 +150,19 @@ impl Attempts {
     }
 
     async fn next(&mut self) -> Result<Next> {
-        let (attempt, is_new) = match self.running.take() {
-            Some(attempt) => (attempt, false),
-            None => (Attempt::of(self.free()?), true),
+        let (attempt, source) = match self.running.take() {
+            Some(attempt) => (attempt, None),
+            None => {
+                let (mapping, tasks) = (Arc::clone(&self.mapping), self.unit.tasks.clone());
+                let source = source(mapping, self.exchanged.clone(), tasks).await?;
+                (Attempt::of(self.mapping.shares.free()?, source.holders()), Some(source))
+            }
         };
         let attempt = self.running.insert(attempt);
-        let share = Arc::clone(&attempt.share);
+        let (share, holders) = (Arc::clone(attempt.busy.share()), attempt.holders.clone());
         let next = async {
-            if is_new {
-                attempt.begin(self.stage, &self.unit, self.given).await?;
+            if let Some(source) = source {
+                attempt.begin(self.mapping.stage, &self.unit, source, self.given).await?;
             }
             attempt.next(&self.unit).await
         };
@@ -222,10 +171,16 @@ impl Attempts {
             tokio::select! {
                 next = next => next,
                 loss = share.executor.loss() => Err(Ended::Lost(loss)),
+                loss = self.mapping.shares.loss_among(&holders) => Err(loss),
             }
         });
-        let next = next.await;
-        match next {
+        match next.await {
+            Ok(Next::End(taken)) => {
+                if let Some(level) = &self.exchanged {
+                    level.ended(self.unit.tasks.len(), &taken).await?;
+                }
+                Ok(Next::End(taken))
+            }
             Ok(next) => Ok(next),
             Err(Ended::Failed(e)) => Err(e),
             Err(Ended::Lost(e)) => {
@@ -233,40 +188,40 @@ impl Attempts {
                 self.running = None;
                 Ok(Next::Lost)
             }
+            Err(Ended::Missing(address, why)) => {
+                self.mapping.shares.lose(&address, &why);
+                self.running = None;
+                Ok(Next::Lost)
+            }
         }
     }
+}
 
-    /// The executor with the fewest units for its threads.
-    fn free(&self) -> Result<Arc<Share>> {
-        let there = self.shares.iter().filter(|share| !share.executor.is_lost());
-        let load = |share: &&Arc<Share>| share.executor.running.load(Relaxed) * 1024 / share.executor.threads;
-        if let Some(share) = there.min_by_key(load) {
-            return Ok(Arc::clone(share));
+/// Where tasks have their rows from. What is lost of that is made again.
+async fn source(mapping: Arc<Mapping>, exchanged: Option<Arc<Level>>, tasks: Range<usize>) -> Result<Source> {
+    match exchanged {
+        None => Ok(Source::Tasks(tasks.start, tasks.end)),
+        Some(level) => {
+            level.complete(&mapping).await?;
+            level.source(&tasks).await
         }
-        let lost: Vec<String> = self.shares.iter().filter_map(|share| share.executor.why_lost()).collect();
-        exec_err!("all executors that have planned the query were lost; {}", lost.join("; "))
     }
 }
 
 /// What comes next of a unit.
 enum Next {
     Rows(RecordBatch),
-    End,
+    /// All have come; and what was taken of exchanges.
+    End(Vec<(usize, Option<u64>)>),
     /// The executor is gone.
     Lost,
 }
 
-/// Why an attempt has ended before its rows have.
-enum Ended {
-    /// Its executor is gone: another one can try.
-    Lost(DataFusionError),
-    /// Another one would fail too.
-    Failed(DataFusionError),
-}
-
 /// A unit on one executor.
 struct Attempt {
-    share: Arc<Share>,
+    busy: Busy,
+    /// The executors that keep what its rows are made of.
+    holders: Vec<String>,
     connection: Option<Connection>,
     rows: BatchReader,
     /// Rows that have come, with those that were there before.
@@ -274,25 +229,18 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn of(share: Arc<Share>) -> Self {
-        share.executor.running.fetch_add(1, Relaxed);
-        Self { share, connection: None, rows: BatchReader::default(), taken: 0 }
+    fn of(busy: Busy, holders: Vec<String>) -> Self {
+        Self { busy, holders, connection: None, rows: BatchReader::default(), taken: 0 }
     }
 
-    async fn begin(&mut self, stage: StagePrint, unit: &Unit, skip: u64) -> Result<(), Ended> {
-        let Executor { address, token, query, .. } = self.share.executor.as_ref();
-        let tasks = (unit.tasks.start, unit.tasks.end);
-        let call = Call::Run(Run { query: query.clone(), stage, tasks, skip });
-        let mut connection = Connection::call(address, token.as_deref(), &call).await.map_err(Ended::Lost)?;
-        match connection.reply().await.map_err(Ended::Lost)? {
-            Reply::Rows => {}
-            Reply::Unknown => return Err(Ended::Lost(exec_datafusion_err!("it has been started anew"))),
-            Reply::Refused(why) => {
-                return Err(Ended::Failed(exec_datafusion_err!("the executor at {address}: {why}")));
-            }
-            _ => return Err(Ended::Failed(exec_datafusion_err!("{address} is no executor"))),
-        }
-        self.share.tasks.fetch_add(unit.tasks.len(), Relaxed);
+    async fn begin(&mut self, stage: StagePrint, unit: &Unit, source: Source, skip: u64) -> Result<(), Ended> {
+        let share = self.busy.share();
+        let call = Call::Run(Run { query: share.executor.query().to_owned(), stage, source, skip });
+        let connection = match share.executor.call(&call).await? {
+            (connection, Reply::Rows) => connection,
+            _ => return Err(share.executor.is_none()),
+        };
+        share.tasks.fetch_add(unit.tasks.len(), Relaxed);
         (self.connection, self.taken) = (Some(connection), skip);
         Ok(())
     }
@@ -307,27 +255,19 @@ impl Attempt {
         })?;
         if let Some(batch) = batch {
             self.taken += batch.num_rows() as u64;
-            self.share.rows.fetch_add(batch.num_rows() as u64, Relaxed);
+            self.busy.share().rows.fetch_add(batch.num_rows() as u64, Relaxed);
             let batch = batch.with_schema(Arc::clone(&unit.schema));
             return batch.map(Next::Rows).map_err(|e| Ended::Failed(e.into()));
         }
-        let address = &self.share.executor.address;
+        let executor = &self.busy.share().executor;
         match connection.reply().await.map_err(Ended::Lost)? {
-            Reply::Done { rows } if rows == self.taken => Ok(Next::End),
-            Reply::Done { rows } => Err(Ended::Failed(exec_datafusion_err!(
-                "the executor at {address} has sent {rows} rows, of which {} came",
-                self.taken
-            ))),
-            Reply::Failed(why) | Reply::Refused(why) => {
-                Err(Ended::Failed(exec_datafusion_err!("the executor at {address}: {why}")))
+            Reply::Done { rows, taken } if rows == self.taken => Ok(Next::End(taken)),
+            Reply::Done { rows, .. } => {
+                Err(executor.failed(&format!("{rows} rows were sent, of which {} came", self.taken)))
             }
-            _ => Err(Ended::Failed(exec_datafusion_err!("{address} is no executor"))),
+            Reply::Failed(why) | Reply::Refused(why) => Err(executor.failed(&why)),
+            Reply::Missing(address, why) => Err(Ended::Missing(address, why)),
+            _ => Err(executor.is_none()),
         }
-    }
-}
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        self.share.executor.running.fetch_sub(1, Relaxed);
     }
 }

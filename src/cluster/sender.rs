@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::{StreamExt, TryStreamExt, stream};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use super::messages::{Connection, Reply, Run, hung_up};
+use super::messages::{Connection, Fetch, Map, Mapped, Reply, Run, hung_up};
+use super::parts::Taken;
 use super::queries::Queries;
 use crate::block::{compact_views, pieces, sliced_bytes};
 use crate::error::one_message;
-use crate::physical::{of_tasks, stream_of};
+use crate::physical::stream_of;
 use crate::runtime::in_background;
 use crate::wire::{BatchWriter, write_line};
 
@@ -23,26 +23,46 @@ const SENT_BYTES: usize = 1 << 20;
 
 impl Queries {
     /// Sends the rows of tasks.
-    pub(super) async fn send(&self, mut connection: Connection, run: Run) -> Result<()> {
-        let Some(query) = self.get(&run.query) else {
+    pub(super) async fn send(self: &Arc<Self>, connection: Connection, run: Run) -> Result<()> {
+        let Some(query) = self.get(&run.query).filter(|query| query.stages.contains_key(&run.stage)) else {
             return connection.say_last(&Reply::Unknown).await;
         };
-        let Some(stage) = query.stages.get(&run.stage) else {
-            return connection.say_last(&Reply::Unknown).await;
-        };
-        let schema = stage.schema();
         let _running = Running::begin(&self.units);
-        // What operators have learnt of other rows, or of the same ones before, is nothing to these.
-        let stage = of_tasks(Arc::clone(stage), run.tasks.0..run.tasks.1).and_then(reset_plan_states);
-        let rows = stage.map(|stage| rows_of(stage, &query.context));
+        let (rows, taken) = match self.part(&query, run.stage, None, &run.source) {
+            Ok((part, taken)) => (Ok(rows_of(part, &query.context)), taken),
+            Err(e) => (Err(e), Arc::default()),
+        };
+        self.send_rows(connection, rows, run.skip, &taken).await
+    }
+
+    /// Sends rows that are kept here.
+    pub(super) async fn give(&self, connection: Connection, fetch: Fetch) -> Result<()> {
+        let Some(query) = self.get(&fetch.query) else {
+            return connection.say_last(&Reply::Unknown).await;
+        };
+        let rows = query.kept(fetch.stage, fetch.exchange, &fetch.units, fetch.low..=fetch.high);
+        let schema = query.schema_of(fetch.stage, fetch.exchange);
+        let rows = rows.and_then(|rows| Ok(stream_of(schema?, rows)));
+        self.send_rows(connection, rows, 0, &Taken::default()).await
+    }
+
+    async fn send_rows(
+        &self,
+        mut connection: Connection,
+        rows: Result<SendableRecordBatchStream>,
+        skip: u64,
+        taken: &Taken,
+    ) -> Result<()> {
+        let rows = match rows {
+            Ok(rows) => rows,
+            Err(e) => return connection.say_last(&taken.reply(&e)).await,
+        };
+        let schema = rows.schema();
         write_line(&mut connection.write, &Reply::Rows).await?;
         let mut writer = BatchWriter::default();
-        let sent = match rows {
-            Ok(rows) => tokio::select! {
-                sent = sent(&mut connection.write, in_background(rows), &mut writer, run.skip) => sent,
-                () = hung_up(&mut connection.read) => return Ok(()),
-            },
-            Err(e) => Err(e),
+        let sent = tokio::select! {
+            sent = sent(&mut connection.write, in_background(rows), &mut writer, skip) => sent,
+            () = hung_up(&mut connection.read) => return Ok(()),
         };
         if sent.is_err() && self.is_closing() {
             // Another executor can do what this one could not, once the connection is closed.
@@ -51,10 +71,35 @@ impl Queries {
         let end = writer.end(&schema)?;
         connection.write.write_all(&end).await?;
         let reply = match sent {
-            Ok(rows) => Reply::Done { rows },
-            Err(e) => Reply::Failed(one_message(&e)),
+            Ok(rows) => Reply::Done { rows, taken: taken.rows() },
+            Err(e) => taken.reply(&e),
         };
         connection.say_last(&reply).await
+    }
+
+    /// Runs tasks below an exchange, and keeps their rows.
+    pub(super) async fn map(self: &Arc<Self>, mut connection: Connection, map: Map) -> Result<()> {
+        let Some(query) = self.get(&map.query).filter(|query| query.stages.contains_key(&map.stage)) else {
+            return connection.say_last(&Reply::Unknown).await;
+        };
+        let _running = Running::begin(&self.units);
+        let mapped = match self.part(&query, map.stage, Some(map.exchange), &map.source) {
+            Ok((part, taken)) => {
+                let kept = query.keep(&map, &part);
+                let kept = tokio::select! {
+                    kept = kept => kept,
+                    () = hung_up(&mut connection.read) => return Ok(()),
+                };
+                kept.map(|(rows, bins)| Mapped { rows, bins, taken: taken.rows() }).map_err(|e| taken.reply(&e))
+            }
+            Err(e) => Err(Reply::Failed(one_message(&e))),
+        };
+        match mapped {
+            Ok(mapped) => connection.say_last(&Reply::Mapped(mapped)).await,
+            // Another executor can do what this one could not, once the connection is closed.
+            Err(_) if self.is_closing() => Ok(()),
+            Err(reply) => connection.say_last(&reply).await,
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::{StreamExt, stream};
 
 use super::bottleneck::bottleneck;
-use crate::physical::{IntoPlan, Operator, equi_join, equi_joins, stream_of};
+use crate::physical::{IntoPlan, Operator, PlanExt, equi_join, equi_joins, stream_of};
 
 /// Runs an `AnalyzeExec`, and then says what the joins of the plan below it were expected to give and gave, and what
 /// took the time; of a plan that is only explained, what is expected.
@@ -46,6 +46,18 @@ fn keys_of(plan: &Arc<dyn ExecutionPlan>) -> String {
     format!("{} ({})", join.join_type(), on.join(", "))
 }
 
+/// Whether a part of a plan is in one that ran in other processes.
+fn ran_elsewhere(plan: &Arc<dyn ExecutionPlan>, part: &Arc<dyn ExecutionPlan>) -> bool {
+    if plan.as_operator().is_some_and(Operator::inputs_are_elsewhere) {
+        return contains(plan, part);
+    }
+    plan.children().into_iter().any(|input| ran_elsewhere(input, part))
+}
+
+fn contains(plan: &Arc<dyn ExecutionPlan>, part: &Arc<dyn ExecutionPlan>) -> bool {
+    Arc::ptr_eq(plan, part) || plan.children().into_iter().any(|input| contains(input, part))
+}
+
 impl Operator for DiagnoseExec {
     fn name(&self) -> &'static str {
         "DiagnoseExec"
@@ -73,9 +85,12 @@ impl Operator for DiagnoseExec {
                 Some(analyzed) => {
                     let plan = analyzed.input();
                     let joins = equi_joins(plan).into_iter().zip(expected.iter());
-                    let gave = joins.map(|(join, expected)| {
-                        let gave = join.metrics().and_then(|metrics| metrics.output_rows()).unwrap_or(0);
-                        format!("{expected}, {} given", human_readable_count(gave))
+                    let gave = joins.map(|(join, expected)| match ran_elsewhere(plan, &join) {
+                        true => format!("{expected}, given elsewhere"),
+                        false => {
+                            let gave = join.metrics().and_then(|metrics| metrics.output_rows()).unwrap_or(0);
+                            format!("{expected}, {} given", human_readable_count(gave))
+                        }
                     });
                     let bottleneck = bottleneck(plan.as_ref(), started.elapsed(), Duration::ZERO, threads);
                     gave.map(|text| ("Join", text)).chain([("Bottleneck", bottleneck)]).collect()

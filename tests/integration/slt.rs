@@ -30,7 +30,10 @@ enum Mode {
 impl Mode {
     fn context(self, executors: &str) -> DataContext {
         match self {
-            Self::Cluster => context_with(2, |o| o.cluster = executors.to_owned()),
+            Self::Cluster => context_with(2, |o| {
+                o.cluster = executors.to_owned();
+                o.cluster_exchange_min_rows = 0;
+            }),
             Self::Default => context_with(2, |_| {}),
             Self::Spilling => context_with(2, |o| o.memory_limit = mib(32)),
             Self::FusionOff => context_with(2, |o| {

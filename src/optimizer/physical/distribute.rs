@@ -1,14 +1,21 @@
 //! Marks the stages that executors may run, where a session has executors.
 //!
 //! A stage is what is made of the tasks of one read, each by itself: its steps, and aggregates of what there is. Above
-//! the first rows of some order, each stage gives its own. It is the last of the rules, since what it marks has to be
-//! the same in all processes that plan a statement.
+//! the first rows of some order, each stage gives its own. Joins and groups of many rows are part of stages, too: the
+//! executors exchange what is below them. It is the last of the rules, since what it marks has to be the same in all
+//! processes that plan a statement.
 //!
 //! ```text
 //! AggregateExec: mode=Final                      AggregateExec: mode=Final
 //!   AggregateExec: mode=Partial            ->      RemoteExec: AggregateExec, tasks=200
 //!     ReadExec: ReadParquet, tasks=200               AggregateExec: mode=Partial
 //!                                                      ReadExec: ReadParquet, tasks=200
+//!
+//! AggregateExec: mode=FinalPartitioned           RemoteExec: AggregateExec, exchanges=1
+//!   RepartitionExec: hash(k)             ->        AggregateExec: mode=FinalPartitioned
+//!     AggregateExec: mode=Partial                    RepartitionExec: hash(k)
+//!       ReadExec: ReadParquet, tasks=200               RemoteExchangeExec: keys=[k]
+//!                                                        AggregateExec: mode=Partial ..
 //! ```
 
 use std::sync::Arc;
@@ -16,21 +23,32 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::physical_expr::{Distribution, Partitioning};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::joins::PartitionMode;
+use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
-use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PhysicalExpr, replace_children_if_necessary};
 
+use super::estimate::expected_rows;
 use crate::config::BlockyardOptions;
-use crate::physical::{IntoPlan, RemoteExec, is_first_rows_of_stage, is_worthwhile};
+use crate::physical::{
+    BucketJoinExec, CompactExec, IntoPlan, PlanExt, RemoteExchangeExec, RemoteExec, equi_join, is_first_rows_of_stage,
+    is_stage, is_worthwhile,
+};
 
 #[derive(Debug)]
 pub(super) struct Distribute;
 
 impl PhysicalOptimizerRule for Distribute {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        if BlockyardOptions::from_config(config).cluster.trim().is_empty() {
+        let options = BlockyardOptions::from_config(config);
+        if options.cluster.trim().is_empty() {
             return Ok(plan);
         }
+        let least = options.cluster_exchange_min_rows;
+        let plan = plan.transform_up(|node| exchanged(node, least)).data()?;
         let mark = |node: Arc<dyn ExecutionPlan>| {
             if is_worthwhile(&node) {
                 return Ok(Transformed::new(RemoteExec::new(node).into_plan(), true, TreeNodeRecursion::Jump));
@@ -42,7 +60,8 @@ impl PhysicalOptimizerRule for Distribute {
             }
             Ok(Transformed::no(node))
         };
-        plan.transform_down(mark).data()
+        let marked = plan.transform_down(mark).data()?;
+        marked.transform_up(dealt_out).data()
     }
 
     fn name(&self) -> &str {
@@ -52,6 +71,70 @@ impl PhysicalOptimizerRule for Distribute {
     fn schema_check(&self) -> bool {
         true
     }
+}
+
+/// A join or a group of at least so many rows of stages, with these exchanged by executors.
+fn exchanged(node: Arc<dyn ExecutionPlan>, least: usize) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let Some(keys) = keys_of_inputs(&node) else { return Ok(Transformed::no(node)) };
+    let inputs: Vec<_> = node.children().into_iter().map(Arc::clone).collect();
+    let rows = inputs.iter().map(expected_rows).try_fold(0, |all: usize, rows| Some(all.saturating_add(rows?)));
+    if rows.is_some_and(|rows| rows < least) {
+        return Ok(Transformed::no(node));
+    }
+    let inputs = inputs.into_iter().zip(keys).map(|(input, keys)| with_exchange(input, keys)).collect::<Result<_>>()?;
+    let by_executors = replace_children_if_necessary(Arc::clone(&node), inputs)?;
+    Ok(match is_stage(&by_executors) {
+        true => Transformed::yes(by_executors),
+        false => Transformed::no(node),
+    })
+}
+
+/// An input with an exchange by its keys, below what deals it out among threads.
+fn with_exchange(input: Arc<dyn ExecutionPlan>, keys: Vec<Arc<dyn PhysicalExpr>>) -> Result<Arc<dyn ExecutionPlan>> {
+    let below = match input.downcast_ref::<RepartitionExec>() {
+        Some(repartition) => RemoteExchangeExec::new(Arc::clone(repartition.input()), keys).into_plan(),
+        None if input.is_operator::<CompactExec>() => with_exchange(Arc::clone(input.children()[0]), keys)?,
+        None => return Ok(RemoteExchangeExec::new(input, keys).into_plan()),
+    };
+    replace_children_if_necessary(input, vec![below])
+}
+
+/// A plan whose inputs are dealt out among threads as it needs them: what has come from executors is not.
+fn dealt_out(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let required = node.input_distribution_requirements().into_per_child();
+    let mut is_changed = false;
+    let inputs = node.children().into_iter().zip(required).map(|(input, required)| {
+        let Distribution::KeyPartitioned(keys) = &required else { return Ok(Arc::clone(input)) };
+        let partitioning = input.output_partitioning();
+        if partitioning.satisfaction(&required, input.equivalence_properties(), true).is_satisfied() {
+            return Ok(Arc::clone(input));
+        }
+        is_changed = true;
+        let partitioning = Partitioning::Hash(keys.clone(), partitioning.partition_count());
+        Ok(Arc::new(RepartitionExec::try_new(Arc::clone(input), partitioning)?) as _)
+    });
+    let inputs = inputs.collect::<Result<Vec<_>>>()?;
+    match is_changed {
+        true => Ok(Transformed::yes(replace_children_if_necessary(node, inputs)?)),
+        false => Ok(Transformed::no(node)),
+    }
+}
+
+/// What the rows of each input of a join or a group are brought together by, if nothing but that is done with them.
+fn keys_of_inputs(node: &Arc<dyn ExecutionPlan>) -> Option<Vec<Vec<Arc<dyn PhysicalExpr>>>> {
+    if let Some(aggregate) = node.downcast_ref::<AggregateExec>() {
+        let groups = aggregate.group_expr();
+        let brings_together = match aggregate.mode() {
+            AggregateMode::FinalPartitioned => true,
+            AggregateMode::SinglePartitioned => groups.is_single(),
+            _ => false,
+        };
+        return (brings_together && !groups.is_empty()).then(|| vec![groups.input_exprs()]);
+    }
+    let join = equi_join(node)?;
+    let is_dealt_out = node.is_operator::<BucketJoinExec>() || *join.partition_mode() == PartitionMode::Partitioned;
+    let (left, right) = join.on().iter().cloned().unzip();
+    is_dealt_out.then(|| vec![left, right])
 }
 
 /// The same first rows by a sort of its own: one that gives its rows to another, and has the filter of that, would tell

@@ -121,6 +121,11 @@ impl BucketJoinExec {
         &self.join
     }
 
+    /// Whether scans of the right side ask for the keys of the left one while it runs.
+    pub(crate) fn tells(&self) -> bool {
+        self.told.is_some()
+    }
+
     /// The kind of join.
     pub(crate) fn join_type(&self) -> JoinType {
         *self.join.join_type()

@@ -11,7 +11,8 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProp
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 
-use super::stages::{at_once, has_actors, tasks_of};
+use super::parts::{StageSource, num_exchanges, source_of};
+use super::stages::{at_once, has_actors, is_repeatable};
 use super::units::{Grouping, Units};
 use super::{StageRunner, Unit};
 use crate::physical::operator::{IntoPlan, Operator, PlanExt, Starts, TaskIdentity, TaskPlan, claims};
@@ -76,10 +77,10 @@ impl RemoteExec {
 
     /// How its tasks become units.
     fn grouping(&self) -> Grouping {
-        match as_task_plan(self.stage.as_ref()) {
-            _ if has_actors(&self.stage) => Grouping::WithActors,
-            Some(_) => Grouping::ByTask,
-            None => Grouping::Together,
+        match has_actors(&self.stage) {
+            true => Grouping::WithActors,
+            false if is_repeatable(&self.stage) => Grouping::ByTask,
+            false => Grouping::Together,
         }
     }
 
@@ -103,7 +104,11 @@ impl Operator for RemoteExec {
             Place::Here(Some(_)) => ", here".to_owned(),
             Place::Here(None) => String::new(),
         };
-        format!("{}, tasks={}{place}", self.stage_name_of_rows(), tasks_of(&self.stage).len())
+        let work = match source_of(&self.stage) {
+            StageSource::Tasks(tasks) => format!("tasks={}", tasks.len()),
+            StageSource::Exchanges(_) => format!("exchanges={}", num_exchanges(&self.stage)),
+        };
+        format!("{}, {work}{place}", self.stage_name_of_rows())
     }
 
     fn remarks(&self) -> Vec<String> {
@@ -166,8 +171,13 @@ impl TaskPlan for RemoteExec {
         let start = || {
             let grouping = self.grouping();
             let is_repeatable = grouping == Grouping::ByTask;
-            let unit = Unit { tasks: tasks_of(&self.stage), schema: self.schema(), is_repeatable };
-            Ok(Arc::new(Units::new(Arc::clone(runner), unit, grouping, self.at_once(runner), &context)))
+            let source = source_of(&self.stage);
+            let unit = Unit { tasks: source.tasks(), schema: self.schema(), is_repeatable };
+            let exchanges = match source {
+                StageSource::Exchanges(exchanges) => exchanges,
+                StageSource::Tasks(_) => Vec::new(),
+            };
+            Ok(Arc::new(Units::new(Arc::clone(runner), unit, exchanges, grouping, self.at_once(runner), &context)))
         };
         let Some(units) = run.lock().join("a stage of other processes", start)? else {
             return Ok(stream::empty().boxed());
@@ -198,8 +208,8 @@ impl TaskPlan for RemoteExec {
     fn identity(&self) -> TaskIdentity<'_> {
         match self.grouping() {
             // Units have the rows of several tasks.
-            Grouping::WithActors => TaskIdentity::Unsteady,
-            Grouping::ByTask | Grouping::Together => TaskIdentity::OfInput { input: &self.stage, is_whole: true },
+            Grouping::WithActors | Grouping::Together => TaskIdentity::Unsteady,
+            Grouping::ByTask => TaskIdentity::OfInput { input: &self.stage, is_whole: true },
         }
     }
 

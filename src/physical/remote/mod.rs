@@ -10,12 +10,26 @@
 //! execution: [`assigned`] asks the executors which of the stages they have planned just so, by a
 //! [fingerprint](stage_print) of all that a stage says of itself and of its files. A stage that no executor knows runs
 //! here.
+//!
+//! ```text
+//! RemoteExec ── tasks 0..1 ──────────────>   input of an exchange, of these tasks: its rows stay, by their hashes
+//!            <────── bytes by hashes ──────
+//!            ── hashes 0..99 ────────────>   stage, of the rows with these hashes, which it asks all executors for
+//!            <───────────────── rows ──────
+//! ```
+//!
+//! Below joins and groups of a stage there may be [exchanges](RemoteExchangeExec): what is below them runs first.
 
 mod assign;
+mod exchange;
 mod exec;
+mod fetched;
+mod kept;
+mod parts;
 mod print;
 mod stages;
 mod units;
+mod whole;
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -30,9 +44,14 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use assign::{assigned, fitting_executors};
+pub(crate) use exchange::RemoteExchangeExec;
 pub(crate) use exec::{RemoteExec, remote_stages};
+pub(crate) use fetched::fetched;
+pub(crate) use kept::{KeptRows, ranges_of_codes};
+pub(crate) use parts::{ExchangeSource, Part, PartSource, StageSource, exchange_of, of_part};
 pub(crate) use print::{StagePrint, stage_print};
-pub(crate) use stages::{is_first_rows_of_stage, is_worthwhile, of_tasks};
+pub(crate) use stages::{is_first_rows_of_stage, is_stage, is_worthwhile};
+pub(crate) use whole::WholeRows;
 
 /// How an executor is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,6 +131,18 @@ pub(crate) trait StageRunner: Debug + Send + Sync {
 
     /// The rows of some tasks of the stage, whatever becomes of the process that begins to run them.
     fn run(&self, unit: Unit, context: &Arc<TaskContext>) -> Result<SendableRecordBatchStream>;
+
+    /// Runs what is below these exchanges, and says who runs what is above them.
+    fn exchange(&self, exchanges: Vec<ExchangeSource>) -> BoxFuture<'static, Result<Exchanged>>;
+}
+
+/// What other processes have exchanged. They keep it as long as this is there.
+#[derive(Debug, Clone)]
+pub(crate) struct Exchanged {
+    /// Runs what is above.
+    pub(crate) runner: Arc<dyn StageRunner>,
+    /// How many tasks it has.
+    pub(crate) tasks: usize,
 }
 
 /// Tasks of a stage that run together.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 use serde::{Deserialize, Serialize};
 
-use super::stages::{said_alone, tasks_of};
+use super::parts::source_of;
+use super::stages::said_alone;
 use crate::physical::ReadExec;
 use crate::physical::operator::PlanExt;
 use crate::physical::read::file_scan;
@@ -27,7 +28,7 @@ pub(crate) fn stage_print(stage: &Arc<dyn ExecutionPlan>) -> StagePrint {
 fn print_of(stage: &Arc<dyn ExecutionPlan>) -> StagePrint {
     let mut text = displayable(stage.as_ref()).set_show_schema(true).indent(true).to_string();
     // Writing to text does not fail.
-    let _written = write!(text, "{:?}", tasks_of(stage));
+    let _written = write!(text, "{:?}", source_of(stage));
     add_details(stage, &mut text);
     StagePrint(Print(text_fingerprint(&text)))
 }

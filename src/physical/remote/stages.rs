@@ -1,21 +1,29 @@
-//! Which parts of a plan could run in other processes: what is made of the tasks of one read, each by itself.
+//! Which parts of a plan could run in other processes: what is made of the tasks of one read, or of some of what an
+//! exchange between executors gives, each by itself.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::common::Result;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::JoinType;
+use datafusion::physical_expr::Partitioning;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 
+use super::RemoteExchangeExec;
+use super::parts::{StageSource, deals_out_exchanged, is_held_whole, source_of, stage_inputs};
 use crate::functions::{Compute, Workers};
-use crate::physical::operator::{IntoPlan, Operator, PlanExt};
+use crate::physical::join::equi_join;
+use crate::physical::operator::{Operator, PlanExt};
 use crate::physical::read::file_scan;
 use crate::physical::said::said;
-use crate::physical::{MapExec, MapStep, QueueExec, ReadExec};
+use crate::physical::{
+    BucketJoinExec, CompactExec, FlushExec, FoldExec, GatherExec, MapExec, MapStep, QueueExec, ReadExec,
+};
 
 /// Whether a plan is a stage that is worth to run elsewhere: not where rows would only be counted up there.
 pub(crate) fn is_worthwhile(plan: &Arc<dyn ExecutionPlan>) -> bool {
@@ -24,7 +32,7 @@ pub(crate) fn is_worthwhile(plan: &Arc<dyn ExecutionPlan>) -> bool {
 }
 
 /// Whether the rows of a plan are made of the tasks of one read, which another process that has planned the same can
-/// read as well, and of each of them alone.
+/// read as well, and of each of them alone; or likewise of what executors exchange.
 pub(crate) fn is_stage(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if let Some(map) = actors(plan) {
         return said_of_steps(map).is_some() && is_stage(map.input());
@@ -36,8 +44,52 @@ pub(crate) fn is_stage(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let gives_all_as_they_come = !plan.is_operator::<QueueExec>() && plan.downcast_ref::<SortExec>().is_none();
     any_thread_runs_it
         && gives_all_as_they_come
+        && has_its_rows(plan)
         && said_alone(plan).is_some()
-        && plan.children().into_iter().all(is_stage)
+        && stage_inputs(plan).into_iter().all(is_stage)
+}
+
+/// Whether what an operator makes of some tasks is part of what it makes of all of them: not of groups or pairs of
+/// rows, of which others have some, unless an exchange has brought them together.
+fn has_its_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    if let Some(exchange) = plan.operator::<RemoteExchangeExec>() {
+        // What is below runs as all executors have room for it.
+        return at_once(exchange.input()) == usize::MAX && !has_actors(exchange.input());
+    }
+    if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
+        return *aggregate.mode() == AggregateMode::Partial || is_exchanged(aggregate.input());
+    }
+    if plan.is::<RepartitionExec>() {
+        return is_exchanged(plan);
+    }
+    let Some(join) = equi_join(plan) else { return !brings_together(plan) };
+    if is_held_whole(plan) {
+        // A row of the left side that nobody has found here may be found elsewhere.
+        let asks_left = matches!(
+            join.join_type(),
+            JoinType::Inner | JoinType::Right | JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark
+        );
+        return asks_left && is_whole(join.left());
+    }
+    [join.left(), join.right()].into_iter().all(is_exchanged)
+}
+
+/// Whether an exchange between executors is below, and at most what deals out its rows between.
+fn is_exchanged(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let is_compacted = || plan.is_operator::<CompactExec>() && plan.children().into_iter().all(is_exchanged);
+    plan.is_operator::<RemoteExchangeExec>() || deals_out_exchanged(plan) || is_compacted()
+}
+
+/// Whether another process that has planned the same can run all of a plan.
+fn is_whole(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let is_plain = !plan.is_operator::<QueueExec>()
+        && !plan.is_operator::<RemoteExchangeExec>()
+        && plan.downcast_ref::<SortExec>().is_none()
+        && plan.operator::<MapExec>().is_none_or(|map| tasks_at_once(map.compute()).is_some());
+    if plan.is_operator::<ReadExec>() {
+        return said_alone(plan).is_some();
+    }
+    is_plain && said_alone(plan).is_some() && plan.children().into_iter().all(is_whole)
 }
 
 /// Whether a plan gives the first rows of each partition of a stage in some order.
@@ -56,8 +108,18 @@ pub(super) fn said_alone(plan: &Arc<dyn ExecutionPlan>) -> Option<String> {
     if let Some(map) = plan.operator::<MapExec>() {
         return said_of_steps(map);
     }
-    if plan.is_operator::<QueueExec>() {
-        return Some(String::new());
+    if plan.is_operator::<QueueExec>() || passes_rows(plan) {
+        return Some(plan.name().to_owned());
+    }
+    if let Some(exchange) = plan.operator::<RemoteExchangeExec>() {
+        return said(exchange.keys());
+    }
+    if let Some(repartition) = plan.downcast_ref::<RepartitionExec>() {
+        let Partitioning::Hash(keys, partitions) = repartition.partitioning() else { return None };
+        return (!repartition.preserve_order()).then_some(format!("{partitions} {}", said(keys)?));
+    }
+    if let Some(join) = equi_join(plan) {
+        return said_of_join(plan, join);
     }
     if let Some(filter) = plan.downcast_ref::<FilterExec>() {
         return Some(format!("{} {:?}", said([filter.predicate()])?, filter.projection()));
@@ -69,7 +131,40 @@ pub(super) fn said_alone(plan: &Arc<dyn ExecutionPlan>) -> Option<String> {
         let sort = plan.downcast_ref::<SortExec>()?;
         return said(sort.expr().iter().map(|key| &key.expr));
     }
-    plan.downcast_ref::<AggregateExec>().and_then(said_of_part)
+    plan.downcast_ref::<AggregateExec>().and_then(said_of_groups)
+}
+
+/// Whether an operator only hands on rows.
+fn passes_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    brings_together(plan)
+        || plan.is_operator::<CompactExec>()
+        || plan.is_operator::<FlushExec>()
+        || plan.is_operator::<FoldExec>()
+}
+
+/// Whether an operator brings all rows to one thread.
+fn brings_together(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.is::<CoalescePartitionsExec>() || plan.operator::<GatherExec>().is_some_and(|gather| gather.fetch().is_none())
+}
+
+/// All that decides what a join makes of its sides. What one process knows of all rows, as whether there is any null
+/// among them, another does not.
+fn said_of_join(plan: &Arc<dyn ExecutionPlan>, join: &HashJoinExec) -> Option<String> {
+    let tells = plan.operator::<BucketJoinExec>().is_some_and(BucketJoinExec::tells);
+    if join.null_aware || tells || !join.dynamic_expressions_produced().is_empty() || plan.fetch().is_some() {
+        return None;
+    }
+    let keys = said(join.on().iter().flat_map(|(left, right)| [left, right]))?;
+    let filter = join.filter().map(|filter| {
+        let columns = (filter.column_indices(), filter.schema());
+        said([filter.expression()]).map(|said| format!("{said} {columns:?}"))
+    });
+    let filter = match filter {
+        Some(filter) => filter?,
+        None => String::new(),
+    };
+    let how = (join.join_type(), join.partition_mode(), join.null_equality(), &join.projection);
+    Some(format!("{keys} {filter} {how:?}"))
 }
 
 /// All that decides what steps do, where they do the same whenever they run.
@@ -78,14 +173,14 @@ fn said_of_steps(map: &MapExec) -> Option<String> {
     map.steps().iter().map(said).collect()
 }
 
-/// The same of an aggregate that groups what there is, for another one to go on.
-fn said_of_part(aggregate: &AggregateExec) -> Option<String> {
-    if *aggregate.mode() != AggregateMode::Partial || aggregate.limit_options().is_some() {
+/// The same of an aggregate.
+fn said_of_groups(aggregate: &AggregateExec) -> Option<String> {
+    if aggregate.limit_options().is_some() {
         return None;
     }
     let groups = aggregate.group_expr();
     let keys = said(groups.expr().iter().chain(groups.null_expr()).map(|(expr, _)| expr))?;
-    let mut text = format!("{keys} {:?}", groups.groups());
+    let mut text = format!("{:?} {keys} {:?}", aggregate.mode(), groups.groups());
     for (function, filter) in aggregate.aggr_expr().iter().zip(aggregate.filter_expr()) {
         let (arguments, order) = (function.expressions(), function.order_bys());
         let exprs = arguments.iter().chain(order.iter().map(|key| &key.expr)).chain(filter);
@@ -112,23 +207,12 @@ fn actors(plan: &Arc<dyn ExecutionPlan>) -> Option<&MapExec> {
 
 /// Whether a stage has actors, so that what it has to build first is worth several tasks.
 pub(super) fn has_actors(stage: &Arc<dyn ExecutionPlan>) -> bool {
-    actors(stage).is_some() || !stage.is_operator::<ReadExec>() && stage.children().into_iter().any(has_actors)
+    actors(stage).is_some() || !stage.is_operator::<ReadExec>() && stage_inputs(stage).into_iter().any(has_actors)
 }
 
 /// Whether it gives the first rows of each partition in some order, for others to take the first of.
 fn gives_first_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.downcast_ref::<SortExec>().is_some_and(|sort| sort.fetch().is_some() && sort.preserve_partitioning())
-}
-
-/// A stage of some of its tasks alone, read one after the other.
-pub(crate) fn of_tasks(stage: Arc<dyn ExecutionPlan>, tasks: Range<usize>) -> Result<Arc<dyn ExecutionPlan>> {
-    let rewrite = |node: Arc<dyn ExecutionPlan>| {
-        let Some(read) = node.operator::<ReadExec>() else { return Ok(Transformed::no(node)) };
-        let some = read.of_tasks(tasks.clone()).with_streams(1).into_plan();
-        // What a read scans belongs to it.
-        Ok(Transformed::new(some, true, TreeNodeRecursion::Jump))
-    };
-    stage.transform_down(rewrite).data()
 }
 
 /// How many tasks may run at once, where these are tasks that any thread can run; no bound is a bound of none.
@@ -144,14 +228,18 @@ pub(super) fn at_once(stage: &Arc<dyn ExecutionPlan>) -> usize {
     let most = stage.operator::<MapExec>().and_then(|map| tasks_at_once(map.compute())).unwrap_or(usize::MAX);
     match stage.is_operator::<ReadExec>() {
         true => most,
-        false => stage.children().into_iter().map(at_once).fold(most, usize::min),
+        false => stage_inputs(stage).into_iter().map(at_once).fold(most, usize::min),
     }
 }
 
-/// The numbers of the tasks that a stage runs.
-pub(super) fn tasks_of(stage: &Arc<dyn ExecutionPlan>) -> Range<usize> {
-    match stage.operator::<ReadExec>() {
-        Some(read) => read.tasks_left(),
-        None => stage.children().first().map_or(0..0, |input| tasks_of(input)),
-    }
+/// Whether each task of a stage gives the same rows in the same order whenever it runs: not where rows of several
+/// come together, or are found in a table.
+pub(super) fn is_repeatable(stage: &Arc<dyn ExecutionPlan>) -> bool {
+    matches!(source_of(stage), StageSource::Tasks(_)) && has_no_table(stage)
+}
+
+fn has_no_table(stage: &Arc<dyn ExecutionPlan>) -> bool {
+    equi_join(stage).is_none()
+        && !stage.is::<AggregateExec>()
+        && (stage.is_operator::<ReadExec>() || stage.children().into_iter().all(has_no_table))
 }

@@ -12,7 +12,7 @@ use super::{driver, executor, process};
 use crate::fixtures::{context_with, ints, rows};
 
 /// A function of executors that is held up in one of them, after some batches, until that is let go.
-fn held_up(context: &DataContext, after: usize) -> (Arc<Semaphore>, Arc<Semaphore>) {
+pub(super) fn held_up(context: &DataContext, after: usize) -> (Arc<Semaphore>, Arc<Semaphore>) {
     let (reached, go_on) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let (tells, waits, calls) = (Arc::clone(&reached), Arc::clone(&go_on), AtomicUsize::new(0));
     context.register_batches("gate", move |batch| {
@@ -63,7 +63,7 @@ async fn what_a_lost_executor_ran_runs_on_another() {
     }
 }
 
-fn signal(child: &Child, signal: &str) {
+pub(super) fn signal(child: &Child, signal: &str) {
     assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
 }
 

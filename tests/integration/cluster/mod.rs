@@ -1,3 +1,4 @@
+mod exchanges;
 mod losses;
 
 use std::io::{BufRead, BufReader};

@@ -1,0 +1,309 @@
+//! What executors exchange below a stage, whichever of them dies meanwhile.
+//!
+//! ```text
+//! exchange 0   units: tasks 0..4 at A, 4..8 at B ──┐  bytes by hashes, of both exchanges
+//! exchange 1   units: tasks 0..2 at B ─────────────┴─> ranges of hashes: the tasks of what is above
+//! ```
+//!
+//! An executor keeps the rows of the units that it has run. When it is lost, these run again elsewhere, and what was
+//! being made of them begins anew. A unit may come out otherwise then, as partial groups do; but all rows with a hash
+//! are in it again, so that what has been made of other hashes stays right.
+
+use std::ops::{Range, RangeInclusive};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use datafusion::common::{Result, internal_err};
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
+use parking_lot::Mutex;
+use tokio::sync::Mutex as AsyncMutex;
+
+use super::executors::{Ended, Share, Shares};
+use super::messages::{Call, Exchange as ExchangeCall, Held, Map, Mapped, Reply, Source};
+use crate::physical::{ExchangeSource, StagePrint, StageSource, ranges_of_codes};
+use crate::runtime::UnderWay;
+
+/// So many units come to each slot.
+const UNITS_PER_SLOT: usize = 4;
+/// And so many tasks above an exchange, which have so many bytes each where that makes more.
+const TASKS_PER_SLOT: usize = 8;
+const TASK_BYTES: usize = 64 << 20;
+/// A unit is tried so often where what it needs is lost again and again.
+const ATTEMPTS: usize = 16;
+
+/// Exchanges side by side: those above read the same ranges of codes of each.
+#[derive(Debug)]
+pub(super) struct Level {
+    exchanges: Vec<Exchange>,
+    ranges: OnceLock<Vec<RangeInclusive<u64>>>,
+    /// Tasks above whose rows have not all come.
+    left: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Exchange {
+    number: usize,
+    input: Input,
+    units: AsyncMutex<Vec<Unit>>,
+    /// Rows that those above have read of it; none where it is not known.
+    taken: Mutex<Option<u64>>,
+}
+
+/// What the tasks below an exchange begin with.
+#[derive(Debug)]
+enum Input {
+    Tasks(Range<usize>),
+    Level(Level),
+}
+
+/// Tasks whose rows are exchanged.
+#[derive(Debug)]
+struct Unit {
+    tasks: Range<usize>,
+    /// Who keeps them, under which number, and what is known of them.
+    kept: Option<(Arc<Share>, u64, Mapped)>,
+}
+
+/// Who runs the units of a stage.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    pub(super) stage: StagePrint,
+    pub(super) shares: Shares,
+    next: AtomicU64,
+}
+
+impl Mapping {
+    pub(super) fn new(stage: StagePrint, shares: Shares) -> Self {
+        Self { stage, shares, next: AtomicU64::new(0) }
+    }
+}
+
+impl Level {
+    pub(super) fn of(sources: &[ExchangeSource]) -> Self {
+        let exchange = |source: &ExchangeSource| Exchange {
+            number: source.number,
+            input: match &source.input {
+                StageSource::Tasks(tasks) => Input::Tasks(tasks.clone()),
+                StageSource::Exchanges(below) => Input::Level(Self::of(below)),
+            },
+            units: AsyncMutex::default(),
+            taken: Mutex::new(Some(0)),
+        };
+        let exchanges = sources.iter().map(exchange).collect();
+        Self { exchanges, ranges: OnceLock::new(), left: AtomicUsize::new(0) }
+    }
+
+    /// How many tasks are above, once all rows have been exchanged.
+    pub(super) fn num_tasks(&self) -> usize {
+        self.ranges.get().map_or(0, Vec::len)
+    }
+
+    /// Sees that executors which live keep all rows.
+    pub(super) fn complete<'a>(&'a self, mapping: &'a Mapping) -> BoxFuture<'a, Result<()>> {
+        async move {
+            for exchange in &self.exchanges {
+                exchange.complete(mapping).await?;
+            }
+            if self.ranges.get().is_none() {
+                let ranges = self.cut(mapping.shares.slots()).await?;
+                self.left.store(ranges.len(), Relaxed);
+                // Where another one was faster, these are the same.
+                let _theirs = self.ranges.set(ranges);
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    async fn cut(&self, slots: usize) -> Result<Vec<RangeInclusive<u64>>> {
+        let mut bins: Vec<usize> = Vec::new();
+        for exchange in &self.exchanges {
+            for unit in exchange.units.lock().await.iter() {
+                let Some((_, _, mapped)) = &unit.kept else { continue };
+                bins.resize(bins.len().max(mapped.bins.len()), 0);
+                bins.iter_mut().zip(&mapped.bins).for_each(|(bin, more)| *bin += more);
+            }
+        }
+        ranges_of_codes(&bins, TASK_BYTES, TASKS_PER_SLOT * slots.max(1))
+    }
+
+    /// Where some of the tasks above have their rows from.
+    pub(super) async fn source(&self, tasks: &Range<usize>) -> Result<Source> {
+        let ranges = self.ranges.get().map_or(&[][..], Vec::as_slice);
+        let Some([first, .., last] | [first @ last]) = ranges.get(tasks.clone()) else {
+            return internal_err!("there are no tasks {tasks:?} of {}", ranges.len());
+        };
+        let (low, high) = (*first.start(), *last.end());
+        let mut inputs = Vec::new();
+        for exchange in &self.exchanges {
+            inputs.push(ExchangeCall { number: exchange.number, held: exchange.held().await });
+        }
+        Ok(Source::Exchanges { low, high, inputs })
+    }
+
+    /// Notes what all tasks of a unit have read.
+    fn note(&self, taken: &[(usize, Option<u64>)]) {
+        for exchange in &self.exchanges {
+            let read = taken.iter().find(|(number, _)| *number == exchange.number).and_then(|(_, rows)| *rows);
+            let mut all = exchange.taken.lock();
+            *all = all.zip(read).map(|(all, read)| all + read);
+        }
+    }
+
+    /// The same of the tasks of a stage. When none is left, all rows that were exchanged must have been read.
+    pub(super) async fn ended(&self, tasks: usize, taken: &[(usize, Option<u64>)]) -> Result<()> {
+        self.note(taken);
+        match self.left.fetch_sub(tasks, Relaxed) == tasks {
+            true => self.check().await,
+            false => Ok(()),
+        }
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<()>> {
+        async move {
+            for exchange in &self.exchanges {
+                exchange.check().await?;
+                if let Input::Level(below) = &exchange.input {
+                    below.check().await?;
+                }
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+}
+
+impl Exchange {
+    /// Sees that executors which live keep all rows.
+    async fn complete(&self, mapping: &Mapping) -> Result<()> {
+        let mut units = self.units.lock().await;
+        if units.is_empty() {
+            let tasks = match &self.input {
+                Input::Tasks(tasks) => tasks.clone(),
+                Input::Level(below) => {
+                    below.complete(mapping).await?;
+                    0..below.num_tasks()
+                }
+            };
+            let together = tasks.len().div_ceil(UNITS_PER_SLOT * mapping.shares.slots().max(1)).max(1);
+            let unit = |first: usize| Unit { tasks: first..(first + together).min(tasks.end), kept: None };
+            units.extend(tasks.clone().step_by(together).map(unit));
+        }
+        for _attempt in 0..ATTEMPTS {
+            let missing: Vec<_> = units.iter_mut().filter(|unit| unit.is_missing()).collect();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if let (true, Input::Level(below)) = (missing.iter().any(|unit| unit.kept.is_some()), &self.input) {
+                // They read again what they have read.
+                below.exchanges.iter().for_each(|exchange| *exchange.taken.lock() = None);
+            }
+            let slots = mapping.shares.slots().max(1);
+            let runs: Vec<_> = missing.into_iter().map(|unit| self.run(unit, mapping).boxed()).collect();
+            let mut running = stream::iter(runs).buffer_unordered(slots);
+            while let Some(ran) = running.next().await {
+                ran?;
+            }
+        }
+        internal_err!("executors were lost {ATTEMPTS} times while rows were exchanged")
+    }
+
+    /// Runs a unit. Where an executor is lost meanwhile, it is left as it was.
+    async fn run(&self, unit: &mut Unit, mapping: &Mapping) -> Result<()> {
+        let (source, below) = match &self.input {
+            Input::Tasks(_) => (Source::Tasks(unit.tasks.start, unit.tasks.end), None),
+            Input::Level(below) => {
+                below.complete(mapping).await?;
+                (below.source(&unit.tasks).await?, Some(below))
+            }
+        };
+        let busy = mapping.shares.free()?;
+        let (share, number) = (busy.share(), mapping.next.fetch_add(1, Relaxed));
+        let executor = &share.executor;
+        let holders = source.holders();
+        let call = Call::Map(Map {
+            query: executor.query().to_owned(),
+            stage: mapping.stage,
+            exchange: self.number,
+            unit: number,
+            source,
+        });
+        // What the executor does goes on by itself; it is lost when it says nothing.
+        let mapped = UnderWay::during(async {
+            tokio::select! {
+                called = executor.call(&call) => match called? {
+                    (_, Reply::Mapped(mapped)) => Ok(mapped),
+                    _ => Err(executor.is_none()),
+                },
+                loss = executor.loss() => Err(Ended::Lost(loss)),
+                loss = mapping.shares.loss_among(&holders) => Err(loss),
+            }
+        });
+        match mapped.await {
+            Ok(mapped) => {
+                share.tasks.fetch_add(unit.tasks.len(), Relaxed);
+                if let Some(below) = below {
+                    below.note(&mapped.taken);
+                }
+                unit.kept = Some((Arc::clone(share), number, mapped));
+                Ok(())
+            }
+            Err(Ended::Failed(e)) => Err(e),
+            Err(Ended::Lost(why)) => {
+                executor.lose(&why);
+                Ok(())
+            }
+            Err(Ended::Missing(address, why)) => {
+                mapping.shares.lose(&address, &why);
+                Ok(())
+            }
+        }
+    }
+
+    /// Who keeps which units, in their order.
+    async fn held(&self) -> Vec<Held> {
+        let mut all: Vec<Held> = Vec::new();
+        for (kept, number, _) in self.units.lock().await.iter().filter_map(|unit| unit.kept.as_ref()) {
+            let executor = &kept.executor;
+            match all.last_mut() {
+                Some(held) if held.query == executor.query() => held.units.push(*number),
+                _ => all.push(Held {
+                    address: executor.address().to_string(),
+                    query: executor.query().to_owned(),
+                    units: vec![*number],
+                }),
+            }
+        }
+        all
+    }
+
+    async fn check(&self) -> Result<()> {
+        let given: u64 =
+            self.units.lock().await.iter().filter_map(|unit| unit.kept.as_ref()).map(|kept| kept.2.rows).sum();
+        match *self.taken.lock() {
+            Some(taken) if taken != given => {
+                internal_err!("executors took {given} rows to exchange {}, and gave {taken}", self.number)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Unit {
+    /// Whether nobody keeps its rows, or nobody any more.
+    fn is_missing(&self) -> bool {
+        self.kept.as_ref().is_none_or(|(share, ..)| share.executor.is_lost())
+    }
+}
+
+impl Source {
+    /// Where those are whose rows it is made of.
+    pub(super) fn holders(&self) -> Vec<String> {
+        let Self::Exchanges { inputs, .. } = self else { return Vec::new() };
+        let mut all: Vec<_> = inputs.iter().flat_map(|input| &input.held).map(|held| held.address.clone()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}

@@ -1,0 +1,193 @@
+//! The executors of a query, as its driver sees them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
+use futures::FutureExt;
+use futures::future::{pending, select_all};
+use tokio::sync::watch;
+
+use super::messages::{Call, Connection, Prepared, Reply};
+use crate::error::one_message;
+use crate::wire::Address;
+
+/// An executor that has planned a query.
+#[derive(Debug)]
+pub(super) struct Executor {
+    address: Address,
+    token: Option<String>,
+    query: String,
+    threads: usize,
+    /// Units that it runs.
+    running: AtomicUsize,
+    /// Why it is not asked any more.
+    lost: watch::Sender<Option<String>>,
+}
+
+impl Executor {
+    pub(super) fn new(address: Address, token: Option<String>, prepared: &Prepared) -> Self {
+        let (query, threads) = (prepared.query.clone(), prepared.threads.max(1));
+        Self { address, token, query, threads, running: AtomicUsize::new(0), lost: watch::Sender::default() }
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// What it calls the query.
+    pub(super) fn query(&self) -> &str {
+        &self.query
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.borrow().is_some()
+    }
+
+    /// It is gone: nobody waits for it any more.
+    pub(super) fn lose(&self, why: &DataFusionError) {
+        self.lost.send_if_modified(|lost| {
+            let is_news = lost.is_none();
+            lost.get_or_insert_with(|| one_message(why));
+            is_news
+        });
+    }
+
+    /// Where it was, and why it is lost, if it is.
+    pub(super) fn why_lost(&self) -> Option<String> {
+        self.lost.borrow().as_ref().map(|why| format!("{}: {why}", self.address))
+    }
+
+    /// Waits until it is lost.
+    pub(super) async fn loss(&self) -> DataFusionError {
+        let mut lost = self.lost.subscribe();
+        match lost.wait_for(Option::is_some).await {
+            Ok(why) => exec_datafusion_err!("{}", why.as_deref().unwrap_or_default()),
+            Err(e) => exec_datafusion_err!("{e}"),
+        }
+    }
+
+    /// Calls it, and gives its first line, or says why there is none.
+    pub(super) async fn call(&self, call: &Call) -> Result<(Connection, Reply), Ended> {
+        let connection = Connection::call(&self.address, self.token.as_deref(), call).await;
+        let mut connection = connection.map_err(Ended::Lost)?;
+        match connection.reply().await.map_err(Ended::Lost)? {
+            Reply::Unknown => Err(Ended::Lost(exec_datafusion_err!("it has been started anew"))),
+            Reply::Refused(why) | Reply::Failed(why) => Err(self.failed(&why)),
+            Reply::Missing(address, why) => Err(Ended::Missing(address, why)),
+            reply => Ok((connection, reply)),
+        }
+    }
+
+    /// What it says that has gone wrong.
+    pub(super) fn failed(&self, why: &str) -> Ended {
+        Ended::Failed(exec_datafusion_err!("the executor at {}: {why}", self.address))
+    }
+
+    /// It says what executors do not say.
+    pub(super) fn is_none(&self) -> Ended {
+        Ended::Failed(exec_datafusion_err!("{} is no executor", self.address))
+    }
+}
+
+/// Why an attempt has ended before its rows have.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// Its executor is gone: another one can try.
+    Lost(DataFusionError),
+    /// The executor at this address does not give what others need: that has to be made again.
+    Missing(String, String),
+    /// Another one would fail too.
+    Failed(DataFusionError),
+}
+
+/// What an executor has done of a stage.
+#[derive(Debug)]
+pub(super) struct Share {
+    pub(super) executor: Arc<Executor>,
+    pub(super) tasks: AtomicUsize,
+    pub(super) rows: AtomicU64,
+}
+
+/// An executor that runs one unit more, as long as this is there.
+#[derive(Debug)]
+pub(super) struct Busy(Arc<Share>);
+
+impl Busy {
+    pub(super) fn share(&self) -> &Arc<Share> {
+        &self.0
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.executor.running.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Those that run a stage.
+#[derive(Debug, Clone)]
+pub(super) struct Shares(Arc<[Arc<Share>]>);
+
+impl Shares {
+    pub(super) fn of(executors: Vec<Arc<Executor>>) -> Self {
+        let share = |executor| Arc::new(Share { executor, tasks: AtomicUsize::new(0), rows: AtomicU64::new(0) });
+        Self(executors.into_iter().map(share).collect())
+    }
+
+    /// How many there were.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Those that are there.
+    pub(super) fn living(&self) -> impl Iterator<Item = &Arc<Share>> {
+        self.0.iter().filter(|share| !share.executor.is_lost())
+    }
+
+    /// How many units they run at once.
+    pub(super) fn slots(&self) -> usize {
+        self.living().map(|share| share.executor.threads).sum()
+    }
+
+    /// The one with the fewest units for its threads.
+    pub(super) fn free(&self) -> Result<Busy> {
+        let load = |share: &&Arc<Share>| share.executor.running.load(Relaxed) * 1024 / share.executor.threads;
+        if let Some(share) = self.living().min_by_key(load) {
+            share.executor.running.fetch_add(1, Relaxed);
+            return Ok(Busy(Arc::clone(share)));
+        }
+        let lost: Vec<String> = self.0.iter().filter_map(|share| share.executor.why_lost()).collect();
+        exec_err!("all executors that have planned the query were lost; {}", lost.join("; "))
+    }
+
+    /// Does not ask the one at an address any more.
+    pub(super) fn lose(&self, address: &str, why: &str) {
+        for share in self.0.iter().filter(|share| share.executor.address.to_string() == address) {
+            share.executor.lose(&exec_datafusion_err!("{why}"));
+        }
+    }
+
+    /// Waits until one of those at these addresses is lost; where that was.
+    pub(super) async fn loss_among(&self, addresses: &[String]) -> Ended {
+        let among = self.0.iter().filter(|share| addresses.contains(&share.executor.address.to_string()));
+        let losses: Vec<_> = among.map(|share| share.executor.loss().map(move |why| (share, why)).boxed()).collect();
+        if losses.is_empty() {
+            return pending().await;
+        }
+        let ((share, why), ..) = select_all(losses).await;
+        Ended::Missing(share.executor.address.to_string(), one_message(&why))
+    }
+
+    /// What each has done of a stage of this name, and which are lost.
+    pub(super) fn remarks(&self, stage: &str) -> Vec<String> {
+        let done = |share: &Arc<Share>| {
+            let (tasks, rows) = (share.tasks.load(Relaxed), share.rows.load(Relaxed));
+            (tasks > 0).then(|| format!("{}: {tasks} tasks, {rows} rows", share.executor.address))
+        };
+        let done: Vec<String> = self.0.iter().filter_map(done).collect();
+        let ran = (!done.is_empty()).then(|| format!("{stage} ran at {}", done.join("; ")));
+        let lost = |share: &Arc<Share>| share.executor.why_lost().map(|why| format!("an executor was lost, {why}"));
+        ran.into_iter().chain(self.0.iter().filter_map(lost)).collect()
+    }
+}

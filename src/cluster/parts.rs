@@ -1,0 +1,219 @@
+//! Parts of stages, as an executor runs them, and what these take from exchanges.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, internal_err};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
+use parking_lot::Mutex;
+
+use super::messages::{Call, Connection, Exchange, Fetch, Held, Reply, Source};
+use super::queries::{Queries, Query, WholeSide};
+use crate::error::one_message;
+use crate::physical::{Part, PartSource, StagePrint, exchange_of, fetched, of_part, stream_of};
+use crate::runtime::in_background;
+use crate::wire::{Address, BatchReader};
+
+/// What a part takes from exchanges.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// By the numbers of the exchanges the rows that they gave, once all were taken.
+    rows: Mutex<BTreeMap<usize, Option<u64>>>,
+    /// Who does not give what it keeps, and why.
+    missing: Mutex<Option<(String, String)>>,
+}
+
+impl Taken {
+    /// By the numbers of the exchanges the rows that they gave, where all were taken.
+    pub(super) fn rows(&self) -> Vec<(usize, Option<u64>)> {
+        self.rows.lock().iter().map(|(number, rows)| (*number, *rows)).collect()
+    }
+
+    /// What to say of an error of the part.
+    pub(super) fn reply(&self, error: &DataFusionError) -> Reply {
+        match self.missing.lock().clone() {
+            Some((address, why)) => Reply::Missing(address, why),
+            None => Reply::Failed(one_message(error)),
+        }
+    }
+}
+
+impl Queries {
+    /// A part of a stage, or of what is below an exchange of it, with what it takes from other exchanges.
+    pub(super) fn part(
+        self: &Arc<Self>,
+        query: &Arc<Query>,
+        print: StagePrint,
+        below: Option<usize>,
+        source: &Source,
+    ) -> Result<(Arc<dyn ExecutionPlan>, Arc<Taken>)> {
+        let Some(stage) = query.stages.get(&print) else { return internal_err!("a stage is not there") };
+        let (plan, first) = match below {
+            None => (stage, 0),
+            Some(number) => match exchange_of(stage, number) {
+                Some(exchange) => (exchange.input(), number + 1),
+                None => return exec_err!("the stage has no exchange {number}"),
+            },
+        };
+        let taken = Arc::new(Taken::default());
+        let whole =
+            |number, side: &Arc<dyn ExecutionPlan>| query.whole(WholeSide { stage: print, below, number }, side);
+        let of_source = |source| of_part(plan, first, &Part { source, whole: &whole });
+        let part = match source {
+            Source::Tasks(start, end) => of_source(PartSource::Tasks(*start..*end)),
+            Source::Exchanges { low, high, inputs } => {
+                let rows_of = |number| {
+                    let (Some(exchange), Some(input)) =
+                        (exchange_of(stage, number), inputs.iter().find(|input| input.number == number))
+                    else {
+                        return exec_err!("nothing is known of exchange {number}");
+                    };
+                    let schema = exchange.input().schema();
+                    let fetching = Fetching {
+                        queries: Arc::clone(self),
+                        query: Arc::clone(query),
+                        stage: print,
+                        exchange: input.clone(),
+                        codes: *low..=*high,
+                        schema: Arc::clone(&schema),
+                        taken: Arc::clone(&taken),
+                    };
+                    let fetching = Arc::new(fetching);
+                    fetched(schema, Arc::new(move || Arc::clone(&fetching).rows()))
+                };
+                of_source(PartSource::Exchanges(&rows_of))
+            }
+        };
+        // What operators have learnt of other rows, or of the same ones before, is nothing to these.
+        Ok((part.and_then(reset_plan_states)?, taken))
+    }
+}
+
+/// The rows of an exchange for a part.
+struct Fetching {
+    queries: Arc<Queries>,
+    query: Arc<Query>,
+    stage: StagePrint,
+    exchange: Exchange,
+    codes: RangeInclusive<u64>,
+    schema: SchemaRef,
+    taken: Arc<Taken>,
+}
+
+impl Fetching {
+    /// All of them, from one executor after the other.
+    fn rows(self: Arc<Self>) -> SendableRecordBatchStream {
+        let number = self.exchange.number;
+        self.taken.rows.lock().insert(number, None);
+        let schema = Arc::clone(&self.schema);
+        let (taken, held) = (Arc::clone(&self.taken), self.exchange.held.clone());
+        let all = stream::iter(held).map(move |held| self.rows_of(held)).flatten();
+        let counted = stream::try_unfold((all, 0), move |(mut all, rows)| {
+            let taken = Arc::clone(&taken);
+            async move {
+                let Some(batch) = all.try_next().await? else {
+                    taken.rows.lock().insert(number, Some(rows));
+                    return Ok(None);
+                };
+                let rows = rows + batch.num_rows() as u64;
+                Ok::<_, DataFusionError>(Some((batch, (all, rows))))
+            }
+        });
+        in_background(stream_of(schema, counted.boxed()))
+    }
+
+    /// Those that one executor keeps.
+    fn rows_of(&self, held: Held) -> BoxStream<'static, Result<RecordBatch>> {
+        if held.query == self.query.name {
+            let rows = self.query.kept(self.stage, self.exchange.number, &held.units, self.codes.clone());
+            return match rows {
+                Ok(rows) => rows,
+                Err(e) => stream::once(async { Err(e) }).boxed(),
+            };
+        }
+        let call = Call::Fetch(Fetch {
+            query: held.query,
+            stage: self.stage,
+            exchange: self.exchange.number,
+            units: held.units,
+            low: *self.codes.start(),
+            high: *self.codes.end(),
+        });
+        let (token, address, schema) = (self.queries.token(), held.address, Arc::clone(&self.schema));
+        let taken = Arc::clone(&self.taken);
+        let rows = stream::once(async move { Far::call(address, token, &call, schema, taken).await });
+        rows.map_ok(Far::rows).try_flatten().boxed()
+    }
+}
+
+/// Rows that another executor keeps, on their way.
+struct Far {
+    address: String,
+    connection: Connection,
+    reader: BatchReader,
+    schema: SchemaRef,
+    rows: u64,
+    taken: Arc<Taken>,
+}
+
+impl Far {
+    async fn call(
+        address: String,
+        token: Option<String>,
+        call: &Call,
+        schema: SchemaRef,
+        taken: Arc<Taken>,
+    ) -> Result<Self> {
+        let called = async {
+            let at: Address = address.parse()?;
+            let mut connection = Connection::call(&at, token.as_deref(), call).await?;
+            match connection.reply().await? {
+                Reply::Rows => Ok(connection),
+                Reply::Unknown => exec_err!("it knows nothing of the query"),
+                Reply::Refused(why) | Reply::Failed(why) => exec_err!("{why}"),
+                _ => exec_err!("it is no executor"),
+            }
+        };
+        match called.await {
+            Ok(connection) => Ok(Self { address, connection, reader: BatchReader::default(), schema, rows: 0, taken }),
+            Err(e) => Err(is_missing(&taken, &address, &e)),
+        }
+    }
+
+    fn rows(self) -> BoxStream<'static, Result<RecordBatch>> {
+        let next = |mut far: Self| async move {
+            match far.next().await {
+                Ok(batch) => Ok(batch.map(|batch| (batch, far))),
+                Err(e) => Err(is_missing(&far.taken, &far.address, &e)),
+            }
+        };
+        stream::try_unfold(self, next).boxed()
+    }
+
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        if let Some(batch) = self.reader.next(&mut self.connection.read).await? {
+            self.rows += batch.num_rows() as u64;
+            return Ok(Some(batch.with_schema(Arc::clone(&self.schema))?));
+        }
+        match self.connection.reply().await? {
+            Reply::Done { rows, .. } if rows == self.rows => Ok(None),
+            Reply::Done { rows, .. } => exec_err!("it has sent {rows} rows, of which {} came", self.rows),
+            Reply::Failed(why) | Reply::Refused(why) => exec_err!("{why}"),
+            _ => exec_err!("it is no executor"),
+        }
+    }
+}
+
+/// Notes that an executor does not give what it keeps.
+fn is_missing(taken: &Taken, address: &str, why: &DataFusionError) -> DataFusionError {
+    let why = one_message(why);
+    taken.missing.lock().get_or_insert_with(|| (address.to_owned(), why.clone()));
+    exec_datafusion_err!("the rows that the executor at {address} keeps cannot be had: {why}")
+}

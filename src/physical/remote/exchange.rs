@@ -1,0 +1,91 @@
+//! [`RemoteExchangeExec`].
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, Statistics};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::execution_plan::{CardinalityEffect, apply_expression_roots};
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PhysicalExpr, PlanProperties};
+
+use crate::physical::operator::{IntoPlan, Operator, claims};
+use crate::physical::rows_of_input;
+
+/// Where rows of a stage change executors, by the hash of their keys: what is above runs for some of the hashes at a
+/// time, with all rows that have them. Where the stage runs in one process, rows just pass.
+#[derive(Debug)]
+pub(crate) struct RemoteExchangeExec {
+    input: Arc<dyn ExecutionPlan>,
+    keys: Vec<Arc<dyn PhysicalExpr>>,
+    properties: Arc<PlanProperties>,
+}
+
+impl RemoteExchangeExec {
+    /// Rows of `input` with equal keys at one executor.
+    pub(crate) fn new(input: Arc<dyn ExecutionPlan>, keys: Vec<Arc<dyn PhysicalExpr>>) -> Self {
+        let (known, partitioning) = (claims::of_rows(input.as_ref()), input.output_partitioning().clone());
+        let properties = PlanProperties::new(known, partitioning, input.pipeline_behavior(), input.boundedness());
+        Self { input, keys, properties: Arc::new(properties) }
+    }
+
+    /// What is exchanged.
+    pub(crate) fn input(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.input
+    }
+
+    /// What rows are told apart by.
+    pub(crate) fn keys(&self) -> &[Arc<dyn PhysicalExpr>] {
+        &self.keys
+    }
+}
+
+impl Operator for RemoteExchangeExec {
+    fn name(&self) -> &'static str {
+        "RemoteExchangeExec"
+    }
+
+    fn describe(&self) -> String {
+        let keys: Vec<String> = self.keys.iter().map(ToString::to_string).collect();
+        format!("keys=[{}]", keys.join(", "))
+    }
+
+    fn describe_in_tree(&self) -> String {
+        self.describe()
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn inputs(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Self::new(inputs.swap_remove(0), self.keys.clone()).into_plan())
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        apply_expression_roots(&self.keys, f)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        self.input.execute(partition, context)
+    }
+
+    fn input_statistics(&self, _partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(None)]
+    }
+
+    fn statistics(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+        Ok(rows_of_input(inputs, args, &self.schema()))
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::Equal
+    }
+}

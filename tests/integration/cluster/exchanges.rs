@@ -1,0 +1,189 @@
+//! Joins and groups of executors, which exchange rows for them.
+
+use std::sync::Arc;
+
+use blockyard::prelude::*;
+use futures::TryStreamExt;
+
+use super::losses::{held_up, signal};
+use super::{executor, process};
+use crate::fixtures::{context_with, ints, lines, mib, rows};
+
+/// A session that has its executors join and group, however few rows there are.
+fn exchanging(cluster: String) -> DataContext {
+    context_with(2, |options| {
+        options.cluster = cluster;
+        options.cluster_exchange_min_rows = 0;
+    })
+}
+
+/// Rows in an order of their own: joins and groups give them as they come.
+async fn sorted(context: &DataContext, query: &str) -> Vec<String> {
+    let mut rows = rows(context, query).await;
+    rows.sort_unstable();
+    rows
+}
+
+/// Tables whose keys are null, equal for many rows, and of several types.
+const TABLES: &str = "
+    CREATE VIEW a AS SELECT id, CASE WHEN id % 13 = 0 THEN NULL WHEN id % 5 = 0 THEN 7 ELSE id % 3001 END AS k,
+        'text ' || (id % 97) AS t, CAST(id % 11 AS DOUBLE) / 4 AS d FROM range(20000, override_num_blocks => 9);
+    CREATE VIEW b AS SELECT id + 500 AS id, CASE WHEN id % 17 = 0 THEN NULL ELSE id % 1999 END AS k,
+        'text ' || (id % 113) AS t, CAST(id % 7 AS DOUBLE) / 2 - 0.5 AS d FROM range(6000, override_num_blocks => 5);
+    CREATE VIEW c AS SELECT id, id % 50 AS k FROM range(300, override_num_blocks => 2)";
+
+/// Queries with exchanges, and how many: with small sides held whole by each executor, and without.
+const QUERIES: [(&str, (usize, usize)); 18] = [
+    ("SELECT k, count(*), sum(id), min(t), max(d) FROM a GROUP BY k", (1, 1)),
+    ("SELECT t, d, count(DISTINCT k) FROM a GROUP BY t, d", (2, 2)),
+    ("SELECT count(DISTINCT t), count(DISTINCT id) FROM a", (1, 1)),
+    ("SELECT DISTINCT t, k % 10 FROM a WHERE id > 77", (1, 1)),
+    ("SELECT k, t, count(*) FROM a GROUP BY ROLLUP (k, t)", (1, 1)),
+    ("SELECT a.id, b.id, a.t FROM a JOIN b ON a.k = b.k AND a.id < b.id", (0, 2)),
+    ("SELECT a.id, b.id FROM a LEFT JOIN b ON a.id = b.id", (0, 2)),
+    ("SELECT a.id, b.id FROM a RIGHT JOIN b ON a.id = b.id AND a.t <> b.t", (0, 2)),
+    ("SELECT a.id, a.k, b.id, b.k FROM a FULL JOIN b ON a.id = b.id AND a.d = b.d", (0, 2)),
+    ("SELECT id, t FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.k = a.k AND b.d > 0)", (0, 2)),
+    ("SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.id = a.id)", (0, 2)),
+    ("SELECT a.t, b.t, count(*), sum(a.d * b.d) FROM a JOIN b USING (id) GROUP BY a.t, b.t", (1, 3)),
+    (
+        "SELECT x.k, n, count(*) FROM (SELECT k, count(*) AS n FROM a GROUP BY k) x JOIN b ON x.k = b.k GROUP BY x.k, n",
+        (1, 4),
+    ),
+    ("SELECT a.id, b.t, c.k FROM a JOIN b ON a.id = b.id JOIN c ON b.k = c.id", (0, 4)),
+    ("SELECT a.k, count(*) FROM a JOIN b ON a.d = b.d AND a.t = b.t GROUP BY a.k HAVING count(*) > 3", (1, 3)),
+    ("SELECT k, count(*) AS n FROM a GROUP BY k ORDER BY n DESC, k LIMIT 10", (1, 1)),
+    ("SELECT k, count(*) FROM a WHERE id < 0 GROUP BY k", (1, 1)),
+    ("SELECT sum(n), count(*) FROM (SELECT id, count(*) AS n FROM map_batches(a, 'identity') GROUP BY id)", (1, 1)),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn executors_join_and_group_as_one_process_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = context_with(2, |_| {});
+    let small = context_with(1, |options| options.memory_limit = mib(64));
+    let servers = [executor(&small, directory.path(), "0").await, executor(&small, directory.path(), "1").await];
+    let there = exchanging(format!("{},{}", servers[0].address(), servers[1].address()));
+    let spilling = exchanging(format!("{},{}", servers[0].address(), servers[1].address()));
+    spilling.sql("SET blockyard.prefer_spilling_joins = true").await.unwrap();
+    for context in [&here, &there, &spilling] {
+        context.sql(TABLES).await.unwrap();
+    }
+    for (query, exchanges) in QUERIES {
+        let expected = sorted(&here, query).await;
+        for (context, exchanges) in [(&there, exchanges.0), (&spilling, exchanges.1)] {
+            let plan = rows(context, &format!("EXPLAIN ANALYZE {query}")).await.join("\n");
+            assert_eq!(plan.matches("RemoteExchangeExec").count(), exchanges, "{query}: {plan}");
+            assert!(plan.contains("executors=2"), "{query}: {plan}");
+            assert_eq!(sorted(context, query).await, expected, "{query}");
+        }
+    }
+}
+
+/// Few rows come to the session's process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn executors_exchange_no_few_rows() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = executor(&context_with(1, |_| {}), directory.path(), "0").await;
+    let there = context_with(2, |options| options.cluster = server.address());
+    let query =
+        |rows: usize| format!("EXPLAIN SELECT k, count(*) FROM (SELECT id / 2 AS k FROM range({rows})) GROUP BY k");
+    for (number, exchanges) in [(10_000, 0), (10_000_000, 1)] {
+        let plan = rows(&there, &query(number)).await.join("\n");
+        assert_eq!(plan.matches("RemoteExchangeExec").count(), exchanges, "{plan}");
+    }
+}
+
+/// An executor is lost while it makes what is exchanged, or while it makes something of that, or keeps it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_a_lost_executor_has_exchanged_is_made_again() {
+    let below = "SELECT k, count(*), sum(id) FROM (SELECT id, id % 1000 AS k FROM map_batches(range(100000, \
+                 override_num_blocks => 16), 'gate')) GROUP BY k";
+    let above = "SELECT * FROM map_batches((SELECT a.id, b.id * 2 AS s FROM range(50000, override_num_blocks => 7) a JOIN \
+                 range(80000, override_num_blocks => 5) b ON a.id = b.id), 'gate')";
+    let between = "SELECT k, count(*), sum(s) FROM (SELECT id % 500 AS k, s FROM map_batches((SELECT a.id, b.id * 2 AS s \
+                   FROM range(50000, override_num_blocks => 7) a JOIN range(80000, override_num_blocks => 5) b ON a.id = \
+                   b.id), 'gate')) GROUP BY k";
+    // Behind how many batches: it runs one unit at least.
+    for (query, after) in [(below, 0), (below, 1), (above, 0), (between, 0)] {
+        let directory = tempfile::tempdir().unwrap();
+        let here = context_with(2, |_| {});
+        let (lost, kept) = (context_with(1, |_| {}), context_with(1, |_| {}));
+        let (reached, go_on) = held_up(&lost, after);
+        let servers = [executor(&lost, directory.path(), "0").await, executor(&kept, directory.path(), "1").await];
+        let there = exchanging(format!("{},{}", servers[0].address(), servers[1].address()));
+        for context in [&here, &kept, &there] {
+            context.register_batches("gate", Ok);
+        }
+        let expected = sorted(&here, query).await;
+        let dataset = there.sql(query).await.unwrap();
+        let [first, _second] = servers;
+        let lose = async {
+            reached.acquire().await.unwrap().forget();
+            drop(first);
+            go_on.add_permits(100_000);
+        };
+        let (batches, ()) = tokio::join!(dataset.take_all(), lose);
+        let mut found = lines(&batches.unwrap());
+        found.sort_unstable();
+        assert!(found == expected, "{query} after {after}: {} rows, not {}", found.len(), expected.len());
+        let stats = dataset.stats();
+        assert!(stats.contains("an executor was lost, unix:"), "{query} after {after}: {stats}");
+    }
+}
+
+/// Processes that are killed at some moment of a join.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_processes_lose_nothing_of_a_join() {
+    let directory = tempfile::tempdir().unwrap();
+    let query = "SELECT a.id AS id, b.t FROM range(600000, override_num_blocks => 20) a JOIN (SELECT id * 2 AS id, 'some text \
+                 that is exchanged ' || id AS t FROM range(600000, override_num_blocks => 20)) b ON a.id = b.id";
+    // After how many batches the first one is killed, or asked to end; or at once, while it works below the join.
+    for (round, (batches, how)) in
+        [(None, "-KILL"), (Some(0), "-KILL"), (Some(0), "-TERM"), (Some(5), "-KILL"), (Some(20), "-TERM")]
+            .into_iter()
+            .enumerate()
+    {
+        let (mut first, one) = process(directory.path(), &format!("{round}a"));
+        let (mut second, other) = process(directory.path(), &format!("{round}b"));
+        let there = exchanging(format!("{one},{other}"));
+        let mut stream = there.sql(query).await.unwrap().stream().await.unwrap();
+        if batches.is_none() {
+            signal(&first, how);
+        }
+        let mut found = Vec::new();
+        for number in 0.. {
+            if batches == Some(number) {
+                signal(&first, how);
+            }
+            let Some(batch) = stream.try_next().await.unwrap() else { break };
+            found.extend(ints(&[batch], "id"));
+        }
+        found.sort_unstable();
+        assert!(found.into_iter().eq((0..600_000).step_by(2)), "{how} after {batches:?}");
+        for child in [&mut first, &mut second] {
+            let _ended = child.kill();
+            child.wait().unwrap();
+        }
+    }
+}
+
+/// All executors at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_whose_executors_are_all_lost_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let ((mut first, one), (mut second, other)) = (process(directory.path(), "a"), process(directory.path(), "b"));
+    let there = Arc::new(exchanging(format!("{one},{other}")));
+    let query = "SELECT k, count(*) FROM (SELECT id % 1000003 AS k FROM range(30000000)) GROUP BY k";
+    let dataset = there.sql(query).await.unwrap();
+    let mut stream = dataset.stream().await.unwrap();
+    let killed = async {
+        for child in [&mut first, &mut second] {
+            signal(child, "-KILL");
+            child.wait().unwrap();
+        }
+    };
+    let (next, ()) = tokio::join!(stream.try_next(), killed);
+    let error = next.unwrap_err().to_string();
+    assert!(error.contains("all executors that have planned the query were lost"), "{error}");
+}
