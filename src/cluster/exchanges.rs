@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::executors::{Ended, Share, Shares};
-use super::messages::{Call, Exchange as ExchangeCall, Held, Map, Mapped, Reply, Source};
+use super::messages::{Call, Exchange as ExchangeCall, Held, Map, Mapped, Part, Reply, Source};
 use crate::physical::{ExchangeSource, StagePrint, StageSource, ranges_of_codes};
 use crate::runtime::UnderWay;
 
@@ -32,10 +32,12 @@ const TASK_BYTES: usize = 64 << 20;
 /// A unit is tried so often where what it needs is lost again and again.
 const ATTEMPTS: usize = 16;
 
-/// Exchanges side by side: those above read the same ranges of codes of each.
+/// Exchanges side by side: those above read the same ranges of codes of each, or all of it.
 #[derive(Debug)]
 pub(super) struct Level {
     exchanges: Vec<Exchange>,
+    /// The tasks above, where these are of a read.
+    tasks: Option<Range<usize>>,
     ranges: OnceLock<Vec<RangeInclusive<u64>>>,
     /// Tasks above whose rows have not all come.
     left: AtomicUsize,
@@ -44,17 +46,11 @@ pub(super) struct Level {
 #[derive(Debug)]
 struct Exchange {
     number: usize,
-    input: Input,
+    is_whole: bool,
+    below: Level,
     units: AsyncMutex<Vec<Unit>>,
     /// Rows that those above have read of it; none where it is not known.
     taken: Mutex<Option<u64>>,
-}
-
-/// What the tasks below an exchange begin with.
-#[derive(Debug)]
-enum Input {
-    Tasks(Range<usize>),
-    Level(Level),
 }
 
 /// Tasks whose rows are exchanged.
@@ -80,23 +76,21 @@ impl Mapping {
 }
 
 impl Level {
-    pub(super) fn of(sources: &[ExchangeSource]) -> Self {
+    pub(super) fn of(source: &StageSource) -> Self {
         let exchange = |source: &ExchangeSource| Exchange {
             number: source.number,
-            input: match &source.input {
-                StageSource::Tasks(tasks) => Input::Tasks(tasks.clone()),
-                StageSource::Exchanges(below) => Input::Level(Self::of(below)),
-            },
+            is_whole: source.is_whole,
+            below: Self::of(&source.input),
             units: AsyncMutex::default(),
             taken: Mutex::new(Some(0)),
         };
-        let exchanges = sources.iter().map(exchange).collect();
-        Self { exchanges, ranges: OnceLock::new(), left: AtomicUsize::new(0) }
+        let exchanges = source.exchanges.iter().map(exchange).collect();
+        Self { exchanges, tasks: source.tasks.clone(), ranges: OnceLock::new(), left: AtomicUsize::new(0) }
     }
 
-    /// How many tasks are above, once all rows have been exchanged.
-    pub(super) fn num_tasks(&self) -> usize {
-        self.ranges.get().map_or(0, Vec::len)
+    /// The tasks above, once all rows have been exchanged.
+    pub(super) fn tasks(&self) -> Range<usize> {
+        self.tasks.clone().unwrap_or_else(|| 0..self.ranges.get().map_or(0, Vec::len))
     }
 
     /// Sees that executors which live keep all rows.
@@ -107,9 +101,10 @@ impl Level {
             }
             if self.ranges.get().is_none() {
                 let ranges = self.cut(mapping.shares.slots()).await?;
-                self.left.store(ranges.len(), Relaxed);
                 // Where another one was faster, these are the same.
-                let _theirs = self.ranges.set(ranges);
+                if self.ranges.set(ranges).is_ok() {
+                    self.left.store(self.tasks().len(), Relaxed);
+                }
             }
             Ok(())
         }
@@ -118,7 +113,7 @@ impl Level {
 
     async fn cut(&self, slots: usize) -> Result<Vec<RangeInclusive<u64>>> {
         let mut bins: Vec<usize> = Vec::new();
-        for exchange in &self.exchanges {
+        for exchange in self.exchanges.iter().filter(|exchange| !exchange.is_whole) {
             for unit in exchange.units.lock().await.iter() {
                 let Some((_, _, mapped)) = &unit.kept else { continue };
                 bins.resize(bins.len().max(mapped.bins.len()), 0);
@@ -131,15 +126,16 @@ impl Level {
     /// Where some of the tasks above have their rows from.
     pub(super) async fn source(&self, tasks: &Range<usize>) -> Result<Source> {
         let ranges = self.ranges.get().map_or(&[][..], Vec::as_slice);
-        let Some([first, .., last] | [first @ last]) = ranges.get(tasks.clone()) else {
-            return internal_err!("there are no tasks {tasks:?} of {}", ranges.len());
+        let part = match (&self.tasks, ranges.get(tasks.clone())) {
+            (Some(_), _) => Part::Tasks(tasks.start, tasks.end),
+            (None, Some([first, .., last] | [first @ last])) => Part::Codes(*first.start(), *last.end()),
+            (None, _) => return internal_err!("there are no tasks {tasks:?} of {}", ranges.len()),
         };
-        let (low, high) = (*first.start(), *last.end());
-        let mut inputs = Vec::new();
+        let mut exchanges = Vec::new();
         for exchange in &self.exchanges {
-            inputs.push(ExchangeCall { number: exchange.number, held: exchange.held().await });
+            exchanges.push(exchange.kept().await);
         }
-        Ok(Source::Exchanges { low, high, inputs })
+        Ok(Source { part, exchanges })
     }
 
     /// Notes what all tasks of a unit have read.
@@ -164,9 +160,7 @@ impl Level {
         async move {
             for exchange in &self.exchanges {
                 exchange.check().await?;
-                if let Input::Level(below) = &exchange.input {
-                    below.check().await?;
-                }
+                exchange.below.check().await?;
             }
             Ok(())
         }
@@ -179,13 +173,8 @@ impl Exchange {
     async fn complete(&self, mapping: &Mapping) -> Result<()> {
         let mut units = self.units.lock().await;
         if units.is_empty() {
-            let tasks = match &self.input {
-                Input::Tasks(tasks) => tasks.clone(),
-                Input::Level(below) => {
-                    below.complete(mapping).await?;
-                    0..below.num_tasks()
-                }
-            };
+            self.below.complete(mapping).await?;
+            let tasks = self.below.tasks();
             let together = tasks.len().div_ceil(UNITS_PER_SLOT * mapping.shares.slots().max(1)).max(1);
             let unit = |first: usize| Unit { tasks: first..(first + together).min(tasks.end), kept: None };
             units.extend(tasks.clone().step_by(together).map(unit));
@@ -195,9 +184,9 @@ impl Exchange {
             if missing.is_empty() {
                 return Ok(());
             }
-            if let (true, Input::Level(below)) = (missing.iter().any(|unit| unit.kept.is_some()), &self.input) {
+            if missing.iter().any(|unit| unit.kept.is_some()) {
                 // They read again what they have read.
-                below.exchanges.iter().for_each(|exchange| *exchange.taken.lock() = None);
+                self.below.exchanges.iter().for_each(|exchange| *exchange.taken.lock() = None);
             }
             let slots = mapping.shares.slots().max(1);
             let runs: Vec<_> = missing.into_iter().map(|unit| self.run(unit, mapping).boxed()).collect();
@@ -211,13 +200,8 @@ impl Exchange {
 
     /// Runs a unit. Where an executor is lost meanwhile, it is left as it was.
     async fn run(&self, unit: &mut Unit, mapping: &Mapping) -> Result<()> {
-        let (source, below) = match &self.input {
-            Input::Tasks(_) => (Source::Tasks(unit.tasks.start, unit.tasks.end), None),
-            Input::Level(below) => {
-                below.complete(mapping).await?;
-                (below.source(&unit.tasks).await?, Some(below))
-            }
-        };
+        self.below.complete(mapping).await?;
+        let source = self.below.source(&unit.tasks).await?;
         let busy = mapping.shares.free()?;
         let (share, number) = (busy.share(), mapping.next.fetch_add(1, Relaxed));
         let executor = &share.executor;
@@ -243,9 +227,7 @@ impl Exchange {
         match mapped.await {
             Ok(mapped) => {
                 share.tasks.fetch_add(unit.tasks.len(), Relaxed);
-                if let Some(below) = below {
-                    below.note(&mapped.taken);
-                }
+                self.below.note(&mapped.taken);
                 unit.kept = Some((Arc::clone(share), number, mapped));
                 Ok(())
             }
@@ -262,9 +244,10 @@ impl Exchange {
     }
 
     /// Who keeps which units, in their order.
-    async fn held(&self) -> Vec<Held> {
-        let mut all: Vec<Held> = Vec::new();
-        for (kept, number, _) in self.units.lock().await.iter().filter_map(|unit| unit.kept.as_ref()) {
+    async fn kept(&self) -> ExchangeCall {
+        let (mut all, mut rows): (Vec<Held>, u64) = (Vec::new(), 0);
+        for (kept, number, mapped) in self.units.lock().await.iter().filter_map(|unit| unit.kept.as_ref()) {
+            rows += mapped.rows;
             let executor = &kept.executor;
             match all.last_mut() {
                 Some(held) if held.query == executor.query() => held.units.push(*number),
@@ -275,14 +258,14 @@ impl Exchange {
                 }),
             }
         }
-        all
+        ExchangeCall { number: self.number, whole: self.is_whole.then_some(rows), held: all }
     }
 
     async fn check(&self) -> Result<()> {
         let given: u64 =
             self.units.lock().await.iter().filter_map(|unit| unit.kept.as_ref()).map(|kept| kept.2.rows).sum();
         match *self.taken.lock() {
-            Some(taken) if taken != given => {
+            Some(taken) if taken != given && !self.is_whole => {
                 internal_err!("executors took {given} rows to exchange {}, and gave {taken}", self.number)
             }
             _ => Ok(()),
@@ -300,8 +283,8 @@ impl Unit {
 impl Source {
     /// Where those are whose rows it is made of.
     pub(super) fn holders(&self) -> Vec<String> {
-        let Self::Exchanges { inputs, .. } = self else { return Vec::new() };
-        let mut all: Vec<_> = inputs.iter().flat_map(|input| &input.held).map(|held| held.address.clone()).collect();
+        let held = self.exchanges.iter().flat_map(|exchange| &exchange.held);
+        let mut all: Vec<_> = held.map(|held| held.address.clone()).collect();
         all.sort_unstable();
         all.dedup();
         all

@@ -78,23 +78,34 @@ pub(super) struct Run {
 
 /// Where tasks have their rows from.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) enum Source {
-    /// From their reads. The number of the first one, and of the one behind the last.
+pub(super) struct Source {
+    pub(super) part: Part,
+    /// Exchanges below, and who keeps their rows.
+    pub(super) exchanges: Vec<Exchange>,
+}
+
+/// Which tasks these are.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Part {
+    /// Of a read: the number of the first one, and of the one behind the last.
     Tasks(usize, usize),
-    /// From exchanges: the rows with codes from `low` to `high`.
-    Exchanges { low: u64, high: u64, inputs: Vec<Exchange> },
+    /// Of the rows with codes from the first to the last.
+    Codes(u64, u64),
 }
 
 /// Who keeps the rows of an exchange.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Exchange {
     pub(super) number: usize,
+    /// How many they are, where each task has all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) whole: Option<u64>,
     /// In the order in which they are read.
     pub(super) held: Vec<Held>,
 }
 
 /// What one executor keeps of it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Held {
     /// Where the executor is, as seen from the driver.
     pub(super) address: String,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -14,10 +14,10 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 
-use super::messages::{Call, Connection, Exchange, Fetch, Held, Reply, Source};
+use super::messages::{Call, Connection, Exchange, Fetch, Held, Part, Reply, Source};
 use super::queries::{Queries, Query, WholeSide};
 use crate::error::one_message;
-use crate::physical::{Part, PartSource, StagePrint, exchange_of, fetched, of_part, stream_of};
+use crate::physical::{Part as StagePart, StagePrint, exchange_of, fetched, of_part, stream_of};
 use crate::runtime::in_background;
 use crate::wire::{Address, BatchReader};
 
@@ -28,6 +28,8 @@ pub(super) struct Taken {
     rows: Mutex<BTreeMap<usize, Option<u64>>>,
     /// Who does not give what it keeps, and why.
     missing: Mutex<Option<(String, String)>>,
+    /// The same of exchanges that parts read together.
+    shared: Mutex<Vec<Arc<Self>>>,
 }
 
 impl Taken {
@@ -38,10 +40,15 @@ impl Taken {
 
     /// What to say of an error of the part.
     pub(super) fn reply(&self, error: &DataFusionError) -> Reply {
-        match self.missing.lock().clone() {
+        match self.missing() {
             Some((address, why)) => Reply::Missing(address, why),
             None => Reply::Failed(one_message(error)),
         }
+    }
+
+    fn missing(&self) -> Option<(String, String)> {
+        let own = self.missing.lock().clone();
+        own.or_else(|| self.shared.lock().iter().find_map(|shared| shared.missing()))
     }
 }
 
@@ -65,32 +72,36 @@ impl Queries {
         let taken = Arc::new(Taken::default());
         let whole =
             |number, side: &Arc<dyn ExecutionPlan>| query.whole(WholeSide { stage: print, below, number }, side);
-        let of_source = |source| of_part(plan, first, &Part { source, whole: &whole });
-        let part = match source {
-            Source::Tasks(start, end) => of_source(PartSource::Tasks(*start..*end)),
-            Source::Exchanges { low, high, inputs } => {
-                let rows_of = |number| {
-                    let (Some(exchange), Some(input)) =
-                        (exchange_of(stage, number), inputs.iter().find(|input| input.number == number))
-                    else {
-                        return exec_err!("nothing is known of exchange {number}");
-                    };
-                    let schema = exchange.input().schema();
-                    let fetching = Fetching {
-                        queries: Arc::clone(self),
-                        query: Arc::clone(query),
-                        stage: print,
-                        exchange: input.clone(),
-                        codes: *low..=*high,
-                        schema: Arc::clone(&schema),
-                        taken: Arc::clone(&taken),
-                    };
-                    let fetching = Arc::new(fetching);
-                    fetched(schema, Arc::new(move || Arc::clone(&fetching).rows()))
-                };
-                of_source(PartSource::Exchanges(&rows_of))
+        let exchanged = |number| {
+            let (Some(exchange), Some(kept)) =
+                (exchange_of(stage, number), source.exchanges.iter().find(|exchange| exchange.number == number))
+            else {
+                return exec_err!("nothing is known of exchange {number}");
+            };
+            let fetching = |codes, taken: &Arc<Taken>| Fetching {
+                queries: Arc::clone(self),
+                query: Arc::downgrade(query),
+                stage: print,
+                exchange: kept.clone(),
+                codes,
+                schema: exchange.input().schema(),
+                taken: Arc::clone(taken),
+            };
+            match (source.part.clone(), kept.whole) {
+                (_, Some(_)) => {
+                    let (rows, of_all) = query.exchanged(print, kept, |taken| fetching(0..=u64::MAX, taken).plan())?;
+                    taken.shared.lock().push(of_all);
+                    Ok(rows)
+                }
+                (Part::Codes(low, high), None) => fetching(low..=high, &taken).plan(),
+                (Part::Tasks(..), None) => exec_err!("exchange {number} has codes, and its tasks have none"),
             }
         };
+        let tasks = match source.part {
+            Part::Tasks(start, end) => Some(start..end),
+            Part::Codes(..) => None,
+        };
+        let part = of_part(plan, first, &StagePart { tasks, exchanged: &exchanged, whole: &whole });
         // What operators have learnt of other rows, or of the same ones before, is nothing to these.
         Ok((part.and_then(reset_plan_states)?, taken))
     }
@@ -99,7 +110,8 @@ impl Queries {
 /// The rows of an exchange for a part.
 struct Fetching {
     queries: Arc<Queries>,
-    query: Arc<Query>,
+    /// The query may keep this.
+    query: Weak<Query>,
     stage: StagePrint,
     exchange: Exchange,
     codes: RangeInclusive<u64>,
@@ -108,19 +120,30 @@ struct Fetching {
 }
 
 impl Fetching {
+    /// A plan that gives them.
+    fn plan(self) -> Result<Arc<dyn ExecutionPlan>> {
+        let (schema, fetching) = (Arc::clone(&self.schema), Arc::new(self));
+        fetched(schema, Arc::new(move || Arc::clone(&fetching).rows()))
+    }
+
     /// All of them, from one executor after the other.
     fn rows(self: Arc<Self>) -> SendableRecordBatchStream {
         let number = self.exchange.number;
         self.taken.rows.lock().insert(number, None);
         let schema = Arc::clone(&self.schema);
-        let (taken, held) = (Arc::clone(&self.taken), self.exchange.held.clone());
+        let (taken, held, whole) = (Arc::clone(&self.taken), self.exchange.held.clone(), self.exchange.whole);
         let all = stream::iter(held).map(move |held| self.rows_of(held)).flatten();
         let counted = stream::try_unfold((all, 0), move |(mut all, rows)| {
             let taken = Arc::clone(&taken);
             async move {
                 let Some(batch) = all.try_next().await? else {
                     taken.rows.lock().insert(number, Some(rows));
-                    return Ok(None);
+                    return match whole {
+                        Some(whole) if whole != rows => {
+                            internal_err!("exchange {number} has {whole} rows and gave {rows}")
+                        }
+                        _ => Ok(None),
+                    };
                 };
                 let rows = rows + batch.num_rows() as u64;
                 Ok::<_, DataFusionError>(Some((batch, (all, rows))))
@@ -131,8 +154,9 @@ impl Fetching {
 
     /// Those that one executor keeps.
     fn rows_of(&self, held: Held) -> BoxStream<'static, Result<RecordBatch>> {
-        if held.query == self.query.name {
-            let rows = self.query.kept(self.stage, self.exchange.number, &held.units, self.codes.clone());
+        let own = self.query.upgrade().filter(|query| query.name == held.query);
+        if let Some(query) = own {
+            let rows = query.kept(self.stage, self.exchange.number, &held.units, self.codes.clone());
             return match rows {
                 Ok(rows) => rows,
                 Err(e) => stream::once(async { Err(e) }).boxed(),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::{DataFusionError, Result, exec_err, plan_err};
+use datafusion::common::{DataFusionError, Result, exec_err, internal_err, plan_err};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::StreamExt;
@@ -18,7 +18,8 @@ use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use super::messages::{BEAT, Connection, Map, Prepare, Prepared, Reply, VERSION, hung_up};
+use super::messages::{BEAT, Connection, Exchange, Held, Map, Prepare, Prepared, Reply, VERSION, hung_up};
+use super::parts::Taken;
 use crate::dataset::DataContext;
 use crate::error::one_message;
 use crate::physical::{
@@ -54,6 +55,8 @@ pub(super) struct Query {
     kept: Mutex<HashMap<(StagePrint, usize, u64), Arc<KeptRows>>>,
     /// Sides of joins that all tasks of a stage have whole.
     whole: Mutex<HashMap<WholeSide, WholeRows>>,
+    /// The same where executors have exchanged them, by who keeps them.
+    exchanged: Mutex<HashMap<(StagePrint, usize, Vec<Held>), (WholeRows, Arc<Taken>)>>,
     /// The memory that it was promised.
     _admission: Admission,
 }
@@ -100,6 +103,27 @@ impl Query {
     pub(super) fn whole(&self, which: WholeSide, side: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         let mut whole = self.whole.lock();
         whole.entry(which).or_insert_with(|| WholeRows::of(Arc::clone(side), &self.context)).plan()
+    }
+
+    /// The same of a side that executors have exchanged, as `fetch` gets it where nobody has yet; and what was taken.
+    pub(super) fn exchanged(
+        &self,
+        stage: StagePrint,
+        kept: &Exchange,
+        fetch: impl Fn(&Arc<Taken>) -> Result<Arc<dyn ExecutionPlan>>,
+    ) -> Result<(Arc<dyn ExecutionPlan>, Arc<Taken>)> {
+        let mut exchanged = self.exchanged.lock();
+        let key = (stage, kept.number, kept.held.clone());
+        // What has failed may be there now.
+        if exchanged.get(&key).is_none_or(|(rows, _)| rows.have_failed()) {
+            let taken = Arc::<Taken>::default();
+            let rows = WholeRows::of(fetch(&taken)?, &self.context);
+            exchanged.insert(key.clone(), (rows, taken));
+        }
+        match exchanged.get(&key) {
+            Some((rows, taken)) => Ok((rows.plan()?, Arc::clone(taken))),
+            None => internal_err!("rows of an exchange vanished"),
+        }
     }
 
     /// Columns of the rows of an exchange.
@@ -231,8 +255,9 @@ impl Queries {
         let number = context.store().next_query();
         let state = context.session().state();
         let (context, admission) = query_context(TaskContext::from(&state), plan.as_ref(), number).await?;
-        let (name, kept, whole) = (name.to_owned(), Mutex::default(), Mutex::default());
-        Ok((Query { name, stages: known, context, kept, whole, _admission: admission }, wrong))
+        let (name, stages, kept, whole) = (name.to_owned(), known, Mutex::default(), Mutex::default());
+        let exchanged = Mutex::default();
+        Ok((Query { name, stages, context, kept, whole, exchanged, _admission: admission }, wrong))
     }
 }
 

@@ -13,9 +13,9 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::exchanges::{Level, Mapping};
 use super::executors::{Busy, Ended, Executor, Shares};
-use super::messages::{Call, Connection, Reply, Run, Source};
+use super::messages::{Call, Connection, Part, Reply, Run, Source};
 use crate::block::Block;
-use crate::physical::{ExchangeSource, Exchanged, StagePrint, StageRunner, Unit, block_batches, stream_of};
+use crate::physical::{Exchanged, StagePrint, StageRunner, StageSource, Unit, block_batches, stream_of};
 use crate::runtime::UnderWay;
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 use crate::wire::BatchReader;
@@ -82,12 +82,12 @@ impl StageRunner for Runner {
         Ok(stream_of(schema, rows))
     }
 
-    fn exchange(&self, exchanges: Vec<ExchangeSource>) -> BoxFuture<'static, Result<Exchanged>> {
+    fn exchange(&self, source: StageSource) -> BoxFuture<'static, Result<Exchanged>> {
         let runner = self.clone();
         async move {
-            let level = Arc::new(Level::of(&exchanges));
+            let level = Arc::new(Level::of(&source));
             level.complete(&runner.mapping).await?;
-            let tasks = level.num_tasks();
+            let tasks = level.tasks().len();
             Ok(Exchanged { runner: Arc::new(Self { exchanged: Some(level), ..runner }), tasks })
         }
         .boxed()
@@ -200,7 +200,7 @@ impl Attempts {
 /// Where tasks have their rows from. What is lost of that is made again.
 async fn source(mapping: Arc<Mapping>, exchanged: Option<Arc<Level>>, tasks: Range<usize>) -> Result<Source> {
     match exchanged {
-        None => Ok(Source::Tasks(tasks.start, tasks.end)),
+        None => Ok(Source { part: Part::Tasks(tasks.start, tasks.end), exchanges: Vec::new() }),
         Some(level) => {
             level.complete(&mapping).await?;
             level.source(&tasks).await

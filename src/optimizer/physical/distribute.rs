@@ -26,7 +26,8 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, Tr
 use datafusion::physical_expr::{Distribution, Partitioning};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
-use datafusion::physical_plan::joins::PartitionMode;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PhysicalExpr, replace_children_if_necessary};
@@ -34,8 +35,8 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Physical
 use super::estimate::expected_rows;
 use crate::config::BlockyardOptions;
 use crate::physical::{
-    BucketJoinExec, CompactExec, IntoPlan, PlanExt, RemoteExchangeExec, RemoteExec, equi_join, is_first_rows_of_stage,
-    is_stage, is_worthwhile,
+    CompactExec, GatherExec, IntoPlan, PlanExt, ReadExec, RemoteExchangeExec, RemoteExec, equi_join,
+    gives_no_left_rows, is_first_rows_of_stage, is_stage, is_worthwhile,
 };
 
 #[derive(Debug)]
@@ -75,28 +76,59 @@ impl PhysicalOptimizerRule for Distribute {
 
 /// A join or a group of at least so many rows of stages, with these exchanged by executors.
 fn exchanged(node: Arc<dyn ExecutionPlan>, least: usize) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
-    let Some(keys) = keys_of_inputs(&node) else { return Ok(Transformed::no(node)) };
-    let inputs: Vec<_> = node.children().into_iter().map(Arc::clone).collect();
-    let rows = inputs.iter().map(expected_rows).try_fold(0, |all: usize, rows| Some(all.saturating_add(rows?)));
-    if rows.is_some_and(|rows| rows < least) {
-        return Ok(Transformed::no(node));
-    }
-    let inputs = inputs.into_iter().zip(keys).map(|(input, keys)| with_exchange(input, keys)).collect::<Result<_>>()?;
-    let by_executors = replace_children_if_necessary(Arc::clone(&node), inputs)?;
+    let exchanged = match (keys_of_inputs(&node), left_of_all(&node)) {
+        (Some(keys), _) if has_rows(node.children().into_iter().map(expected_rows), least) => {
+            let inputs = node.children().into_iter().zip(keys);
+            inputs.map(|(input, keys)| with_exchange(Arc::clone(input), keys)).collect::<Result<_>>()?
+        }
+        (_, Some(join)) if has_rows(reads(join.left()).into_iter(), least) => {
+            vec![with_exchange(Arc::clone(join.left()), Vec::new())?, Arc::clone(join.right())]
+        }
+        _ => return Ok(Transformed::no(node)),
+    };
+    let by_executors = replace_children_if_necessary(Arc::clone(&node), exchanged)?;
     Ok(match is_stage(&by_executors) {
         true => Transformed::yes(by_executors),
         false => Transformed::no(node),
     })
 }
 
-/// An input with an exchange by its keys, below what deals it out among threads.
+/// Whether these are so many rows together, or may be.
+fn has_rows(parts: impl Iterator<Item = Option<usize>>, least: usize) -> bool {
+    let mut parts = parts;
+    let rows = parts.try_fold(0, |all: usize, rows| Some(all.saturating_add(rows?)));
+    rows.is_none_or(|rows| rows >= least)
+}
+
+/// The rows of the reads of a plan. To make a side of a join of many takes longer than to get it.
+fn reads(plan: &Arc<dyn ExecutionPlan>) -> Vec<Option<usize>> {
+    match plan.is_operator::<ReadExec>() {
+        true => vec![expected_rows(plan)],
+        false => plan.children().into_iter().flat_map(reads).collect(),
+    }
+}
+
+/// A join with all of its left side wherever some of its right one is.
+fn left_of_all(node: &Arc<dyn ExecutionPlan>) -> Option<&HashJoinExec> {
+    let join = node.downcast_ref::<HashJoinExec>()?;
+    let has_all = *join.partition_mode() == PartitionMode::CollectLeft && gives_no_left_rows(*join.join_type());
+    has_all.then_some(join)
+}
+
+/// An input with an exchange by its keys, or of all rows to each where it has none, below what deals it out among
+/// threads.
 fn with_exchange(input: Arc<dyn ExecutionPlan>, keys: Vec<Arc<dyn PhysicalExpr>>) -> Result<Arc<dyn ExecutionPlan>> {
-    let below = match input.downcast_ref::<RepartitionExec>() {
-        Some(repartition) => RemoteExchangeExec::new(Arc::clone(repartition.input()), keys).into_plan(),
-        None if input.is_operator::<CompactExec>() => with_exchange(Arc::clone(input.children()[0]), keys)?,
-        None => return Ok(RemoteExchangeExec::new(input, keys).into_plan()),
-    };
-    replace_children_if_necessary(input, vec![below])
+    let is_above = input.is::<RepartitionExec>()
+        || input.is::<CoalescePartitionsExec>()
+        || input.is_operator::<CompactExec>()
+        || input.is_operator::<GatherExec>();
+    match (is_above, input.children().as_slice()) {
+        (true, [below]) => {
+            let below = with_exchange(Arc::clone(below), keys)?;
+            replace_children_if_necessary(input, vec![below])
+        }
+        _ => Ok(RemoteExchangeExec::new(input, keys).into_plan()),
+    }
 }
 
 /// A plan whose inputs are dealt out among threads as it needs them: what has come from executors is not.
@@ -132,7 +164,8 @@ fn keys_of_inputs(node: &Arc<dyn ExecutionPlan>) -> Option<Vec<Vec<Arc<dyn Physi
         return (brings_together && !groups.is_empty()).then(|| vec![groups.input_exprs()]);
     }
     let join = equi_join(node)?;
-    let is_dealt_out = node.is_operator::<BucketJoinExec>() || *join.partition_mode() == PartitionMode::Partitioned;
+    // A row of the left side that nobody has found among some rows of the right one may be found among others.
+    let is_dealt_out = left_of_all(node).is_none();
     let (left, right) = join.on().iter().cloned().unzip();
     is_dealt_out.then(|| vec![left, right])
 }

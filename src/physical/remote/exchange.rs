@@ -12,17 +12,18 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Physical
 use crate::physical::operator::{IntoPlan, Operator, claims};
 use crate::physical::rows_of_input;
 
-/// Where rows of a stage change executors, by the hash of their keys: what is above runs for some of the hashes at a
-/// time, with all rows that have them. Where the stage runs in one process, rows just pass.
+/// Where rows of a stage change executors: by the hash of their keys, so that what is above runs for some of the hashes
+/// at a time, with all rows that have them; or all rows to each. Where the stage runs in one process, rows just pass.
 #[derive(Debug)]
 pub(crate) struct RemoteExchangeExec {
     input: Arc<dyn ExecutionPlan>,
+    /// None where all rows go to each.
     keys: Vec<Arc<dyn PhysicalExpr>>,
     properties: Arc<PlanProperties>,
 }
 
 impl RemoteExchangeExec {
-    /// Rows of `input` with equal keys at one executor.
+    /// Rows of `input`, those with equal keys at one executor; without keys, all of them at each that asks.
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>, keys: Vec<Arc<dyn PhysicalExpr>>) -> Self {
         let (known, partitioning) = (claims::of_rows(input.as_ref()), input.output_partitioning().clone());
         let properties = PlanProperties::new(known, partitioning, input.pipeline_behavior(), input.boundedness());
@@ -32,6 +33,11 @@ impl RemoteExchangeExec {
     /// What is exchanged.
     pub(crate) fn input(&self) -> &Arc<dyn ExecutionPlan> {
         &self.input
+    }
+
+    /// Whether all rows go to each executor.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.keys.is_empty()
     }
 
     /// What rows are told apart by.
@@ -46,6 +52,9 @@ impl Operator for RemoteExchangeExec {
     }
 
     fn describe(&self) -> String {
+        if self.is_whole() {
+            return "whole".to_owned();
+        }
         let keys: Vec<String> = self.keys.iter().map(ToString::to_string).collect();
         format!("keys=[{}]", keys.join(", "))
     }

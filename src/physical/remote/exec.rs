@@ -11,7 +11,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProp
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 
-use super::parts::{StageSource, num_exchanges, source_of};
+use super::parts::{num_exchanges, source_of};
 use super::stages::{at_once, has_actors, is_repeatable};
 use super::units::{Grouping, Units};
 use super::{StageRunner, Unit};
@@ -104,10 +104,11 @@ impl Operator for RemoteExec {
             Place::Here(Some(_)) => ", here".to_owned(),
             Place::Here(None) => String::new(),
         };
-        let work = match source_of(&self.stage) {
-            StageSource::Tasks(tasks) => format!("tasks={}", tasks.len()),
-            StageSource::Exchanges(_) => format!("exchanges={}", num_exchanges(&self.stage)),
-        };
+        let tasks = source_of(&self.stage).tasks.map(|tasks| format!("tasks={}", tasks.len()));
+        let exchanges = Some(num_exchanges(&self.stage)).filter(|number| *number > 0);
+        let exchanges = exchanges.map(|number| format!("exchanges={number}"));
+        let work: Vec<String> = tasks.into_iter().chain(exchanges).collect();
+        let work = work.join(", ");
         format!("{}, {work}{place}", self.stage_name_of_rows())
     }
 
@@ -172,12 +173,9 @@ impl TaskPlan for RemoteExec {
             let grouping = self.grouping();
             let is_repeatable = grouping == Grouping::ByTask;
             let source = source_of(&self.stage);
-            let unit = Unit { tasks: source.tasks(), schema: self.schema(), is_repeatable };
-            let exchanges = match source {
-                StageSource::Exchanges(exchanges) => exchanges,
-                StageSource::Tasks(_) => Vec::new(),
-            };
-            Ok(Arc::new(Units::new(Arc::clone(runner), unit, exchanges, grouping, self.at_once(runner), &context)))
+            let tasks = source.tasks.clone().unwrap_or_default();
+            let unit = Unit { tasks, schema: self.schema(), is_repeatable };
+            Ok(Arc::new(Units::new(Arc::clone(runner), unit, source, grouping, self.at_once(runner), &context)))
         };
         let Some(units) = run.lock().join("a stage of other processes", start)? else {
             return Ok(stream::empty().boxed());

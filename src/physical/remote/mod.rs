@@ -48,9 +48,9 @@ pub(crate) use exchange::RemoteExchangeExec;
 pub(crate) use exec::{RemoteExec, remote_stages};
 pub(crate) use fetched::fetched;
 pub(crate) use kept::{KeptRows, ranges_of_codes};
-pub(crate) use parts::{ExchangeSource, Part, PartSource, StageSource, exchange_of, of_part};
+pub(crate) use parts::{ExchangeSource, Part, StageSource, exchange_of, of_part};
 pub(crate) use print::{StagePrint, stage_print};
-pub(crate) use stages::{is_first_rows_of_stage, is_stage, is_worthwhile};
+pub(crate) use stages::{gives_no_left_rows, is_first_rows_of_stage, is_stage, is_worthwhile};
 pub(crate) use whole::WholeRows;
 
 /// How an executor is.
@@ -132,8 +132,8 @@ pub(crate) trait StageRunner: Debug + Send + Sync {
     /// The rows of some tasks of the stage, whatever becomes of the process that begins to run them.
     fn run(&self, unit: Unit, context: &Arc<TaskContext>) -> Result<SendableRecordBatchStream>;
 
-    /// Runs what is below these exchanges, and says who runs what is above them.
-    fn exchange(&self, exchanges: Vec<ExchangeSource>) -> BoxFuture<'static, Result<Exchanged>>;
+    /// Runs what is below the exchanges of the stage, and says who runs what is above them.
+    fn exchange(&self, source: StageSource) -> BoxFuture<'static, Result<Exchanged>>;
 }
 
 /// What other processes have exchanged. They keep it as long as this is there.

@@ -10,26 +10,29 @@
 //!       RemoteExchangeExec   number 2
 //!         ReadExec                     ..
 //! ```
+//!
+//! Where an exchange gives all rows to each task, these may begin with a read beside it.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::common::{Result, internal_err};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use super::RemoteExchangeExec;
 use crate::physical::operator::{IntoPlan, PlanExt};
-use crate::physical::{FoldExec, ReadExec};
+use crate::physical::{CompactExec, FoldExec, GatherExec, Operator, ReadExec};
 
 /// What the tasks of a stage begin with.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum StageSource {
-    /// These tasks of a read.
-    Tasks(Range<usize>),
-    /// What executors exchange: there are tasks when all rows have been dealt out.
-    Exchanges(Vec<ExchangeSource>),
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct StageSource {
+    /// The tasks of its read. Where it has none, there are tasks when all rows have been exchanged.
+    pub(crate) tasks: Option<Range<usize>>,
+    /// What executors exchange below it.
+    pub(crate) exchanges: Vec<ExchangeSource>,
 }
 
 /// An exchange below a stage.
@@ -37,32 +40,18 @@ pub(crate) enum StageSource {
 pub(crate) struct ExchangeSource {
     /// Which of the exchanges of the whole plan it is.
     pub(crate) number: usize,
+    /// Whether each task gets all rows.
+    pub(crate) is_whole: bool,
     /// What the tasks begin with whose rows are exchanged.
     pub(crate) input: StageSource,
 }
 
-impl StageSource {
-    /// The tasks that are known before anything runs.
-    pub(crate) fn tasks(&self) -> Range<usize> {
-        match self {
-            Self::Tasks(tasks) => tasks.clone(),
-            Self::Exchanges(_) => 0..0,
-        }
-    }
-}
-
-/// Where some of the tasks of a stage have their rows from.
-pub(crate) enum PartSource<'a> {
-    /// From these tasks of its read.
-    Tasks(Range<usize>),
-    /// From what the exchange of a number gives them.
-    Exchanges(&'a dyn Fn(usize) -> Result<Arc<dyn ExecutionPlan>>),
-}
-
 /// Some of the tasks of a stage.
 pub(crate) struct Part<'a> {
-    /// Where they begin.
-    pub(crate) source: PartSource<'a>,
+    /// Those of its read, if it has one.
+    pub(crate) tasks: Option<Range<usize>>,
+    /// Gives the rows that the exchange of a number has for them.
+    pub(crate) exchanged: &'a dyn Fn(usize) -> Result<Arc<dyn ExecutionPlan>>,
     /// Gives what stands for a side of a join that all tasks have whole.
     pub(crate) whole: &'a StandIn<'a>,
 }
@@ -76,21 +65,41 @@ struct Next {
     whole: usize,
 }
 
-/// Whether a join has all of its left side wherever some of its right one is.
-pub(super) fn is_held_whole(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    plan.downcast_ref::<HashJoinExec>().is_some_and(|join| *join.partition_mode() == PartitionMode::CollectLeft)
+/// Whether a join has all of its left side wherever some of its right one is, and makes it there.
+pub(super) fn makes_a_side_whole(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    collects_left(plan).is_some_and(|join| exchange_at(join.left()).is_none())
 }
 
-/// Whether it deals out among threads what executors have exchanged.
-pub(super) fn deals_out_exchanged(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    plan.downcast_ref::<RepartitionExec>()
-        .is_some_and(|repartition| repartition.input().is_operator::<RemoteExchangeExec>())
+/// A join that has all of its left side wherever some of its right one is.
+pub(super) fn collects_left(plan: &Arc<dyn ExecutionPlan>) -> Option<&HashJoinExec> {
+    plan.downcast_ref::<HashJoinExec>().filter(|join| *join.partition_mode() == PartitionMode::CollectLeft)
+}
+
+/// The exchange between executors that gives the rows of an input, which are only handed on or dealt out above it.
+pub(super) fn exchange_at(input: &Arc<dyn ExecutionPlan>) -> Option<&RemoteExchangeExec> {
+    if let Some(exchange) = input.operator::<RemoteExchangeExec>() {
+        return Some(exchange);
+    }
+    match input.children().as_slice() {
+        [below] if hands_on(input) => exchange_at(below),
+        _ => None,
+    }
+}
+
+/// Whether an operator only hands on the rows of its input, to other threads.
+fn hands_on(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    brings_together(plan) || plan.is::<RepartitionExec>() || plan.is_operator::<CompactExec>()
+}
+
+/// Whether an operator brings all rows to one thread.
+pub(super) fn brings_together(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.is::<CoalescePartitionsExec>() || plan.operator::<GatherExec>().is_some_and(|gather| gather.fetch().is_none())
 }
 
 /// The inputs of an operator that have the tasks of its stage. What else it reads, it reads whole.
 pub(super) fn stage_inputs(plan: &Arc<dyn ExecutionPlan>) -> Vec<&Arc<dyn ExecutionPlan>> {
     let mut inputs = plan.children();
-    if is_held_whole(plan) {
+    if makes_a_side_whole(plan) {
         inputs.remove(0);
     }
     inputs
@@ -103,25 +112,21 @@ pub(crate) fn source_of(stage: &Arc<dyn ExecutionPlan>) -> StageSource {
 
 fn source_from(stage: &Arc<dyn ExecutionPlan>, next: &mut usize) -> StageSource {
     if let Some(read) = stage.operator::<ReadExec>() {
-        return StageSource::Tasks(read.tasks_left());
+        return StageSource { tasks: Some(read.tasks_left()), exchanges: Vec::new() };
     }
     if let Some(exchange) = stage.operator::<RemoteExchangeExec>() {
         let number = *next;
         *next += 1;
-        let input = source_from(exchange.input(), next);
-        return StageSource::Exchanges(vec![ExchangeSource { number, input }]);
+        let (is_whole, input) = (exchange.is_whole(), source_from(exchange.input(), next));
+        return StageSource { tasks: None, exchanges: vec![ExchangeSource { number, is_whole, input }] };
     }
-    let mut exchanges = Vec::new();
+    let mut all = StageSource::default();
     for input in stage_inputs(stage) {
-        match source_from(input, next) {
-            StageSource::Exchanges(more) => exchanges.extend(more),
-            tasks @ StageSource::Tasks(_) => return tasks,
-        }
+        let StageSource { tasks, exchanges } = source_from(input, next);
+        all.tasks = all.tasks.or(tasks);
+        all.exchanges.extend(exchanges);
     }
-    match exchanges.is_empty() {
-        true => StageSource::Tasks(0..0),
-        false => StageSource::Exchanges(exchanges),
-    }
+    all
 }
 
 /// The exchange of a number, counted as in [`source_of`].
@@ -161,25 +166,21 @@ pub(crate) fn of_part(stage: &Arc<dyn ExecutionPlan>, first: usize, part: &Part<
 
 fn part_from(plan: &Arc<dyn ExecutionPlan>, next: &mut Next, part: &Part<'_>) -> Result<Arc<dyn ExecutionPlan>> {
     if let Some(read) = plan.operator::<ReadExec>() {
-        let PartSource::Tasks(tasks) = &part.source else {
-            return internal_err!("{} has tasks of its own", plan.name());
-        };
-        return Ok(read.of_tasks(tasks.clone()).with_streams(1).into_plan());
+        let Some(tasks) = part.tasks.clone() else { return internal_err!("{} has tasks of its own", plan.name()) };
+        return Ok(read.of_tasks(tasks).with_streams(1).into_plan());
     }
     if plan.is_operator::<RemoteExchangeExec>() {
-        let PartSource::Exchanges(rows_of) = part.source else { return internal_err!("{} has no tasks", plan.name()) };
         let number = next.exchange;
         next.exchange += num_exchanges(plan);
-        return rows_of(number);
+        return (part.exchanged)(number);
     }
     // One thread has all rows of a part.
-    let has_one_partition =
-        deals_out_exchanged(plan) || plan.is_operator::<FoldExec>() && matches!(part.source, PartSource::Exchanges(_));
-    if let (true, [input]) = (has_one_partition, plan.children().as_slice()) {
+    let deals_out = plan.is::<RepartitionExec>() || plan.is_operator::<FoldExec>();
+    if let (true, [input]) = (deals_out, plan.children().as_slice()) {
         return part_from(input, next, part);
     }
-    let has_a_side_whole = is_held_whole(plan);
-    let inputs = plan.children().into_iter().enumerate().map(|(number, input)| match (has_a_side_whole, number) {
+    let makes_a_side_whole = makes_a_side_whole(plan);
+    let inputs = plan.children().into_iter().enumerate().map(|(number, input)| match (makes_a_side_whole, number) {
         (true, 0) => {
             next.whole += 1;
             (part.whole)(next.whole, input)

@@ -7,7 +7,6 @@ use datafusion::common::JoinType;
 use datafusion::physical_expr::Partitioning;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
-use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
@@ -15,15 +14,13 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 
 use super::RemoteExchangeExec;
-use super::parts::{StageSource, deals_out_exchanged, is_held_whole, source_of, stage_inputs};
+use super::parts::{brings_together, collects_left, exchange_at, source_of, stage_inputs};
 use crate::functions::{Compute, Workers};
 use crate::physical::join::equi_join;
 use crate::physical::operator::{Operator, PlanExt};
 use crate::physical::read::file_scan;
 use crate::physical::said::said;
-use crate::physical::{
-    BucketJoinExec, CompactExec, FlushExec, FoldExec, GatherExec, MapExec, MapStep, QueueExec, ReadExec,
-};
+use crate::physical::{BucketJoinExec, CompactExec, FlushExec, FoldExec, MapExec, MapStep, QueueExec, ReadExec};
 
 /// Whether a plan is a stage that is worth to run elsewhere: not where rows would only be counted up there.
 pub(crate) fn is_worthwhile(plan: &Arc<dyn ExecutionPlan>) -> bool {
@@ -59,25 +56,28 @@ fn has_its_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
         return *aggregate.mode() == AggregateMode::Partial || is_exchanged(aggregate.input());
     }
-    if plan.is::<RepartitionExec>() {
-        return is_exchanged(plan);
+    if plan.is::<RepartitionExec>() || brings_together(plan) {
+        return exchange_at(plan).is_some();
     }
-    let Some(join) = equi_join(plan) else { return !brings_together(plan) };
-    if is_held_whole(plan) {
-        // A row of the left side that nobody has found here may be found elsewhere.
-        let asks_left = matches!(
-            join.join_type(),
-            JoinType::Inner | JoinType::Right | JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark
-        );
-        return asks_left && is_whole(join.left());
+    let Some(join) = equi_join(plan) else { return true };
+    if collects_left(plan).is_none() || is_exchanged(join.left()) {
+        return [join.left(), join.right()].into_iter().all(is_exchanged);
     }
-    [join.left(), join.right()].into_iter().all(is_exchanged)
+    let is_there = || exchange_at(join.left()).is_some_and(RemoteExchangeExec::is_whole) || is_whole(join.left());
+    gives_no_left_rows(*join.join_type()) && is_there()
 }
 
-/// Whether an exchange between executors is below, and at most what deals out its rows between.
-fn is_exchanged(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    let is_compacted = || plan.is_operator::<CompactExec>() && plan.children().into_iter().all(is_exchanged);
-    plan.is_operator::<RemoteExchangeExec>() || deals_out_exchanged(plan) || is_compacted()
+/// Whether a join gives no row of the left side by itself: one that nobody has found here may be found elsewhere.
+pub(crate) fn gives_no_left_rows(join_type: JoinType) -> bool {
+    matches!(
+        join_type,
+        JoinType::Inner | JoinType::Right | JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark
+    )
+}
+
+/// Whether executors have exchanged the rows of an input by keys.
+fn is_exchanged(input: &Arc<dyn ExecutionPlan>) -> bool {
+    exchange_at(input).is_some_and(|exchange| !exchange.is_whole())
 }
 
 /// Whether another process that has planned the same can run all of a plan.
@@ -112,7 +112,7 @@ pub(super) fn said_alone(plan: &Arc<dyn ExecutionPlan>) -> Option<String> {
         return Some(plan.name().to_owned());
     }
     if let Some(exchange) = plan.operator::<RemoteExchangeExec>() {
-        return said(exchange.keys());
+        return said(exchange.keys()).map(|keys| format!("{} {keys}", exchange.is_whole()));
     }
     if let Some(repartition) = plan.downcast_ref::<RepartitionExec>() {
         let Partitioning::Hash(keys, partitions) = repartition.partitioning() else { return None };
@@ -140,11 +140,6 @@ fn passes_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
         || plan.is_operator::<CompactExec>()
         || plan.is_operator::<FlushExec>()
         || plan.is_operator::<FoldExec>()
-}
-
-/// Whether an operator brings all rows to one thread.
-fn brings_together(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    plan.is::<CoalescePartitionsExec>() || plan.operator::<GatherExec>().is_some_and(|gather| gather.fetch().is_none())
 }
 
 /// All that decides what a join makes of its sides. What one process knows of all rows, as whether there is any null
@@ -235,7 +230,7 @@ pub(super) fn at_once(stage: &Arc<dyn ExecutionPlan>) -> usize {
 /// Whether each task of a stage gives the same rows in the same order whenever it runs: not where rows of several
 /// come together, or are found in a table.
 pub(super) fn is_repeatable(stage: &Arc<dyn ExecutionPlan>) -> bool {
-    matches!(source_of(stage), StageSource::Tasks(_)) && has_no_table(stage)
+    source_of(stage).exchanges.is_empty() && has_no_table(stage)
 }
 
 fn has_no_table(stage: &Arc<dyn ExecutionPlan>) -> bool {

@@ -11,7 +11,7 @@ use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{ExchangeSource, Exchanged, StageRunner, Unit};
+use super::{Exchanged, StageRunner, StageSource, Unit};
 use crate::block::TaskId;
 use crate::physical::tasks::{Task, stream_of};
 use crate::runtime::{Drivers, in_background};
@@ -63,7 +63,7 @@ impl Units {
     pub(super) fn new(
         runner: Arc<dyn StageRunner>,
         unit: Unit,
-        exchanges: Vec<ExchangeSource>,
+        source: StageSource,
         grouping: Grouping,
         at_once: usize,
         context: &Arc<TaskContext>,
@@ -71,11 +71,11 @@ impl Units {
         let permits = Arc::new(Semaphore::new(at_once.clamp(1, Semaphore::MAX_PERMITS)));
         let tasks = unit.tasks.len();
         let exchanged = async move {
-            if exchanges.is_empty() {
+            if source.exchanges.is_empty() {
                 return Ok(Exchanged { runner, tasks });
             }
             // Started by the first poll, on the threads of whoever polls.
-            match Drivers::start([runner.exchange(exchanges)]).next().await {
+            match Drivers::start([runner.exchange(source)]).next().await {
                 Some(exchanged) => exchanged.map_err(Arc::new),
                 None => internal_err!("an exchange vanished").map_err(Arc::new),
             }

@@ -42,6 +42,11 @@ impl WholeRows {
         Self { plan, blocks: blocks.boxed().shared() }
     }
 
+    /// Whether they could not be made.
+    pub(crate) fn have_failed(&self) -> bool {
+        self.blocks.peek().is_some_and(Result::is_err)
+    }
+
     /// A plan that gives them.
     pub(crate) fn plan(&self) -> Result<Arc<dyn ExecutionPlan>> {
         let (schema, blocks) = (self.plan.schema(), self.blocks.clone());

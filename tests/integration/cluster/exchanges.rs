@@ -32,26 +32,26 @@ const TABLES: &str = "
         'text ' || (id % 113) AS t, CAST(id % 7 AS DOUBLE) / 2 - 0.5 AS d FROM range(6000, override_num_blocks => 5);
     CREATE VIEW c AS SELECT id, id % 50 AS k FROM range(300, override_num_blocks => 2)";
 
-/// Queries with exchanges, and how many: with small sides held whole by each executor, and without.
+/// Queries with exchanges, and how many: with sides that all executors have whole, and with both sides by keys.
 const QUERIES: [(&str, (usize, usize)); 18] = [
     ("SELECT k, count(*), sum(id), min(t), max(d) FROM a GROUP BY k", (1, 1)),
     ("SELECT t, d, count(DISTINCT k) FROM a GROUP BY t, d", (2, 2)),
     ("SELECT count(DISTINCT t), count(DISTINCT id) FROM a", (1, 1)),
     ("SELECT DISTINCT t, k % 10 FROM a WHERE id > 77", (1, 1)),
     ("SELECT k, t, count(*) FROM a GROUP BY ROLLUP (k, t)", (1, 1)),
-    ("SELECT a.id, b.id, a.t FROM a JOIN b ON a.k = b.k AND a.id < b.id", (0, 2)),
-    ("SELECT a.id, b.id FROM a LEFT JOIN b ON a.id = b.id", (0, 2)),
-    ("SELECT a.id, b.id FROM a RIGHT JOIN b ON a.id = b.id AND a.t <> b.t", (0, 2)),
-    ("SELECT a.id, a.k, b.id, b.k FROM a FULL JOIN b ON a.id = b.id AND a.d = b.d", (0, 2)),
-    ("SELECT id, t FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.k = a.k AND b.d > 0)", (0, 2)),
-    ("SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.id = a.id)", (0, 2)),
-    ("SELECT a.t, b.t, count(*), sum(a.d * b.d) FROM a JOIN b USING (id) GROUP BY a.t, b.t", (1, 3)),
+    ("SELECT a.id, b.id, a.t FROM a JOIN b ON a.k = b.k AND a.id < b.id", (1, 2)),
+    ("SELECT a.id, b.id FROM a LEFT JOIN b ON a.id = b.id", (1, 2)),
+    ("SELECT a.id, b.id FROM a RIGHT JOIN b ON a.id = b.id AND a.t <> b.t", (2, 2)),
+    ("SELECT a.id, a.k, b.id, b.k FROM a FULL JOIN b ON a.id = b.id AND a.d = b.d", (2, 2)),
+    ("SELECT id, t FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.k = a.k AND b.d > 0)", (1, 2)),
+    ("SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.id = a.id)", (1, 2)),
+    ("SELECT a.t, b.t, count(*), sum(a.d * b.d) FROM a JOIN b USING (id) GROUP BY a.t, b.t", (2, 3)),
     (
         "SELECT x.k, n, count(*) FROM (SELECT k, count(*) AS n FROM a GROUP BY k) x JOIN b ON x.k = b.k GROUP BY x.k, n",
-        (1, 4),
+        (3, 4),
     ),
-    ("SELECT a.id, b.t, c.k FROM a JOIN b ON a.id = b.id JOIN c ON b.k = c.id", (0, 4)),
-    ("SELECT a.k, count(*) FROM a JOIN b ON a.d = b.d AND a.t = b.t GROUP BY a.k HAVING count(*) > 3", (1, 3)),
+    ("SELECT a.id, b.t, c.k FROM a JOIN b ON a.id = b.id JOIN c ON b.k = c.id", (2, 4)),
+    ("SELECT a.k, count(*) FROM a JOIN b ON a.d = b.d AND a.t = b.t GROUP BY a.k HAVING count(*) > 3", (2, 3)),
     ("SELECT k, count(*) AS n FROM a GROUP BY k ORDER BY n DESC, k LIMIT 10", (1, 1)),
     ("SELECT k, count(*) FROM a WHERE id < 0 GROUP BY k", (1, 1)),
     ("SELECT sum(n), count(*) FROM (SELECT id, count(*) AS n FROM map_batches(a, 'identity') GROUP BY id)", (1, 1)),
@@ -105,7 +105,14 @@ async fn what_a_lost_executor_has_exchanged_is_made_again() {
                    FROM range(50000, override_num_blocks => 7) a JOIN range(80000, override_num_blocks => 5) b ON a.id = \
                    b.id), 'gate')) GROUP BY k";
     // Behind how many batches: it runs one unit at least.
-    for (query, after) in [(below, 0), (below, 1), (above, 0), (between, 0)] {
+    for (query, after, by_keys) in [
+        (below, 0, false),
+        (below, 1, false),
+        (above, 0, false),
+        (above, 0, true),
+        (between, 0, false),
+        (between, 0, true),
+    ] {
         let directory = tempfile::tempdir().unwrap();
         let here = context_with(2, |_| {});
         let (lost, kept) = (context_with(1, |_| {}), context_with(1, |_| {}));
@@ -115,6 +122,7 @@ async fn what_a_lost_executor_has_exchanged_is_made_again() {
         for context in [&here, &kept, &there] {
             context.register_batches("gate", Ok);
         }
+        there.sql(&format!("SET blockyard.prefer_spilling_joins = {by_keys}")).await.unwrap();
         let expected = sorted(&here, query).await;
         let dataset = there.sql(query).await.unwrap();
         let [first, _second] = servers;
