@@ -23,8 +23,10 @@ mod executors;
 mod messages;
 mod parts;
 mod queries;
+mod query;
 mod runner;
 mod sender;
+mod taken;
 
 pub(crate) use client::ClusterClient;
 pub use client::executor_statuses;

@@ -1,56 +1,24 @@
-//! Parts of stages, as an executor runs them, and what these take from exchanges.
+//! Parts of stages, as an executor runs them, and the rows that these fetch from others.
 
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Weak};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, internal_err};
+use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
-use parking_lot::Mutex;
 
 use super::messages::{Call, Connection, Exchange, Fetch, Held, Part, Reply, Source};
-use super::queries::{Queries, Query, WholeSide};
-use crate::error::one_message;
+use super::queries::Queries;
+use super::query::{Query, WholeSide};
+use super::taken::Taken;
 use crate::physical::{Part as StagePart, StagePrint, exchange_of, fetched, of_part, stream_of};
 use crate::runtime::in_background;
 use crate::wire::{Address, BatchReader};
-
-/// What a part takes from exchanges.
-#[derive(Debug, Default)]
-pub(super) struct Taken {
-    /// By the numbers of the exchanges the rows that they gave, once all were taken.
-    rows: Mutex<BTreeMap<usize, Option<u64>>>,
-    /// Who does not give what it keeps, and why.
-    missing: Mutex<Option<(String, String)>>,
-    /// The same of exchanges that parts read together.
-    shared: Mutex<Vec<Arc<Self>>>,
-}
-
-impl Taken {
-    /// By the numbers of the exchanges the rows that they gave, where all were taken.
-    pub(super) fn rows(&self) -> Vec<(usize, Option<u64>)> {
-        self.rows.lock().iter().map(|(number, rows)| (*number, *rows)).collect()
-    }
-
-    /// What to say of an error of the part.
-    pub(super) fn reply(&self, error: &DataFusionError) -> Reply {
-        match self.missing() {
-            Some((address, why)) => Reply::Missing(address, why),
-            None => Reply::Failed(one_message(error)),
-        }
-    }
-
-    fn missing(&self) -> Option<(String, String)> {
-        let own = self.missing.lock().clone();
-        own.or_else(|| self.shared.lock().iter().find_map(|shared| shared.missing()))
-    }
-}
 
 impl Queries {
     /// A part of a stage, or of what is below an exchange of it, with what it takes from other exchanges.
@@ -90,7 +58,7 @@ impl Queries {
             match (source.part.clone(), kept.whole) {
                 (_, Some(_)) => {
                     let (rows, of_all) = query.exchanged(print, kept, |taken| fetching(0..=u64::MAX, taken).plan())?;
-                    taken.shared.lock().push(of_all);
+                    taken.share(of_all);
                     Ok(rows)
                 }
                 (Part::Codes(low, high), None) => fetching(low..=high, &taken).plan(),
@@ -129,7 +97,7 @@ impl Fetching {
     /// All of them, from one executor after the other.
     fn rows(self: Arc<Self>) -> SendableRecordBatchStream {
         let number = self.exchange.number;
-        self.taken.rows.lock().insert(number, None);
+        self.taken.note(number, None);
         let schema = Arc::clone(&self.schema);
         let (taken, held, whole) = (Arc::clone(&self.taken), self.exchange.held.clone(), self.exchange.whole);
         let all = stream::iter(held).map(move |held| self.rows_of(held)).flatten();
@@ -137,7 +105,7 @@ impl Fetching {
             let taken = Arc::clone(&taken);
             async move {
                 let Some(batch) = all.try_next().await? else {
-                    taken.rows.lock().insert(number, Some(rows));
+                    taken.note(number, Some(rows));
                     return match whole {
                         Some(whole) if whole != rows => {
                             internal_err!("exchange {number} has {whole} rows and gave {rows}")
@@ -207,7 +175,7 @@ impl Far {
         };
         match called.await {
             Ok(connection) => Ok(Self { address, connection, reader: BatchReader::default(), schema, rows: 0, taken }),
-            Err(e) => Err(is_missing(&taken, &address, &e)),
+            Err(e) => Err(taken.miss(&address, &e)),
         }
     }
 
@@ -215,7 +183,7 @@ impl Far {
         let next = |mut far: Self| async move {
             match far.next().await {
                 Ok(batch) => Ok(batch.map(|batch| (batch, far))),
-                Err(e) => Err(is_missing(&far.taken, &far.address, &e)),
+                Err(e) => Err(far.taken.miss(&far.address, &e)),
             }
         };
         stream::try_unfold(self, next).boxed()
@@ -233,11 +201,4 @@ impl Far {
             _ => exec_err!("it is no executor"),
         }
     }
-}
-
-/// Notes that an executor does not give what it keeps.
-fn is_missing(taken: &Taken, address: &str, why: &DataFusionError) -> DataFusionError {
-    let why = one_message(why);
-    taken.missing.lock().get_or_insert_with(|| (address.to_owned(), why.clone()));
-    exec_datafusion_err!("the rows that the executor at {address} keeps cannot be had: {why}")
 }

@@ -1,32 +1,23 @@
 //! The queries of drivers in an executor: planned here, and kept as long as their drivers are connected.
 
 use std::collections::HashMap;
-use std::ops::RangeInclusive;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::{DataFusionError, Result, exec_err, internal_err, plan_err};
+use datafusion::common::{DataFusionError, Result, plan_err};
 use datafusion::execution::TaskContext;
-use datafusion::physical_plan::ExecutionPlan;
-use futures::StreamExt;
-use futures::stream::{self, BoxStream};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use super::messages::{BEAT, Connection, Exchange, Held, Map, Prepare, Prepared, Reply, VERSION, hung_up};
-use super::parts::Taken;
+use super::messages::{BEAT, Connection, Prepare, Prepared, Reply, VERSION, hung_up};
+use super::query::Query;
 use crate::dataset::DataContext;
 use crate::error::one_message;
-use crate::physical::{
-    ExecutorStatus, KeptRows, StagePrint, WholeRows, exchange_of, query_context, remote_stages, stage_print,
-};
+use crate::physical::{ExecutorStatus, query_context, remote_stages, stage_print};
 use crate::runtime::Drivers;
-use crate::store::Admission;
 use crate::wire::write_line;
 
 /// Those whose drivers are connected, and how they run.
@@ -42,97 +33,6 @@ pub(super) struct Queries {
     pub(super) units: AtomicUsize,
     /// Whether what happens to tasks from now on is because the process ends.
     is_closing: AtomicBool,
-}
-
-/// One that was planned here.
-#[derive(Debug)]
-pub(super) struct Query {
-    /// What this process calls it.
-    pub(super) name: String,
-    pub(super) stages: HashMap<StagePrint, Arc<dyn ExecutionPlan>>,
-    pub(super) context: Arc<TaskContext>,
-    /// Rows of units below the exchanges of its stages.
-    kept: Mutex<HashMap<(StagePrint, usize, u64), Arc<KeptRows>>>,
-    /// Sides of joins that all tasks of a stage have whole.
-    whole: Mutex<HashMap<WholeSide, WholeRows>>,
-    /// The same where executors have exchanged them, by who keeps them.
-    exchanged: Mutex<HashMap<(StagePrint, usize, Vec<Held>), (WholeRows, Arc<Taken>)>>,
-    /// The memory that it was promised.
-    _admission: Admission,
-}
-
-/// A side of a join that all tasks of a stage have whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct WholeSide {
-    pub(super) stage: StagePrint,
-    /// Below which of its exchanges the join is, if it is below one.
-    pub(super) below: Option<usize>,
-    /// Which of the sides there it is.
-    pub(super) number: usize,
-}
-
-impl Query {
-    /// Runs a part of what is below an exchange, and keeps its rows. How many they are, and their bytes by codes.
-    pub(super) async fn keep(&self, map: &Map, part: &Arc<dyn ExecutionPlan>) -> Result<(u64, Vec<usize>)> {
-        let exchange = self.stages.get(&map.stage).and_then(|stage| exchange_of(stage, map.exchange));
-        let Some(exchange) = exchange else { return exec_err!("the stage has no exchange {}", map.exchange) };
-        let kept = KeptRows::collect(exchange, part, &self.context).await?;
-        let known = (kept.num_rows() as u64, kept.bins().to_vec());
-        self.kept.lock().insert((map.stage, map.exchange, map.unit), Arc::new(kept));
-        Ok(known)
-    }
-
-    /// Rows of units of an exchange, with codes in a range.
-    pub(super) fn kept(
-        &self,
-        stage: StagePrint,
-        exchange: usize,
-        units: &[u64],
-        codes: RangeInclusive<u64>,
-    ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-        let kept = self.kept.lock();
-        let rows = units.iter().map(|unit| match kept.get(&(stage, exchange, *unit)) {
-            Some(rows) => Ok(Arc::clone(rows)),
-            None => exec_err!("unit {unit} of exchange {exchange} is not here"),
-        });
-        let rows = rows.collect::<Result<Vec<_>>>()?;
-        Ok(stream::iter(rows).flat_map(move |rows| rows.rows(codes.clone())).boxed())
-    }
-
-    /// What stands for a side of a join that is the same for all tasks.
-    pub(super) fn whole(&self, which: WholeSide, side: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-        let mut whole = self.whole.lock();
-        whole.entry(which).or_insert_with(|| WholeRows::of(Arc::clone(side), &self.context)).plan()
-    }
-
-    /// The same of a side that executors have exchanged, as `fetch` gets it where nobody has yet; and what was taken.
-    pub(super) fn exchanged(
-        &self,
-        stage: StagePrint,
-        kept: &Exchange,
-        fetch: impl Fn(&Arc<Taken>) -> Result<Arc<dyn ExecutionPlan>>,
-    ) -> Result<(Arc<dyn ExecutionPlan>, Arc<Taken>)> {
-        let mut exchanged = self.exchanged.lock();
-        let key = (stage, kept.number, kept.held.clone());
-        // What has failed may be there now.
-        if exchanged.get(&key).is_none_or(|(rows, _)| rows.have_failed()) {
-            let taken = Arc::<Taken>::default();
-            let rows = WholeRows::of(fetch(&taken)?, &self.context);
-            exchanged.insert(key.clone(), (rows, taken));
-        }
-        match exchanged.get(&key) {
-            Some((rows, taken)) => Ok((rows.plan()?, Arc::clone(taken))),
-            None => internal_err!("rows of an exchange vanished"),
-        }
-    }
-
-    /// Columns of the rows of an exchange.
-    pub(super) fn schema_of(&self, stage: StagePrint, exchange: usize) -> Result<SchemaRef> {
-        match self.stages.get(&stage).and_then(|stage| exchange_of(stage, exchange)) {
-            Some(exchange) => Ok(exchange.input().schema()),
-            None => exec_err!("the stage has no exchange {exchange}"),
-        }
-    }
 }
 
 impl Queries {
@@ -255,9 +155,7 @@ impl Queries {
         let number = context.store().next_query();
         let state = context.session().state();
         let (context, admission) = query_context(TaskContext::from(&state), plan.as_ref(), number).await?;
-        let (name, stages, kept, whole) = (name.to_owned(), known, Mutex::default(), Mutex::default());
-        let exchanged = Mutex::default();
-        Ok((Query { name, stages, context, kept, whole, exchanged, _admission: admission }, wrong))
+        Ok((Query::new(name, known, context, admission), wrong))
     }
 }
 

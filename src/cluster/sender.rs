@@ -10,8 +10,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::messages::{Connection, Fetch, Map, Mapped, Reply, Run, hung_up};
-use super::parts::Taken;
 use super::queries::Queries;
+use super::taken::Taken;
 use crate::block::{compact_views, pieces, sliced_bytes};
 use crate::error::one_message;
 use crate::physical::stream_of;

@@ -1,0 +1,143 @@
+//! [`Query`]: what an executor has of a query of a driver.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{Result, exec_err, internal_err};
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::ExecutionPlan;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use parking_lot::Mutex;
+
+use super::messages::{Exchange, Held, Map};
+use super::taken::Taken;
+use crate::physical::{KeptRows, StagePrint, WholeRows, exchange_of};
+use crate::store::Admission;
+
+/// A query that was planned here.
+#[derive(Debug)]
+pub(super) struct Query {
+    /// What this process calls it.
+    pub(super) name: String,
+    pub(super) stages: HashMap<StagePrint, Arc<dyn ExecutionPlan>>,
+    pub(super) context: Arc<TaskContext>,
+    /// Rows of units below the exchanges of its stages.
+    kept: Mutex<HashMap<(StagePrint, usize, u64), Arc<KeptRows>>>,
+    /// Sides of joins that all tasks of a stage have whole.
+    whole: Mutex<HashMap<WholeSide, WholeRows>>,
+    /// The same where executors have exchanged them, by who keeps them.
+    exchanged: Mutex<HashMap<WholeExchange, Exchanged>>,
+    /// The memory that it was promised.
+    _admission: Admission,
+}
+
+/// A side of a join that all tasks of a stage have whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct WholeSide {
+    pub(super) stage: StagePrint,
+    /// Below which of its exchanges the join is, if it is below one.
+    pub(super) below: Option<usize>,
+    /// Which of the sides there it is.
+    pub(super) number: usize,
+}
+
+/// An exchange of which all tasks of a stage have all rows, as it was kept at some time.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct WholeExchange {
+    stage: StagePrint,
+    number: usize,
+    held: Vec<Held>,
+}
+
+/// Rows that were exchanged, and what was taken of them.
+#[derive(Debug)]
+struct Exchanged {
+    rows: WholeRows,
+    taken: Arc<Taken>,
+}
+
+impl Query {
+    /// Of which these stages may run here, in the memory that it was promised.
+    pub(super) fn new(
+        name: &str,
+        stages: HashMap<StagePrint, Arc<dyn ExecutionPlan>>,
+        context: Arc<TaskContext>,
+        admission: Admission,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            stages,
+            context,
+            kept: Mutex::default(),
+            whole: Mutex::default(),
+            exchanged: Mutex::default(),
+            _admission: admission,
+        }
+    }
+
+    /// Runs a part of what is below an exchange, and keeps its rows. How many they are, and their bytes by codes.
+    pub(super) async fn keep(&self, map: &Map, part: &Arc<dyn ExecutionPlan>) -> Result<(u64, Vec<usize>)> {
+        let exchange = self.stages.get(&map.stage).and_then(|stage| exchange_of(stage, map.exchange));
+        let Some(exchange) = exchange else { return exec_err!("the stage has no exchange {}", map.exchange) };
+        let kept = KeptRows::collect(exchange, part, &self.context).await?;
+        let known = (kept.num_rows() as u64, kept.bins().to_vec());
+        self.kept.lock().insert((map.stage, map.exchange, map.unit), Arc::new(kept));
+        Ok(known)
+    }
+
+    /// Rows of units of an exchange, with codes in a range.
+    pub(super) fn kept(
+        &self,
+        stage: StagePrint,
+        exchange: usize,
+        units: &[u64],
+        codes: RangeInclusive<u64>,
+    ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        let kept = self.kept.lock();
+        let rows = units.iter().map(|unit| match kept.get(&(stage, exchange, *unit)) {
+            Some(rows) => Ok(Arc::clone(rows)),
+            None => exec_err!("unit {unit} of exchange {exchange} is not here"),
+        });
+        let rows = rows.collect::<Result<Vec<_>>>()?;
+        Ok(stream::iter(rows).flat_map(move |rows| rows.rows(codes.clone())).boxed())
+    }
+
+    /// What stands for a side of a join that is the same for all tasks.
+    pub(super) fn whole(&self, which: WholeSide, side: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+        let mut whole = self.whole.lock();
+        whole.entry(which).or_insert_with(|| WholeRows::of(Arc::clone(side), &self.context)).plan()
+    }
+
+    /// The same of a side that executors have exchanged, as `fetch` gets it where nobody has yet; and what was taken.
+    pub(super) fn exchanged(
+        &self,
+        stage: StagePrint,
+        kept: &Exchange,
+        fetch: impl Fn(&Arc<Taken>) -> Result<Arc<dyn ExecutionPlan>>,
+    ) -> Result<(Arc<dyn ExecutionPlan>, Arc<Taken>)> {
+        let mut exchanged = self.exchanged.lock();
+        let key = WholeExchange { stage, number: kept.number, held: kept.held.clone() };
+        // What has failed may be there now.
+        if exchanged.get(&key).is_none_or(|exchanged| exchanged.rows.have_failed()) {
+            let taken = Arc::<Taken>::default();
+            let rows = WholeRows::of(fetch(&taken)?, &self.context);
+            exchanged.insert(key.clone(), Exchanged { rows, taken });
+        }
+        match exchanged.get(&key) {
+            Some(Exchanged { rows, taken }) => Ok((rows.plan()?, Arc::clone(taken))),
+            None => internal_err!("rows of an exchange vanished"),
+        }
+    }
+
+    /// Columns of the rows of an exchange.
+    pub(super) fn schema_of(&self, stage: StagePrint, exchange: usize) -> Result<SchemaRef> {
+        match self.stages.get(&stage).and_then(|stage| exchange_of(stage, exchange)) {
+            Some(exchange) => Ok(exchange.input().schema()),
+            None => exec_err!("the stage has no exchange {exchange}"),
+        }
+    }
+}
