@@ -12,14 +12,14 @@ use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::executors::Executor;
-use super::messages::{CALL_BYTES, Call, Connection, Prepare, Prepared, Reply, SOON};
+use super::messages::{Begin, CALL_BYTES, Call, Connection, Prepare, Prepared, Reply, SOON};
 use super::runner::Runner;
 use crate::config::{BlockyardOptions, ByteSize, MemoryLimit};
 use crate::dataset::{DataContext, Replay};
 use crate::error::one_message;
 use crate::physical::{Assigned, ExecutorStatus, Executors, StagePrint, StageRunner, Statuses};
 use crate::runtime::Drivers;
-use crate::wire::Address;
+use crate::wire::{Address, write_line};
 
 /// For how long it is believed what an executor has said of its memory. One that is smaller now plans otherwise, and so
 /// does not run what does not fit it.
@@ -100,6 +100,10 @@ impl Executors for ClusterClient {
             for (address, answer) in addresses.iter().zip(join_all(asked).await) {
                 answers.push((address, answer?));
             }
+            answers.sort_by_cached_key(|(address, _)| address.to_string());
+            for (_, answer) in &mut answers {
+                begin(answer).await;
+            }
             assigned(prints, answers, token)
         }
         .boxed()
@@ -150,6 +154,28 @@ async fn prepare(address: &Address, token: Option<&str>, call: &Call) -> Result<
         Ok((_, Reply::Failed(why))) => Ok(Err(why)),
         Ok(_) => exec_err!("{address} is no executor"),
         Err(e) => Ok(Err(one_message(&e))),
+    }
+}
+
+/// Asks an executor to begin a query, if it has planned any of it.
+async fn begin(answer: &mut Answer) {
+    let Ok((connection, prepared)) = answer else { return };
+    if prepared.stages.is_empty() {
+        return;
+    }
+    let asked = async {
+        write_line(&mut connection.write, &Begin {}).await?;
+        loop {
+            match connection.reply_of_living().await? {
+                Reply::Alive => {}
+                Reply::Begun => return Ok(()),
+                Reply::Failed(why) => return exec_err!("{why}"),
+                _ => return exec_err!("it is no executor"),
+            }
+        }
+    };
+    if let Err(e) = asked.await {
+        *answer = Err(one_message(&e));
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) struct Hello {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Call {
     /// A query begins, which lasts as long as the connection. One line is the answer; before and behind it others say
-    /// that the executor lives.
+    /// that the executor lives. Behind [`Begin`] it gets its memory, and another line says that it has.
     Prepare(Prepare),
     /// One line says how the executor is.
     Status,
@@ -65,6 +65,11 @@ pub(super) struct Prepare {
     /// The stages that may run elsewhere.
     pub(super) stages: Vec<StagePrint>,
 }
+
+/// A query that was planned is to get its memory. Drivers ask all executors in the same order for that, one after the
+/// other: two of them that each had one executor, and waited for that of the other, would wait for ever.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Begin {}
 
 /// Tasks of a stage.
 #[derive(Debug, Serialize, Deserialize)]
@@ -146,6 +151,8 @@ pub(super) enum Reply {
     /// It knows nothing of the query: the executor that has planned it is gone.
     Unknown,
     Prepared(Prepared),
+    /// The query has its memory.
+    Begun,
     Status(ExecutorStatus),
     /// All rows were sent: so many, with those that were skipped. For each exchange that they were made of, its number
     /// and the rows that it gave, where all of them were asked for.

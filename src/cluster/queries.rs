@@ -1,24 +1,27 @@
 //! The queries of drivers in an executor: planned here, and kept as long as their drivers are connected.
 
 use std::collections::HashMap;
+use std::future::{Future, pending};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use datafusion::common::{DataFusionError, Result, plan_err};
 use datafusion::execution::TaskContext;
+use datafusion::physical_plan::ExecutionPlan;
 use parking_lot::Mutex;
+use tokio::io::AsyncWrite;
 use tokio::runtime::Handle;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::messages::{BEAT, Connection, Prepare, Prepared, Reply, VERSION, hung_up};
+use super::messages::{BEAT, Begin, Connection, Prepare, Prepared, Reply, VERSION, hung_up};
 use super::query::Query;
 use crate::dataset::DataContext;
 use crate::error::one_message;
-use crate::physical::{ExecutorStatus, query_context, remote_stages, stage_print};
+use crate::physical::{ExecutorStatus, StagePrint, query_context, remote_stages, stage_print};
 use crate::runtime::Drivers;
-use crate::wire::write_line;
+use crate::wire::{read_line, write_line};
 
 /// Those whose drivers are connected, and how they run.
 #[derive(Debug)]
@@ -94,29 +97,33 @@ impl Queries {
     pub(super) async fn hold(self: &Arc<Self>, connection: Connection, prepare: Prepare) -> Result<()> {
         let Connection { mut read, mut write } = connection;
         let plans = Arc::clone(self);
-        let mut prepared = pin!(Drivers::on(&self.threads, async move { Ok(plans.prepare(prepare).await) }));
-        let holds = async {
-            let (prepared, query) = loop {
-                match timeout(BEAT, &mut prepared).await {
-                    Ok(prepared) => break prepared?,
-                    Err(_) => write_line(&mut write, &Reply::Alive).await?,
-                }
-            };
-            let _held = query.map(|query| self.hold_one(query));
-            write_line(&mut write, &Reply::Prepared(prepared)).await?;
-            loop {
-                sleep(BEAT).await;
-                write_line(&mut write, &Reply::Alive).await?;
-            }
+        let planned = Drivers::on(&self.threads, async move { Ok(plans.prepare(prepare).await) });
+        let (prepared, planned) = tokio::select! {
+            planned = living(&mut write, planned) => planned?,
+            () = hung_up(&mut read) => return Ok(()),
         };
+        write_line(&mut write, &Reply::Prepared(prepared)).await?;
+        let mut _held = None;
+        if let (Some(planned), Some(Begin {})) = (planned, living(&mut write, read_line(&mut read)).await?) {
+            let admitted = Drivers::on(&self.threads, planned.admitted());
+            let admitted = tokio::select! {
+                admitted = living(&mut write, admitted) => admitted,
+                () = hung_up(&mut read) => return Ok(()),
+            };
+            match admitted {
+                Ok(query) => _held = Some(self.hold_one(query)),
+                Err(e) => return write_line(&mut write, &Reply::Failed(one_message(&e))).await,
+            }
+            write_line(&mut write, &Reply::Begun).await?;
+        }
         tokio::select! {
-            ended = holds => ended,
+            ended = living(&mut write, pending()) => ended,
             () = hung_up(&mut read) => Ok(()),
         }
     }
 
     /// Plans a query.
-    async fn prepare(&self, prepare: Prepare) -> (Prepared, Option<Query>) {
+    async fn prepare(&self, prepare: Prepare) -> (Prepared, Option<Planned>) {
         let (query, threads) = (Uuid::new_v4().simple().to_string(), self.tasks_at_once());
         match self.planned(prepare, &query).await {
             Ok((planned, unrepeated)) => {
@@ -131,7 +138,7 @@ impl Queries {
     }
 
     /// A query with those of its stages that were asked for, and what went wrong with the definitions before it.
-    async fn planned(&self, prepare: Prepare, name: &str) -> Result<(Query, Option<String>)> {
+    async fn planned(&self, prepare: Prepare, name: &str) -> Result<(Planned, Option<String>)> {
         let Prepare { settings, definitions, statement, stages } = prepare;
         let context = self.context.forked(&settings)?;
         context.plan_within(self.context.store().budget().limit());
@@ -153,9 +160,37 @@ impl Queries {
         let known = remote_stages(&plan).into_iter().map(|stage| (stage_print(&stage), stage));
         let known: HashMap<_, _> = known.filter(|(print, _)| stages.contains(print)).collect();
         let number = context.store().next_query();
-        let state = context.session().state();
-        let (context, admission) = query_context(TaskContext::from(&state), plan.as_ref(), number).await?;
-        Ok((Query::new(name, known, context, admission), wrong))
+        let context = TaskContext::from(&context.session().state());
+        Ok((Planned { name: name.to_owned(), stages: known, plan, context, number }, wrong))
+    }
+}
+
+/// A query that has no memory yet.
+struct Planned {
+    name: String,
+    stages: HashMap<StagePrint, Arc<dyn ExecutionPlan>>,
+    plan: Arc<dyn ExecutionPlan>,
+    context: TaskContext,
+    number: u64,
+}
+
+impl Planned {
+    /// The query, when others have left it the memory that it needs.
+    async fn admitted(self) -> Result<Query> {
+        let (context, admission) = query_context(self.context, self.plan.as_ref(), self.number).await?;
+        Ok(Query::new(&self.name, self.stages, context, admission))
+    }
+}
+
+/// What comes of something that takes a while, when whoever waits for it was told as often as it has to hear that this
+/// process lives.
+async fn living<T>(write: &mut (impl AsyncWrite + Unpin), future: impl Future<Output = Result<T>>) -> Result<T> {
+    let mut future = pin!(future);
+    loop {
+        match timeout(BEAT, &mut future).await {
+            Ok(done) => return done,
+            Err(_) => write_line(write, &Reply::Alive).await?,
+        }
     }
 }
 

@@ -195,3 +195,21 @@ async fn a_query_whose_executors_are_all_lost_says_so() {
     let error = next.unwrap_err().to_string();
     assert!(error.contains("all executors that have planned the query were lost"), "{error}");
 }
+
+/// Sessions that name the same executors in another order, whose memory is for few queries at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn queries_at_once_do_not_wait_for_each_other_in_a_circle() {
+    let directory = tempfile::tempdir().unwrap();
+    let small = || context_with(1, |options| options.memory_limit = mib(16));
+    let servers = [executor(&small(), directory.path(), "0").await, executor(&small(), directory.path(), "1").await];
+    let (one, other) = (servers[0].address(), servers[1].address());
+    let query = "SELECT a.k, count(*) AS n FROM (SELECT id, id % 100 AS k FROM range(20000)) a JOIN range(30000) b ON a.id \
+                 = b.id GROUP BY a.k ORDER BY a.k";
+    let expected = rows(&context_with(2, |_| {}), query).await;
+    let sessions: Vec<_> = (0..12)
+        .map(|number| if number % 2 == 0 { format!("{one},{other}") } else { format!("{other},{one}") })
+        .map(exchanging)
+        .collect();
+    let found = futures::future::join_all(sessions.iter().map(|session| rows(session, query))).await;
+    assert!(found.iter().all(|rows| *rows == expected));
+}

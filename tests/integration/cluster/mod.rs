@@ -223,6 +223,11 @@ async fn executors_keep_to_their_own_limits() {
     let texts = "SELECT id % 300000 AS k, count(*) AS n, max('a text of some length ' || id) AS t FROM range(1200000) \
                  GROUP BY k";
     assert_eq!(rows(&there, &format!("SELECT count(*), sum(n) FROM ({texts})")).await, ["300000|1200000"]);
+    // Sides that do not fit, of which each executor keeps a part.
+    let joined = "SELECT count(*), max(a.t), sum(b.id) FROM (SELECT id, 'a text of some length ' || id AS t FROM range(1500000)) \
+                  a JOIN (SELECT id * 2 AS id, 'another text of some length ' || id AS u FROM range(1500000)) b ON a.id = \
+                  b.id AND a.t <> b.u";
+    assert_eq!(rows(&there, joined).await, ["750000|a text of some length 999998|562499250000"]);
     let long = "SELECT sum(length(t)) FROM (SELECT repeat('x', 100000) AS t, id FROM range(4000)) WHERE id >= 0";
     assert_eq!(rows(&there, long).await, ["400000000"]);
     // What they read is cut as it fits them, whatever the session has.
