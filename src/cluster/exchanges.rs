@@ -6,14 +6,14 @@
 //! ```
 //!
 //! An executor keeps the rows of the units that it has run. When it is lost, these run again elsewhere, and what was
-//! being made of them begins anew. A unit may come out otherwise then, as partial groups do; but all rows with a hash
-//! are in it again, so that what has been made of other hashes stays right.
+//! being made of them begins anew. A unit may come out as more or fewer parts of groups then; but all rows with a hash
+//! are in it again, so that what has been made of other hashes stays right. That is compared by a sum of the hashes.
 
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use datafusion::common::{Result, internal_err};
+use datafusion::common::{Result, exec_err, internal_err};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use parking_lot::Mutex;
@@ -21,6 +21,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use super::executors::{Ended, Share, Shares};
 use super::messages::{Call, Exchange as ExchangeCall, Held, Map, Mapped, Part, Reply, Source};
+use crate::config::ByteSize;
 use crate::physical::{ExchangeSource, StagePrint, StageSource, ranges_of_codes};
 use crate::runtime::UnderWay;
 
@@ -47,6 +48,7 @@ pub(super) struct Level {
 struct Exchange {
     number: usize,
     is_whole: bool,
+    has_parts_of_groups: bool,
     below: Level,
     units: AsyncMutex<Vec<Unit>>,
     /// Rows that those above have read of it; none where it is not known.
@@ -67,11 +69,29 @@ pub(super) struct Mapping {
     pub(super) stage: StagePrint,
     pub(super) shares: Shares,
     next: AtomicU64,
+    /// Rows that executors have kept for exchanges, and their bytes.
+    rows: AtomicU64,
+    bytes: AtomicUsize,
+    /// Units that have run again, since nobody had their rows any more.
+    again: AtomicUsize,
 }
 
 impl Mapping {
     pub(super) fn new(stage: StagePrint, shares: Shares) -> Self {
-        Self { stage, shares, next: AtomicU64::new(0) }
+        let (next, rows, bytes, again) = Default::default();
+        Self { stage, shares, next, rows, bytes, again }
+    }
+
+    /// What was exchanged below the stage of this name, if anything was.
+    pub(super) fn remark(&self, stage: &str) -> Option<String> {
+        let (rows, bytes, again) =
+            (self.rows.load(Relaxed), ByteSize(self.bytes.load(Relaxed)), self.again.load(Relaxed));
+        let again = match again {
+            0 => String::new(),
+            1 => "; 1 unit was made again".to_owned(),
+            _ => format!("; {again} units were made again"),
+        };
+        (rows > 0).then(|| format!("{stage} had {rows} rows ({bytes}) exchanged by executors{again}"))
     }
 }
 
@@ -80,6 +100,7 @@ impl Level {
         let exchange = |source: &ExchangeSource| Exchange {
             number: source.number,
             is_whole: source.is_whole,
+            has_parts_of_groups: source.has_parts_of_groups,
             below: Self::of(&source.input),
             units: AsyncMutex::default(),
             taken: Mutex::new(Some(0)),
@@ -185,8 +206,8 @@ impl Exchange {
                 return Ok(());
             }
             if missing.iter().any(|unit| unit.kept.is_some()) {
-                // They read again what they have read.
-                self.below.exchanges.iter().for_each(|exchange| *exchange.taken.lock() = None);
+                // They read again what they have read, and may come out as more or fewer parts of groups.
+                self.below.exchanges.iter().chain([self]).for_each(|exchange| *exchange.taken.lock() = None);
             }
             let slots = mapping.shares.slots().max(1);
             let runs: Vec<_> = missing.into_iter().map(|unit| self.run(unit, mapping).boxed()).collect();
@@ -227,7 +248,13 @@ impl Exchange {
         match mapped.await {
             Ok(mapped) => {
                 share.tasks.fetch_add(unit.tasks.len(), Relaxed);
+                mapping.rows.fetch_add(mapped.rows, Relaxed);
+                mapping.bytes.fetch_add(mapped.bins.iter().sum(), Relaxed);
+                mapping.again.fetch_add(usize::from(unit.kept.is_some()), Relaxed);
                 self.below.note(&mapped.taken);
+                if let Some((lost, _, before)) = &unit.kept {
+                    self.compare(before, &mapped, lost)?;
+                }
                 unit.kept = Some((Arc::clone(share), number, mapped));
                 Ok(())
             }
@@ -243,15 +270,28 @@ impl Exchange {
         }
     }
 
-    /// Who keeps which units, in their order.
+    /// Rows that are made again must have the codes that they had: others have been read by what is above.
+    fn compare(&self, before: &Mapped, again: &Mapped, lost: &Share) -> Result<()> {
+        let is_same = (before.rows, before.sum_of_codes) == (again.rows, again.sum_of_codes);
+        match is_same || self.has_parts_of_groups {
+            true => Ok(()),
+            false => exec_err!(
+                "what the executor at {} has kept was lost with it, and came out otherwise when it was made again, as sums \
+                 of floating-point numbers and values without an order may; run the query again",
+                lost.executor.address()
+            ),
+        }
+    }
+
+    /// Who keeps which units.
     async fn kept(&self) -> ExchangeCall {
         let (mut all, mut rows): (Vec<Held>, u64) = (Vec::new(), 0);
         for (kept, number, mapped) in self.units.lock().await.iter().filter_map(|unit| unit.kept.as_ref()) {
             rows += mapped.rows;
             let executor = &kept.executor;
-            match all.last_mut() {
-                Some(held) if held.query == executor.query() => held.units.push(*number),
-                _ => all.push(Held {
+            match all.iter_mut().find(|held| held.query == executor.query()) {
+                Some(held) => held.units.push(*number),
+                None => all.push(Held {
                     address: executor.address().to_string(),
                     query: executor.query().to_owned(),
                     units: vec![*number],
@@ -288,5 +328,49 @@ impl Source {
         all.sort_unstable();
         all.dedup();
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::executors::Executor;
+    use crate::cluster::messages::Prepared;
+
+    fn exchange(has_parts_of_groups: bool) -> Level {
+        let input = StageSource { tasks: Some(0..3), exchanges: Vec::new() };
+        let exchange = ExchangeSource { number: 0, is_whole: false, has_parts_of_groups, input };
+        Level::of(&StageSource { tasks: None, exchanges: vec![exchange] })
+    }
+
+    #[test]
+    fn what_comes_out_otherwise_is_an_error_unless_it_is_parts_of_groups() {
+        let prepared = Prepared { query: String::new(), threads: 1, stages: Vec::new(), error: None, unrepeated: None };
+        let executor = Arc::new(Executor::new("unix:/a".parse().unwrap(), None, &prepared));
+        let shares = Shares::of(vec![executor]);
+        let lost = shares.living().next().unwrap();
+        let mapped = |rows, sum_of_codes| Mapped { rows, sum_of_codes, ..Mapped::default() };
+        for (again, is_same) in [(mapped(3, 5), true), (mapped(4, 5), false), (mapped(3, 6), false)] {
+            let compared = exchange(false).exchanges[0].compare(&mapped(3, 5), &again, lost);
+            assert_eq!(compared.is_ok(), is_same, "{again:?}");
+            exchange(true).exchanges[0].compare(&mapped(3, 5), &again, lost).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn rows_that_are_read_too_often_or_not_at_all_are_an_error() {
+        for (taken, is_right) in [(Some(7), true), (Some(6), false), (Some(8), false), (None, true)] {
+            let level = exchange(false);
+            let executor =
+                Prepared { query: String::new(), threads: 1, stages: Vec::new(), error: None, unrepeated: None };
+            let executor = Arc::new(Executor::new("unix:/a".parse().unwrap(), None, &executor));
+            let share = Arc::clone(Shares::of(vec![executor]).living().next().unwrap());
+            let kept = |rows| Some((Arc::clone(&share), 0, Mapped { rows, ..Mapped::default() }));
+            let units = [Unit { tasks: 0..2, kept: kept(3) }, Unit { tasks: 2..3, kept: kept(4) }];
+            level.exchanges[0].units.lock().await.extend(units);
+            level.left.store(2, Relaxed);
+            level.ended(1, &[(0, Some(0))]).await.unwrap();
+            assert_eq!(level.ended(1, &[(0, taken)]).await.is_ok(), is_right, "{taken:?}");
+        }
     }
 }

@@ -105,7 +105,7 @@ pub(super) struct Exchange {
     /// How many they are, where each task has all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) whole: Option<u64>,
-    /// In the order in which they are read.
+    /// Each of them once.
     pub(super) held: Vec<Held>,
 }
 
@@ -175,6 +175,8 @@ pub(super) enum Reply {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Mapped {
     pub(super) rows: u64,
+    /// The sum of the codes of the rows.
+    pub(super) sum_of_codes: u64,
     /// Bytes of the rows by the leading bits of their codes.
     pub(super) bins: Vec<usize>,
     /// As with rows that were sent.

@@ -13,7 +13,7 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use parking_lot::Mutex;
 
-use super::messages::{Exchange, Held, Map};
+use super::messages::{Exchange, Held, Map, Mapped};
 use super::taken::Taken;
 use crate::physical::{KeptRows, StagePrint, WholeRows, exchange_of};
 use crate::store::Admission;
@@ -79,12 +79,17 @@ impl Query {
         }
     }
 
-    /// Runs a part of what is below an exchange, and keeps its rows. How many they are, and their bytes by codes.
-    pub(super) async fn keep(&self, map: &Map, part: &Arc<dyn ExecutionPlan>) -> Result<(u64, Vec<usize>)> {
+    /// Runs a part of what is below an exchange, which takes this of others, and keeps its rows.
+    pub(super) async fn keep(&self, map: &Map, part: &Arc<dyn ExecutionPlan>, taken: &Taken) -> Result<Mapped> {
         let exchange = self.stages.get(&map.stage).and_then(|stage| exchange_of(stage, map.exchange));
         let Some(exchange) = exchange else { return exec_err!("the stage has no exchange {}", map.exchange) };
         let kept = KeptRows::collect(exchange, part, &self.context).await?;
-        let known = (kept.num_rows() as u64, kept.bins().to_vec());
+        let known = Mapped {
+            rows: kept.num_rows() as u64,
+            sum_of_codes: kept.sum_of_codes(),
+            bins: kept.bins().to_vec(),
+            taken: taken.rows(),
+        };
         self.kept.lock().insert((map.stage, map.exchange, map.unit), Arc::new(kept));
         Ok(known)
     }

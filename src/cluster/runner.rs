@@ -61,7 +61,8 @@ impl StageRunner for Runner {
 
     fn remarks(&self, stage: &str) -> Vec<String> {
         let unreachable = self.unreachable.iter().map(|why| format!("an executor could not be reached, {why}"));
-        self.mapping.shares.remarks(stage).into_iter().chain(unreachable).collect()
+        let exchanged = self.mapping.remark(stage);
+        self.mapping.shares.remarks(stage).into_iter().chain(exchanged).chain(unreachable).collect()
     }
 
     fn run(&self, unit: Unit, context: &Arc<TaskContext>) -> Result<SendableRecordBatchStream> {

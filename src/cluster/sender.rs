@@ -9,7 +9,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::{StreamExt, TryStreamExt, stream};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use super::messages::{Connection, Fetch, Map, Mapped, Reply, Run, hung_up};
+use super::messages::{Connection, Fetch, Map, Reply, Run, hung_up};
 use super::queries::Queries;
 use super::taken::Taken;
 use crate::block::{compact_views, pieces, sliced_bytes};
@@ -85,12 +85,12 @@ impl Queries {
         let _running = Running::begin(&self.units);
         let mapped = match self.part(&query, map.stage, Some(map.exchange), &map.source) {
             Ok((part, taken)) => {
-                let kept = query.keep(&map, &part);
+                let kept = query.keep(&map, &part, &taken);
                 let kept = tokio::select! {
                     kept = kept => kept,
                     () = hung_up(&mut connection.read) => return Ok(()),
                 };
-                kept.map(|(rows, bins)| Mapped { rows, bins, taken: taken.rows() }).map_err(|e| taken.reply(&e))
+                kept.map_err(|e| taken.reply(&e))
             }
             Err(e) => Err(Reply::Failed(one_message(&e))),
         };

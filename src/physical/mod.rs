@@ -57,8 +57,8 @@ pub use remote::ExecutorStatus;
 pub(crate) use remote::{
     Assigned, Connector, ExchangeSource, Exchanged, Executors, KeptRows, Part, RemoteExchangeExec, RemoteExec,
     StagePrint, StageRunner, StageSource, Statuses, Unit, WholeRows, assigned, exchange_of, executor_statuses, fetched,
-    fitting_executors, gives_no_left_rows, is_first_rows_of_stage, is_stage, is_worthwhile, of_part, ranges_of_codes,
-    remote_stages, stage_print,
+    fitting_executors, gives_no_left_rows, is_first_rows_of_stage, is_stage, is_whole, is_worthwhile, of_part,
+    ranges_of_codes, remote_stages, stage_print,
 };
 pub(crate) use resume::ResumeExec;
 pub(crate) use shared::{SharedExec, SharedRows};

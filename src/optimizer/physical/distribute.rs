@@ -36,7 +36,7 @@ use super::estimate::expected_rows;
 use crate::config::BlockyardOptions;
 use crate::physical::{
     CompactExec, GatherExec, IntoPlan, PlanExt, ReadExec, RemoteExchangeExec, RemoteExec, equi_join,
-    gives_no_left_rows, is_first_rows_of_stage, is_stage, is_worthwhile,
+    gives_no_left_rows, is_first_rows_of_stage, is_stage, is_whole, is_worthwhile,
 };
 
 #[derive(Debug)]
@@ -81,7 +81,7 @@ fn exchanged(node: Arc<dyn ExecutionPlan>, least: usize) -> Result<Transformed<A
             let inputs = node.children().into_iter().zip(keys);
             inputs.map(|(input, keys)| with_exchange(Arc::clone(input), keys)).collect::<Result<_>>()?
         }
-        (_, Some(join)) if has_rows(reads(join.left()).into_iter(), least) => {
+        (_, Some(join)) if !is_whole(join.left()) || has_rows(reads(join.left()).into_iter(), least) => {
             vec![with_exchange(Arc::clone(join.left()), Vec::new())?, Arc::clone(join.right())]
         }
         _ => return Ok(Transformed::no(node)),

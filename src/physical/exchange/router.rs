@@ -127,20 +127,23 @@ pub(super) struct Router {
     pub(super) bytes: usize,
     /// Rows that are not wanted.
     pub(super) dropped: usize,
+    /// The sum of the codes of the rows that have come, as a digest of them.
+    pub(super) sum_of_codes: u64,
 }
 
 impl Router {
     pub(super) fn new(schema: &SchemaRef, coding: KeyEncoding, max_bits: u32, wanted: Wanted, task: u64) -> Self {
         let key = Arc::new(Field::new("__blockyard_key", DataType::UInt64, false));
         let with_key = Arc::new(Schema::new(schema.fields().iter().cloned().chain([key]).collect::<Vec<_>>()));
-        let (next_row, keyed, rows, bytes, dropped) = (0, Vec::new(), 0, 0, 0);
-        Self { with_key, coding, max_bits, wanted, task, next_row, keyed, rows, bytes, dropped }
+        let (next_row, keyed, rows, bytes, dropped, sum_of_codes) = (0, Vec::new(), 0, 0, 0, 0);
+        Self { with_key, coding, max_bits, wanted, task, next_row, keyed, rows, bytes, dropped, sum_of_codes }
     }
 
     /// Takes the next rows of the task, which have so many `bytes`, and notes their keys.
     pub(super) fn push(&mut self, batch: RecordBatch, bytes: usize, notes: Option<&mut KeyNotes>) -> Result<()> {
         let (codes, keys) = self.coding.codes(&batch, self.task, self.next_row)?;
         self.next_row += batch.num_rows() as u64;
+        self.sum_of_codes = codes.iter().fold(self.sum_of_codes, |sum, code| sum.wrapping_add(*code));
         if let Some(notes) = notes {
             notes.note(&keys, &codes)?;
         }

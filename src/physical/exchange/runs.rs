@@ -56,6 +56,8 @@ pub(crate) struct Runs {
     pub(super) bins: Vec<usize>,
     /// Rows that were not wanted.
     pub(super) left_out: usize,
+    /// The sum of the codes of all rows.
+    pub(super) sum_of_codes: u64,
     /// The keys, if they were noted.
     pub(super) seen: Option<Arc<SeenKeys>>,
     /// Rows of an output batch.
@@ -72,11 +74,12 @@ struct Routed {
     notes: Option<KeyNotes>,
     /// Rows that were not wanted.
     left_out: usize,
+    sum_of_codes: u64,
 }
 
 impl Routed {
     fn new(notes: Option<KeyNotes>) -> Self {
-        Self { runs: Vec::new(), bins: vec![0; 1 << MAX_PIECE_BITS], notes, left_out: 0 }
+        Self { runs: Vec::new(), bins: vec![0; 1 << MAX_PIECE_BITS], notes, left_out: 0, sum_of_codes: 0 }
     }
 
     /// Routes the rows of a task, in runs of about `run_bytes`.
@@ -108,6 +111,7 @@ impl Routed {
             }
         }
         self.left_out += router.dropped;
+        self.sum_of_codes = self.sum_of_codes.wrapping_add(router.sum_of_codes);
         check_rows(|| format!("routing the rows of task {}", task.id), taken, given + router.dropped)
     }
 
@@ -115,6 +119,7 @@ impl Routed {
         self.runs.extend(others.runs);
         self.bins.iter_mut().zip(others.bins).for_each(|(bin, more)| *bin += more);
         self.left_out += others.left_out;
+        self.sum_of_codes = self.sum_of_codes.wrapping_add(others.sum_of_codes);
         match (&mut self.notes, others.notes) {
             (Some(notes), Some(others)) => notes.merge(others)?,
             (notes @ None, others) => *notes = others,
@@ -162,7 +167,7 @@ impl Runs {
         for of_driver in Drivers::start(drivers).finish().await? {
             all.merge(of_driver)?;
         }
-        let Routed { mut runs, bins, notes, left_out } = all;
+        let Routed { mut runs, bins, notes, left_out, sum_of_codes } = all;
         runs.sort_by(|a, b| a.task.cmp(&b.task));
         let bytes = runs.iter().map(|r| r.handle.metadata().size_bytes).sum();
         Ok(Self {
@@ -172,6 +177,7 @@ impl Runs {
             runs,
             bins,
             left_out,
+            sum_of_codes,
             seen: notes.map(|notes| notes.seen().map(Arc::new)).transpose()?,
             schema: input.schema(),
             batch_rows: context.session_config().batch_size(),
@@ -188,6 +194,11 @@ impl Runs {
     /// How many rows were not wanted.
     pub(crate) fn left_out(&self) -> usize {
         self.left_out
+    }
+
+    /// The sum of the codes of all rows, which is the same whatever their order is.
+    pub(crate) fn sum_of_codes(&self) -> u64 {
+        self.sum_of_codes
     }
 
     /// What is known of the keys of all rows, if they were noted.

@@ -37,6 +37,11 @@ impl KeptRows {
         self.0.num_rows()
     }
 
+    /// The sum of their codes.
+    pub(crate) fn sum_of_codes(&self) -> u64 {
+        self.0.sum_of_codes()
+    }
+
     /// Their bytes by the leading bits of their codes.
     pub(crate) fn bins(&self) -> &[usize] {
         self.0.bins()

@@ -50,7 +50,7 @@ pub(crate) use fetched::fetched;
 pub(crate) use kept::{KeptRows, ranges_of_codes};
 pub(crate) use parts::{ExchangeSource, Part, StageSource, exchange_of, of_part};
 pub(crate) use print::{StagePrint, stage_print};
-pub(crate) use stages::{gives_no_left_rows, is_first_rows_of_stage, is_stage, is_worthwhile};
+pub(crate) use stages::{gives_no_left_rows, is_first_rows_of_stage, is_stage, is_whole, is_worthwhile};
 pub(crate) use whole::WholeRows;
 
 /// How an executor is.

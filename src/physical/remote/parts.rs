@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::common::{Result, internal_err};
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::repartition::RepartitionExec;
@@ -24,7 +25,7 @@ use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use super::RemoteExchangeExec;
 use crate::physical::operator::{IntoPlan, PlanExt};
-use crate::physical::{CompactExec, FoldExec, GatherExec, Operator, ReadExec};
+use crate::physical::{CompactExec, FlushExec, FoldExec, GatherExec, Operator, ReadExec};
 
 /// What the tasks of a stage begin with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub(crate) struct ExchangeSource {
     pub(crate) number: usize,
     /// Whether each task gets all rows.
     pub(crate) is_whole: bool,
+    /// Whether its rows are parts of groups, of which there may be more or fewer when they are made again.
+    pub(crate) has_parts_of_groups: bool,
     /// What the tasks begin with whose rows are exchanged.
     pub(crate) input: StageSource,
 }
@@ -117,8 +120,10 @@ fn source_from(stage: &Arc<dyn ExecutionPlan>, next: &mut usize) -> StageSource 
     if let Some(exchange) = stage.operator::<RemoteExchangeExec>() {
         let number = *next;
         *next += 1;
-        let (is_whole, input) = (exchange.is_whole(), source_from(exchange.input(), next));
-        return StageSource { tasks: None, exchanges: vec![ExchangeSource { number, is_whole, input }] };
+        let (is_whole, has_parts_of_groups) = (exchange.is_whole(), gives_parts_of_groups(exchange.input()));
+        let input = source_from(exchange.input(), next);
+        let exchange = ExchangeSource { number, is_whole, has_parts_of_groups, input };
+        return StageSource { tasks: None, exchanges: vec![exchange] };
     }
     let mut all = StageSource::default();
     for input in stage_inputs(stage) {
@@ -127,6 +132,14 @@ fn source_from(stage: &Arc<dyn ExecutionPlan>, next: &mut usize) -> StageSource 
         all.exchanges.extend(exchanges);
     }
     all
+}
+
+/// Whether rows are parts of groups, for another aggregate to go on.
+fn gives_parts_of_groups(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    match plan.children().as_slice() {
+        [below] if hands_on(plan) || plan.is_operator::<FlushExec>() => gives_parts_of_groups(below),
+        _ => plan.downcast_ref::<AggregateExec>().is_some_and(|groups| *groups.mode() == AggregateMode::Partial),
+    }
 }
 
 /// The exchange of a number, counted as in [`source_of`].

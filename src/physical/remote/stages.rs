@@ -40,10 +40,17 @@ pub(crate) fn is_stage(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let any_thread_runs_it = plan.operator::<MapExec>().is_none_or(|map| tasks_at_once(map.compute()).is_some());
     let gives_all_as_they_come = !plan.is_operator::<QueueExec>() && plan.downcast_ref::<SortExec>().is_none();
     any_thread_runs_it
+        && draws_as_before(plan)
         && gives_all_as_they_come
         && has_its_rows(plan)
         && said_alone(plan).is_some()
         && stage_inputs(plan).into_iter().all(is_stage)
+}
+
+/// Whether an operator draws the same rows whenever it runs: by the places that rows have in tasks of a read.
+fn draws_as_before(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.operator::<MapExec>()
+        .is_none_or(|map| is_repeatable(map.input()) || !map.steps().iter().any(|step| step.is_random()))
 }
 
 /// Whether what an operator makes of some tasks is part of what it makes of all of them: not of groups or pairs of
@@ -80,12 +87,15 @@ fn is_exchanged(input: &Arc<dyn ExecutionPlan>) -> bool {
     exchange_at(input).is_some_and(|exchange| !exchange.is_whole())
 }
 
-/// Whether another process that has planned the same can run all of a plan.
-fn is_whole(plan: &Arc<dyn ExecutionPlan>) -> bool {
+/// Whether other processes that have planned the same have all rows of a plan when they run it, and each the same rows:
+/// not sums or first values of rows that come as they come.
+pub(crate) fn is_whole(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let is_plain = !plan.is_operator::<QueueExec>()
         && !plan.is_operator::<RemoteExchangeExec>()
         && plan.downcast_ref::<SortExec>().is_none()
-        && plan.operator::<MapExec>().is_none_or(|map| tasks_at_once(map.compute()).is_some());
+        && plan.operator::<MapExec>().is_none_or(|map| tasks_at_once(map.compute()).is_some())
+        && draws_as_before(plan)
+        && plan.downcast_ref::<AggregateExec>().is_none_or(|groups| groups.aggr_expr().is_empty());
     if plan.is_operator::<ReadExec>() {
         return said_alone(plan).is_some();
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use blockyard::prelude::*;
 use futures::TryStreamExt;
 
-use super::losses::{held_up, signal};
+use super::losses::{held_up, signal, until_lost};
 use super::{executor, process};
 use crate::fixtures::{context_with, ints, lines, mib, rows};
 
@@ -129,6 +129,7 @@ async fn what_a_lost_executor_has_exchanged_is_made_again() {
         let lose = async {
             reached.acquire().await.unwrap().forget();
             drop(first);
+            until_lost(&dataset).await;
             go_on.add_permits(100_000);
         };
         let (batches, ()) = tokio::join!(dataset.take_all(), lose);
@@ -137,6 +138,7 @@ async fn what_a_lost_executor_has_exchanged_is_made_again() {
         assert!(found == expected, "{query} after {after}: {} rows, not {}", found.len(), expected.len());
         let stats = dataset.stats();
         assert!(stats.contains("an executor was lost, unix:"), "{query} after {after}: {stats}");
+        assert!(stats.contains(" exchanged by executors"), "{query} after {after}: {stats}");
     }
 }
 

@@ -26,6 +26,13 @@ pub(super) fn held_up(context: &DataContext, after: usize) -> (Arc<Semaphore>, A
     (reached, go_on)
 }
 
+/// Until the session knows that an executor of its query is lost.
+pub(super) async fn until_lost(dataset: &Dataset) {
+    while !dataset.stats().contains("an executor was lost, unix:") {
+        tokio::task::yield_now().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_a_lost_executor_ran_runs_on_another() {
     for (query, comes_back) in [
@@ -48,6 +55,7 @@ async fn what_a_lost_executor_ran_runs_on_another() {
         let lose = async {
             reached.acquire().await.unwrap().forget();
             drop(first);
+            until_lost(&dataset).await;
             // Another one at its address, which knows nothing of the query.
             let again = if comes_back { Some(executor(&kept, directory.path(), "0").await) } else { None };
             go_on.add_permits(1000);

@@ -179,6 +179,7 @@ mod tests {
             let (store, owner) = (store(0), Arc::default());
             let runs = Runs {
                 left_out: 0,
+                sum_of_codes: 0,
                 seen: None,
                 runs: Vec::new(),
                 schema,
