@@ -49,6 +49,7 @@ pub(super) fn status(session: &mut Session) -> Result<(), Failure> {
         }
         match silent {
             0 => Ok(()),
+            1 => Err(Failure::Statement(exec_datafusion_err!("1 executor says nothing"))),
             silent => Err(Failure::Statement(exec_datafusion_err!("{silent} executors say nothing"))),
         }
     })

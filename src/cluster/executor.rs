@@ -138,7 +138,14 @@ impl Executor {
             return exec_err!("it is of version {VERSION}, and the driver of {}", hello.version);
         }
         if self.token.as_ref().is_some_and(|token| !is_same(token, hello.token.as_deref().unwrap_or_default())) {
-            return exec_err!("the token is not the one that it was started with; see blockyard.cluster_token_file");
+            return match hello.token {
+                Some(_) => {
+                    exec_err!("the token is not the one that it was started with; see blockyard.cluster_token_file")
+                }
+                None => {
+                    exec_err!("no token was shown; see blockyard.cluster_token_file, and --token-file of executors")
+                }
+            };
         }
         read_line_within(&mut connection.read, CALL_BYTES).await
     }

@@ -74,7 +74,7 @@ impl Executor {
         match connection.reply().await.map_err(Ended::Lost)? {
             Reply::Unknown => Err(Ended::Lost(exec_datafusion_err!("it has been started anew"))),
             Reply::Refused(why) | Reply::Failed(why) => Err(self.failed(&why)),
-            Reply::Missing(address, why) => Err(Ended::Missing(address, why)),
+            Reply::Missing(address, why) => Err(Ended::missing(address, why)),
             reply => Ok((connection, reply)),
         }
     }
@@ -99,6 +99,16 @@ pub(super) enum Ended {
     Missing(String, String),
     /// Another one would fail too.
     Failed(DataFusionError),
+}
+
+impl Ended {
+    /// What is missing, or that the executor that says so is of no use: it may not ask those that have it.
+    pub(super) fn missing(address: String, why: String) -> Self {
+        match address.is_empty() {
+            true => Self::Lost(exec_datafusion_err!("it cannot ask others for their rows: {why}")),
+            false => Self::Missing(address, why),
+        }
+    }
 }
 
 /// What an executor has done of a stage.

@@ -163,7 +163,8 @@ pub(super) enum Reply {
     },
     /// A unit of an exchange is kept.
     Mapped(Mapped),
-    /// An executor does not give what it keeps: where it is, and why.
+    /// An executor does not give what it keeps: where it is, and why. Where that is empty, the one that says so may not
+    /// ask for it.
     Missing(String, String),
     /// Why not.
     Failed(String),

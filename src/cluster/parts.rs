@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::{DataFusionError, Result, exec_err, internal_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
@@ -169,7 +169,9 @@ impl Far {
             match connection.reply().await? {
                 Reply::Rows => Ok(connection),
                 Reply::Unknown => exec_err!("it knows nothing of the query"),
-                Reply::Refused(why) | Reply::Failed(why) => exec_err!("{why}"),
+                // That is about who asks.
+                Reply::Refused(why) => Err(taken.miss("", &exec_datafusion_err!("{address} refuses: {why}"))),
+                Reply::Failed(why) => exec_err!("{why}"),
                 _ => exec_err!("it is no executor"),
             }
         };

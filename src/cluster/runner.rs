@@ -267,7 +267,7 @@ impl Attempt {
                 Err(executor.failed(&format!("{rows} rows were sent, of which {} came", self.taken)))
             }
             Reply::Failed(why) | Reply::Refused(why) => Err(executor.failed(&why)),
-            Reply::Missing(address, why) => Err(Ended::Missing(address, why)),
+            Reply::Missing(address, why) => Err(Ended::missing(address, why)),
             _ => Err(executor.is_none()),
         }
     }

@@ -44,7 +44,8 @@ impl Taken {
         self.shared.lock().push(with);
     }
 
-    /// Notes that the executor at an address does not give what it keeps, and makes an error of it.
+    /// Notes that the executor at an address does not give what it keeps, or that this one may not ask for it where the
+    /// address is empty, and makes an error of it. What is noted first stays.
     pub(super) fn miss(&self, address: &str, why: &DataFusionError) -> DataFusionError {
         let why = one_message(why);
         self.missing.lock().get_or_insert_with(|| (address.to_owned(), why.clone()));

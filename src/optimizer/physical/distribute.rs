@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_expr::{Distribution, Partitioning};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
@@ -30,9 +30,11 @@ use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::union::InterleaveExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PhysicalExpr, replace_children_if_necessary};
 
 use super::estimate::expected_rows;
+use super::restore_orders::{has_order, in_order};
 use crate::config::BlockyardOptions;
 use crate::physical::{
     CompactExec, GatherExec, IntoPlan, PlanExt, ReadExec, RemoteExchangeExec, RemoteExec, equi_join,
@@ -50,19 +52,7 @@ impl PhysicalOptimizerRule for Distribute {
         }
         let least = options.cluster_exchange_min_rows;
         let plan = plan.transform_up(|node| exchanged(node, least)).data()?;
-        let mark = |node: Arc<dyn ExecutionPlan>| {
-            if is_worthwhile(&node) {
-                return Ok(Transformed::new(RemoteExec::new(node).into_plan(), true, TreeNodeRecursion::Jump));
-            }
-            if is_first_rows_of_stage(&node) {
-                let Some(first) = first_rows_of_part(&node) else { return Ok(Transformed::no(node)) };
-                let first = replace_children_if_necessary(node, vec![RemoteExec::new(first).into_plan()])?;
-                return Ok(Transformed::new(first, true, TreeNodeRecursion::Jump));
-            }
-            Ok(Transformed::no(node))
-        };
-        let marked = plan.transform_down(mark).data()?;
-        marked.transform_up(dealt_out).data()
+        marked(&plan)
     }
 
     fn name(&self) -> &str {
@@ -72,6 +62,54 @@ impl PhysicalOptimizerRule for Distribute {
     fn schema_check(&self) -> bool {
         true
     }
+}
+
+/// A plan with its stages marked.
+fn marked(node: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    if is_worthwhile(node) {
+        return Ok(RemoteExec::new(Arc::clone(node)).into_plan());
+    }
+    if is_first_rows_of_stage(node)
+        && let Some(first) = first_rows_of_part(node)
+    {
+        return replace_children_if_necessary(Arc::clone(node), vec![RemoteExec::new(first).into_plan()]);
+    }
+    let inputs = node.children().into_iter().map(marked).collect::<Result<Vec<_>>>()?;
+    let is_same = node.children().into_iter().zip(&inputs).all(|(before, now)| Arc::ptr_eq(before, now));
+    match is_same {
+        true => Ok(Arc::clone(node)),
+        false => replace_children_if_necessary(Arc::clone(node), as_needed(node, inputs)?),
+    }
+}
+
+/// Inputs of an operator, dealt out among threads and sorted as it needs them: what comes from executors is neither.
+fn as_needed(
+    node: &Arc<dyn ExecutionPlan>,
+    inputs: Vec<Arc<dyn ExecutionPlan>>,
+) -> Result<Vec<Arc<dyn ExecutionPlan>>> {
+    let required = node.input_distribution_requirements().into_per_child();
+    let orders = node.required_input_ordering();
+    let before = node.children().into_iter().map(|input| input.output_partitioning().clone());
+    let inputs = inputs.into_iter().zip(before).zip(required.into_iter().zip(orders));
+    let needed = inputs.map(|((input, before), (required, order))| {
+        let now = input.output_partitioning();
+        let partitioning = match (&required, before) {
+            (Distribution::KeyPartitioned(keys), _)
+                if !now.satisfaction(&required, input.equivalence_properties(), true).is_satisfied() =>
+            {
+                Some(Partitioning::Hash(keys.clone(), now.partition_count()))
+            }
+            // It puts partitions of the same keys together.
+            (_, before @ Partitioning::Hash(..)) if node.is::<InterleaveExec>() && *now != before => Some(before),
+            _ => None,
+        };
+        let dealt_out = match partitioning {
+            Some(partitioning) => Arc::new(RepartitionExec::try_new(input, partitioning)?) as _,
+            None => input,
+        };
+        in_order(dealt_out, order)
+    });
+    needed.collect()
 }
 
 /// A join or a group of at least so many rows of stages, with these exchanged by executors.
@@ -87,7 +125,9 @@ fn exchanged(node: Arc<dyn ExecutionPlan>, least: usize) -> Result<Transformed<A
         _ => return Ok(Transformed::no(node)),
     };
     let by_executors = replace_children_if_necessary(Arc::clone(&node), exchanged)?;
-    Ok(match is_stage(&by_executors) {
+    let mut orders = by_executors.children().into_iter().zip(by_executors.required_input_ordering());
+    let have_orders = orders.all(|(input, order)| has_order(input, order.as_ref()).unwrap_or(false));
+    Ok(match have_orders && is_stage(&by_executors) {
         true => Transformed::yes(by_executors),
         false => Transformed::no(node),
     })
@@ -128,27 +168,6 @@ fn with_exchange(input: Arc<dyn ExecutionPlan>, keys: Vec<Arc<dyn PhysicalExpr>>
             replace_children_if_necessary(input, vec![below])
         }
         _ => Ok(RemoteExchangeExec::new(input, keys).into_plan()),
-    }
-}
-
-/// A plan whose inputs are dealt out among threads as it needs them: what has come from executors is not.
-fn dealt_out(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
-    let required = node.input_distribution_requirements().into_per_child();
-    let mut is_changed = false;
-    let inputs = node.children().into_iter().zip(required).map(|(input, required)| {
-        let Distribution::KeyPartitioned(keys) = &required else { return Ok(Arc::clone(input)) };
-        let partitioning = input.output_partitioning();
-        if partitioning.satisfaction(&required, input.equivalence_properties(), true).is_satisfied() {
-            return Ok(Arc::clone(input));
-        }
-        is_changed = true;
-        let partitioning = Partitioning::Hash(keys.clone(), partitioning.partition_count());
-        Ok(Arc::new(RepartitionExec::try_new(Arc::clone(input), partitioning)?) as _)
-    });
-    let inputs = inputs.collect::<Result<Vec<_>>>()?;
-    match is_changed {
-        true => Ok(Transformed::yes(replace_children_if_necessary(node, inputs)?)),
-        false => Ok(Transformed::no(node)),
     }
 }
 

@@ -16,6 +16,7 @@ use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_expr::LexOrdering;
+use datafusion::physical_expr_common::sort_expr::OrderingRequirements;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary};
@@ -29,15 +30,8 @@ impl PhysicalOptimizerRule for RestoreOrders {
             let mut changed = false;
             let mut children = Vec::new();
             for (child, order) in node.children().into_iter().zip(node.required_input_ordering()) {
-                let order = order.map(|order| order.into_single());
-                let known = child.equivalence_properties();
-                children.push(match order {
-                    Some(order) if !known.ordering_satisfy_requirement(order.clone())? => {
-                        changed = true;
-                        sorted(child, LexOrdering::from(order))
-                    }
-                    _ => Arc::clone(child),
-                });
+                changed |= !has_order(child, order.as_ref())?;
+                children.push(in_order(Arc::clone(child), order)?);
             }
             match changed {
                 true => Ok(Transformed::yes(replace_children_if_necessary(node, children)?)),
@@ -53,6 +47,25 @@ impl PhysicalOptimizerRule for RestoreOrders {
 
     fn schema_check(&self) -> bool {
         true
+    }
+}
+
+/// Whether it is known that a plan has an order, if one is asked for.
+pub(super) fn has_order(plan: &Arc<dyn ExecutionPlan>, order: Option<&OrderingRequirements>) -> Result<bool> {
+    match order {
+        Some(order) => plan.equivalence_properties().ordering_satisfy_requirement(order.clone().into_single()),
+        None => Ok(true),
+    }
+}
+
+/// A plan with an order, if one is asked for: sorted where it is not known to have it.
+pub(super) fn in_order(
+    plan: Arc<dyn ExecutionPlan>,
+    order: Option<OrderingRequirements>,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    match order {
+        Some(order) if !has_order(&plan, Some(&order))? => Ok(sorted(&plan, LexOrdering::from(order.into_single()))),
+        _ => Ok(plan),
     }
 }
 

@@ -33,7 +33,14 @@ const TABLES: &str = "
     CREATE VIEW c AS SELECT id, id % 50 AS k FROM range(300, override_num_blocks => 2)";
 
 /// Queries with exchanges, and how many: with sides that all executors have whole, and with both sides by keys.
-const QUERIES: [(&str, (usize, usize)); 18] = [
+const QUERIES: [(&str, (usize, usize)); 21] = [
+    (
+        "SELECT k, sum(n) FROM (SELECT k, count(*) AS n FROM a GROUP BY k UNION ALL SELECT k, count(*) AS n FROM b GROUP BY k) \
+         GROUP BY k",
+        (2, 2),
+    ),
+    ("SELECT k, t, rank() OVER (PARTITION BY k ORDER BY sum(id) DESC) FROM a GROUP BY k, t", (1, 1)),
+    ("SELECT k, array_agg(id ORDER BY id) FROM (SELECT k, max(id) AS id FROM a GROUP BY k, t) GROUP BY k", (1, 1)),
     ("SELECT k, count(*), sum(id), min(t), max(d) FROM a GROUP BY k", (1, 1)),
     ("SELECT t, d, count(DISTINCT k) FROM a GROUP BY t, d", (2, 2)),
     ("SELECT count(DISTINCT t), count(DISTINCT id) FROM a", (1, 1)),
@@ -214,4 +221,32 @@ async fn queries_at_once_do_not_wait_for_each_other_in_a_circle() {
         .collect();
     let found = futures::future::join_all(sessions.iter().map(|session| rows(session, query))).await;
     assert!(found.iter().all(|rows| *rows == expected));
+}
+
+/// One that has no token to show to the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_executor_that_may_not_ask_others_is_left_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let session = || context_with(1, |_| {});
+    let options = |listen: &str, token: Option<&str>| blockyard::ExecutorOptions {
+        listen: listen.to_owned(),
+        token: token.map(str::to_owned),
+        insecure: false,
+    };
+    let with_token = blockyard::ExecutorServer::bind(&session(), options("tcp:127.0.0.1:0", Some("t"))).await.unwrap();
+    let without = executor(&session(), directory.path(), "0").await;
+    let token = directory.path().join("token");
+    std::fs::write(&token, "t").unwrap();
+    let there = context_with(2, |options| {
+        options.cluster = format!("{},{}", with_token.address(), without.address());
+        options.cluster_token_file = token.display().to_string();
+        options.cluster_exchange_min_rows = 0;
+    });
+    let query = "SELECT k, count(*) AS n FROM (SELECT id % 1000 AS k FROM range(50000)) GROUP BY k";
+    let dataset = there.sql(query).await.unwrap();
+    assert_eq!(lines(&dataset.take_all().await.unwrap()).len(), 1000);
+    let stats = dataset.stats();
+    let blamed = format!("an executor was lost, {}: it cannot ask others for their rows", without.address());
+    assert!(stats.contains(&blamed) && stats.contains("no token was shown"), "{stats}");
+    assert_eq!(stats.matches("was lost").count(), 1, "{stats}");
 }
