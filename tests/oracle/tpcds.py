@@ -1,11 +1,13 @@
 """All queries of TPC-DS give what DuckDB gives.
 
     python -m venv target/tpcds && target/tpcds/bin/pip install -r tests/oracle/tpcds.txt
-    target/tpcds/bin/python tests/oracle/tpcds.py [--tool target/debug/blockyard] [--scale 0.01] [--memory 256MiB 2GiB] [--query 42]
+    target/tpcds/bin/python tests/oracle/tpcds.py [--tool target/debug/blockyard] [--scale 0.01] [--memory 256MiB 2GiB] [--query 42] \\
+        [--executors 2]
 
 DuckDB makes the tables, which are written as Parquet, and has the queries. The tool runs each as it is written. Its rows must be among
 those that DuckDB gives without LIMIT, as often at most, as many as DuckDB gives with it, and in the same order by the columns of ORDER BY.
 Floating-point numbers and decimals are compared with a tolerance: an average of decimals is a decimal for DataFusion.
+With executors, so many processes of one thread, which have the first of the memory limits, join and group.
 """
 
 import argparse
@@ -47,11 +49,22 @@ def make_tables(database, scale, directory):
     return tables
 
 
-def run_tool(tool, memory, views, sql, script):
+def start_executors(tool, number, memory, directory):
+    """Processes that join and group, and the arguments that make a session use them."""
+    addresses, processes = [f"unix:{directory}/{n}.sock" for n in range(number)], []
+    for address in addresses:
+        command = [tool, "cluster", "executor", "--listen", address, "--threads", "1", "--memory", memory]
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+        processes[-1].stdout.readline()
+    session = ["--cluster", ",".join(addresses), "--set", "blockyard.cluster_exchange_min_rows=1000"]
+    return processes, session if number else []
+
+
+def run_tool(tool, memory, views, sql, script, extra):
     """The rows of a query as text, or an error."""
     with open(script, "w") as file:
         file.write(f"{views}\n{sql};\n")
-    command = [tool, "--memory", memory, "--quiet", "run", script, "--format", "csv"]
+    command = [tool, "--memory", memory, "--quiet", "run", script, "--format", "csv"] + extra
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
@@ -145,12 +158,14 @@ def main():
     parser.add_argument("--scale", type=float, default=0.01)
     parser.add_argument("--memory", nargs="+", default=["256MiB", "2GiB"])
     parser.add_argument("--query", type=int, nargs="+", default=range(1, 100))
+    parser.add_argument("--executors", type=int, default=0)
     arguments = parser.parse_args()
     database = duckdb.connect(config={"threads": 2, "allow_unsigned_extensions": "true"})
     # As DataFusion does.
     database.execute("SET default_null_order = 'nulls_last_on_asc_first_on_desc'")
     wrong, right, rows, slowest = [], 0, 0, (0, None)
     with tempfile.TemporaryDirectory(prefix="blockyard-tpcds-") as scratch:
+        executors, extra = start_executors(arguments.tool, arguments.executors, arguments.memory[0], scratch)
         tables = make_tables(database, arguments.scale, scratch)
         views = "\n".join(f"CREATE VIEW {table} AS SELECT * FROM read_parquet('{scratch}/{table}/');" for table in tables)
         queries = dict(database.execute("SELECT query_nr, query FROM tpcds_queries()").fetchall())
@@ -164,12 +179,15 @@ def main():
             limited = len(database.execute(sql).fetchall())
             for memory in arguments.memory:
                 begun = time.monotonic()
-                got, error = run_tool(arguments.tool, memory, views, sql, f"{scratch}/query.sql")
+                got, error = run_tool(arguments.tool, memory, views, sql, f"{scratch}/query.sql", extra)
                 slowest = max(slowest, (time.monotonic() - begun, f"{query} with {memory}"))
                 error = error or difference(got, everything, limited, kinds, columns_of_order(unlimited, names))
                 right += not error
                 if error:
                     wrong.append(f"query {query} with {memory}: {error}")
+        for executor in executors:
+            executor.terminate()
+            executor.wait()
     for line in wrong:
         print(line, file=sys.stderr)
     print(f"the slowest was query {slowest[1]}: {slowest[0]:.1f} s")
