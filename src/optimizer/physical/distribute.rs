@@ -93,14 +93,19 @@ fn as_needed(
     let inputs = inputs.into_iter().zip(before).zip(required.into_iter().zip(orders));
     let needed = inputs.map(|((input, before), (required, order))| {
         let now = input.output_partitioning();
-        let partitioning = match (&required, before) {
-            (Distribution::KeyPartitioned(keys), _)
-                if !now.satisfaction(&required, input.equivalence_properties(), true).is_satisfied() =>
-            {
-                Some(Partitioning::Hash(keys.clone(), now.partition_count()))
+        let is_wrong = match &required {
+            Distribution::KeyPartitioned(_) => {
+                !now.satisfaction(&required, input.equivalence_properties(), true).is_satisfied()
             }
             // It puts partitions of the same keys together.
-            (_, before @ Partitioning::Hash(..)) if node.is::<InterleaveExec>() && *now != before => Some(before),
+            _ => node.is::<InterleaveExec>() && *now != before,
+        };
+        // As it was: the other side of a join may be dealt out by fewer keys than the join has.
+        let partitioning = match (is_wrong, before, &required) {
+            (true, before @ Partitioning::Hash(..), _) => Some(before),
+            (true, _, Distribution::KeyPartitioned(keys)) => {
+                Some(Partitioning::Hash(keys.clone(), now.partition_count()))
+            }
             _ => None,
         };
         let dealt_out = match partitioning {
@@ -134,8 +139,7 @@ fn exchanged(node: Arc<dyn ExecutionPlan>, least: usize) -> Result<Transformed<A
 }
 
 /// Whether these are so many rows together, or may be.
-fn has_rows(parts: impl Iterator<Item = Option<usize>>, least: usize) -> bool {
-    let mut parts = parts;
+fn has_rows(mut parts: impl Iterator<Item = Option<usize>>, least: usize) -> bool {
     let rows = parts.try_fold(0, |all: usize, rows| Some(all.saturating_add(rows?)));
     rows.is_none_or(|rows| rows >= least)
 }
