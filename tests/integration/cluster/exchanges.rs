@@ -250,3 +250,31 @@ async fn an_executor_that_may_not_ask_others_is_left_out() {
     assert!(stats.contains(&blamed) && stats.contains("no token was shown"), "{stats}");
     assert_eq!(stats.matches("was lost").count(), 1, "{stats}");
 }
+
+/// One side of a join comes from executors, the other one is of this process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sides_of_executors_meet_those_of_the_session() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = executor(&context_with(1, |_| {}), directory.path(), "0").await;
+    let (here, there) = (context_with(2, |_| {}), exchanging(server.address()));
+    for context in [&here, &there] {
+        context.sql(TABLES).await.unwrap();
+        context.sql("CREATE TABLE m AS SELECT * FROM b").await.unwrap().take_all().await.unwrap();
+        context.sql("SET datafusion.optimizer.hash_join_single_partition_threshold = 0").await.unwrap();
+        context.sql("SET datafusion.optimizer.hash_join_single_partition_threshold_rows = 0").await.unwrap();
+    }
+    let grouped = |table: &str| format!("(SELECT k, t, count(*) AS n FROM {table} GROUP BY k, t)");
+    for (left, right) in [("a", "m"), ("m", "a")] {
+        for (kind, on) in [("", "x.k = y.k"), ("FULL", "x.k = y.k AND x.t = y.t"), ("LEFT", "x.t = y.t AND x.n = y.n")]
+        {
+            let query = format!(
+                "SELECT x.k, y.t, count(*), sum(x.n), sum(y.n) FROM {} x {kind} JOIN {} y ON {on} GROUP BY x.k, y.t",
+                grouped(left),
+                grouped(right)
+            );
+            let plan = rows(&there, &format!("EXPLAIN {query}")).await.join("\n");
+            assert!(plan.contains("RemoteExchangeExec"), "{plan}");
+            assert_eq!(sorted(&there, &query).await, sorted(&here, &query).await, "{query}: {plan}");
+        }
+    }
+}
