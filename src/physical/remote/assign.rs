@@ -16,8 +16,8 @@ use crate::physical::operator::{IntoPlan, PlanExt};
 use crate::physical::remote_stages;
 
 /// The session with which a plan is made that executors may run parts of, where there are such: within the memory of
-/// the smallest, and without filters that one operator changes while another reads, which would be in several
-/// processes. Its aggregates are in two parts.
+/// the smallest, and without what operators of one process tell each other: filters that one changes while another
+/// reads, and numbers for texts. Its aggregates are in two parts.
 pub(crate) async fn fitting_executors(state: &SessionState) -> Result<Option<SessionState>> {
     let options = BlockyardOptions::from_config(state.config_options());
     let connector = state.config().get_extension::<Connector>().filter(|_| !options.cluster.trim().is_empty());
@@ -27,12 +27,11 @@ pub(crate) async fn fitting_executors(state: &SessionState) -> Result<Option<Ses
     datafusion.set("datafusion.optimizer.enable_dynamic_filter_pushdown", "false")?;
     // With one partition no operator is in two parts, of which others could have the first.
     datafusion.execution.target_partitions = datafusion.execution.target_partitions.max(2);
-    if let Some(least) = connector.0.least_memory(state.config()).await?
-        && least < options.memory_limit.bytes()
-    {
-        let memory_limit = MemoryLimit::Bytes(ByteSize(least));
-        state.config_mut().options_mut().extensions.insert(BlockyardOptions { memory_limit, ..options });
-    }
+    let least = connector.0.least_memory(state.config()).await?.filter(|least| *least < options.memory_limit.bytes());
+    let memory_limit = least.map_or(options.memory_limit, |least| MemoryLimit::Bytes(ByteSize(least)));
+    // Numbers that stand for texts are of one process.
+    let options = BlockyardOptions { memory_limit, optimize_coded_texts: false, ..options };
+    state.config_mut().options_mut().extensions.insert(options);
     Ok(Some(state))
 }
 
