@@ -61,7 +61,7 @@ pub(crate) use remote::{
     ranges_of_codes, remote_stages, stage_print,
 };
 pub(crate) use resume::ResumeExec;
-pub(crate) use shared::{SharedExec, SharedRows};
+pub(crate) use shared::{SharedExec, linked};
 pub(crate) use stand_ins::{
     CodeExec, CodedTexts, CompactExec, CumulativeWindowsExec, DecodeExec, FlushExec, FoldExec, MiddleRowsExec,
     WindowPartitionsExec, are_cumulative, narrow_decimals,

@@ -2,8 +2,8 @@
 //!
 //! A stage is what is made of the tasks of one read, each by itself: its steps, and aggregates of what there is. Above
 //! the first rows of some order, each stage gives its own. Joins and groups of many rows are part of stages, too: the
-//! executors exchange what is below them. It is the last of the rules, since what it marks has to be the same in all
-//! processes that plan a statement.
+//! executors exchange what is below them. It is the last of the rules that change operators, since what it marks has to
+//! be the same in all processes that plan a statement.
 //!
 //! ```text
 //! AggregateExec: mode=Final                      AggregateExec: mode=Final

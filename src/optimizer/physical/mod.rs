@@ -105,8 +105,8 @@ fn register_stages(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(restore), Anchor::before("SanityCheckPlan"), &["hide_claims"]);
     let fit = fit_memory::FitMemory;
     registry.add_physical(Arc::new(fit), Anchor::before("SanityCheckPlan"), &["window_partitions"]);
-    let link = link_shared::LinkShared;
-    registry.add_physical(Arc::new(link), Anchor::before("SanityCheckPlan"), &["fit_memory"]);
     let distribute = distribute::Distribute;
-    registry.add_physical(Arc::new(distribute), Anchor::before("SanityCheckPlan"), &["link_shared"]);
+    registry.add_physical(Arc::new(distribute), Anchor::before("SanityCheckPlan"), &["fit_memory"]);
+    let link = link_shared::LinkShared;
+    registry.add_physical(Arc::new(link), Anchor::before("SanityCheckPlan"), &["distribute"]);
 }

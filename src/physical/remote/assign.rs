@@ -13,7 +13,7 @@ use super::exec::{Place, RemoteExec};
 use super::{Assigned, Connector, stage_print};
 use crate::config::{BlockyardOptions, ByteSize, MemoryLimit};
 use crate::physical::operator::{IntoPlan, PlanExt};
-use crate::physical::remote_stages;
+use crate::physical::{linked, remote_stages};
 
 /// The session with which a plan is made that executors may run parts of, where there are such: within the memory of
 /// the smallest, and without what operators of one process tell each other: filters that one changes while another
@@ -57,5 +57,6 @@ pub(crate) async fn assigned(
         let placed = remote.at(place).into_plan();
         Ok(Transformed::new(placed, true, TreeNodeRecursion::Jump))
     };
-    Ok((plan.transform_down(assign).data()?, Some(held)))
+    let placed = plan.transform_down(assign).data()?;
+    Ok((linked(placed)?, Some(held)))
 }

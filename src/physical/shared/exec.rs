@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
+use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType, reset_plan_states};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
@@ -84,8 +84,11 @@ impl Operator for SharedExec {
     }
 
     fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        // Over another input it is on its own, until it is linked again.
-        Ok(Self::new(inputs.swap_remove(0), self.number).into_plan())
+        // Over another input it is on its own, until it is linked again. What was linked had one input, of which each
+        // now has a copy: DataFusion's joins would share the rows of one side.
+        let input = inputs.swap_remove(0);
+        let input = if self.reads.is_some() { reset_plan_states(input)? } else { input };
+        Ok(Self::new(input, self.number).into_plan())
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {

@@ -101,6 +101,24 @@ async fn executors_exchange_no_few_rows() {
     }
 }
 
+/// Plans that a query has twice run once, with stages below them. Their joins have one side in the session's process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plans_over_stages_are_shared_as_they_are_in_one_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = executor(&context_with(1, |_| {}), directory.path(), "0").await;
+    let (here, there) = (context_with(2, |_| {}), context_with(2, |options| options.cluster = server.address()));
+    let query = "WITH joined AS (SELECT a.k, count(*) AS n, count(b.id) AS matched, sum(a.id + coalesce(b.id, 0)) AS s \
+                 FROM a LEFT JOIN b ON a.id = b.id GROUP BY a.k) \
+                 SELECT x.k, x.n, x.matched, x.s, y.n AS m, y.s AS t FROM joined x JOIN joined y ON x.k = y.k + 1 \
+                 UNION ALL SELECT k, n, matched, s, 0 AS m, 0 AS t FROM joined";
+    for context in [&here, &there] {
+        context.sql(TABLES).await.unwrap();
+    }
+    let plan = rows(&there, &format!("EXPLAIN ANALYZE {query}")).await.join("\n");
+    assert!(plan.contains("plan=0, reader=3") && plan.contains("executors=1"), "{plan}");
+    assert_eq!(sorted(&there, query).await, sorted(&here, query).await);
+}
+
 /// An executor is lost while it makes what is exchanged, or while it makes something of that, or keeps it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_a_lost_executor_has_exchanged_is_made_again() {
