@@ -271,6 +271,7 @@ mod tests {
             "change_tables",
             "drop_constant_keys",
             "evaluate_once",
+            "exact_decimals",
             "exact_in_lists",
             "exact_negations",
             "exact_subqueries",

@@ -2,6 +2,7 @@
 
 mod combine;
 mod formats;
+mod guards;
 mod local_shuffle;
 mod map;
 mod part;

@@ -18,6 +18,7 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
+use super::guards::guarded;
 use super::unions::check_unions;
 use super::{NodePlanner, node_planners};
 use crate::boxed::boxed;
@@ -57,6 +58,8 @@ impl BlockyardQueryPlanner {
             {
                 return others.create_physical_plan(plan, session).await;
             }
+            let guarded = guarded(plan)?;
+            let plan = guarded.as_ref().unwrap_or(plan);
             let planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>> =
                 node_planners().into_iter().map(|p| Arc::new(Adapter(p)) as _).collect();
             let planned =

@@ -1,7 +1,8 @@
-//! Makes columns of volatile expressions by which rows are sorted, grouped, joined or put into windows.
+//! Makes columns of volatile expressions by which rows are sorted, grouped, joined or put into windows, or that are
+//! looked for in ranges and lists.
 //!
 //! Such keys are evaluated more than once: when runs are sorted and when they are merged, when rows are sent to a
-//! partition and when its groups are found. `random()` gives another value each time, and rows would be lost or appear
+//! partition and when its groups are found, and `BETWEEN` for each of its ends. `random()` gives another value each time, and rows would be lost or appear
 //! twice. A column is computed once per row, and goes with it. Expressions in grouping sets stay as they are.
 //!
 //! ```text
@@ -18,9 +19,9 @@ use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, Result};
-use datafusion::logical_expr::expr::{AggregateFunction, WindowFunction};
+use datafusion::logical_expr::expr::{AggregateFunction, Between, InList, WindowFunction};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::{Aggregate, Expr, Join, LogicalPlan, Projection, Sort, SortExpr, Window};
+use datafusion::logical_expr::{Aggregate, Expr, Filter, Join, LogicalPlan, Projection, Sort, SortExpr, Window};
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
 #[derive(Debug)]
@@ -41,6 +42,8 @@ impl OptimizerRule for EvaluateOnce {
             LogicalPlan::Window(window) => windows(window)?,
             LogicalPlan::Aggregate(aggregate) => grouped(aggregate)?,
             LogicalPlan::Join(join) => joined(join)?,
+            LogicalPlan::Filter(filter) => filtered(filter)?,
+            LogicalPlan::Projection(projection) => projected(projection)?,
             _ => None,
         };
         Ok(rewritten.map_or_else(|| Transformed::no(plan), Transformed::yes))
@@ -100,6 +103,25 @@ fn joined(join: &Join) -> Result<Option<LogicalPlan>> {
         join.null_aware,
     )?);
     Ok(Some(LogicalPlan::Projection(Projection::new_from_schema(Arc::new(joined), Arc::clone(&join.schema)))))
+}
+
+fn filtered(filter: &Filter) -> Result<Option<LogicalPlan>> {
+    let mut columns = Columns::of(&filter.input);
+    let predicate = columns.of_ranges(filter.predicate.clone())?;
+    let Some(input) = columns.below()? else { return Ok(None) };
+    let filtered = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(input))?);
+    let schema = Arc::clone(filter.input.schema());
+    Ok(Some(LogicalPlan::Projection(Projection::new_from_schema(Arc::new(filtered), schema))))
+}
+
+fn projected(projection: &Projection) -> Result<Option<LogicalPlan>> {
+    let mut columns = Columns::of(&projection.input);
+    let values = projection.expr.iter().cloned();
+    let values = values.map(|value| keeping_name(value, |value| columns.of_ranges(value)));
+    let values = values.collect::<Result<Vec<_>>>()?;
+    let Some(input) = columns.below()? else { return Ok(None) };
+    let schema = Arc::clone(&projection.schema);
+    Ok(Some(LogicalPlan::Projection(Projection::try_new_with_schema(values, Arc::new(input), schema)?)))
 }
 
 /// An expression that gives a column of the same name, however it is computed now.
@@ -164,6 +186,24 @@ impl<'a> Columns<'a> {
             Ok(Transformed::new(call, true, TreeNodeRecursion::Jump))
         };
         Ok(expr.transform_down(rewrite)?.data)
+    }
+
+    /// The expression with columns for what is compared with both ends of a range, or with each value of a list.
+    fn of_ranges(&mut self, expr: Expr) -> Result<Expr> {
+        let rewrite = |expr: Expr| {
+            Ok(match expr {
+                Expr::Between(between) if between.expr.is_volatile() => {
+                    let expr = Box::new(self.of_expr(*between.expr));
+                    Transformed::yes(Expr::Between(Between { expr, ..between }))
+                }
+                Expr::InList(list) if list.expr.is_volatile() => {
+                    let expr = Box::new(self.of_expr(*list.expr));
+                    Transformed::yes(Expr::InList(InList { expr, ..list }))
+                }
+                expr => Transformed::no(expr),
+            })
+        };
+        Ok(expr.transform_up(rewrite)?.data)
     }
 
     /// The input with the columns, if there are any.

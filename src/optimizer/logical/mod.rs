@@ -3,6 +3,7 @@
 mod change_tables;
 mod drop_constant_keys;
 mod evaluate_once;
+mod exact_decimals;
 mod exact_in_lists;
 mod exact_negations;
 mod exact_subqueries;
@@ -47,6 +48,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(nullable), Anchor::before("rewrite_set_comparison"), &[]);
     let exact = exact_subqueries::ExactSubqueries;
     registry.add_logical(Arc::new(exact), Anchor::before("rewrite_set_comparison"), &[]);
+    let decimals = exact_decimals::ExactDecimals;
+    registry.add_logical(Arc::new(decimals), Anchor::before("simplify_expressions"), &[]);
     let lists = exact_in_lists::ExactInLists;
     registry.add_logical(Arc::new(lists), Anchor::before("simplify_expressions"), &[]);
     let negations = exact_negations::ExactNegations;
