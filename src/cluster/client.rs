@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use datafusion::common::{Result, exec_datafusion_err, exec_err, plan_datafusion_err, plan_err};
@@ -197,12 +198,14 @@ fn assigned(prints: &[StagePrint], answers: Vec<(&Address, Answer)>, token: Opti
         return exec_err!("none of {all} executors can be reached; {}", others.join("; "));
     }
     let others: Arc<[String]> = others.into();
+    let next = Arc::<AtomicU64>::default();
     let stages = prints.iter().map(|print| {
         let knows = |(_, prepared): &&(Arc<Executor>, Prepared)| prepared.stages.contains(print);
         let able: Vec<_> = executors.iter().filter(knows).map(|(executor, _)| Arc::clone(executor)).collect();
         match able.is_empty() {
             false => {
-                Ok(Arc::new(Runner::new(*print, able, executors.len(), Arc::clone(&others))) as Arc<dyn StageRunner>)
+                let runner = Runner::new(*print, able, executors.len(), Arc::clone(&others), Arc::clone(&next));
+                Ok(Arc::new(runner) as Arc<dyn StageRunner>)
             }
             true => Err(reason(&executors)),
         }

@@ -68,7 +68,8 @@ struct Unit {
 pub(super) struct Mapping {
     pub(super) stage: StagePrint,
     pub(super) shares: Shares,
-    next: AtomicU64,
+    /// The number of the next unit of the query: stages that are equal are called the same.
+    next: Arc<AtomicU64>,
     /// Rows that executors have kept for exchanges, and their bytes.
     rows: AtomicU64,
     bytes: AtomicUsize,
@@ -77,8 +78,8 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    pub(super) fn new(stage: StagePrint, shares: Shares) -> Self {
-        let (next, rows, bytes, again) = Default::default();
+    pub(super) fn new(stage: StagePrint, shares: Shares, next: Arc<AtomicU64>) -> Self {
+        let (rows, bytes, again) = Default::default();
         Self { stage, shares, next, rows, bytes, again }
     }
 

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::{Result, exec_err, internal_err};
+use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use super::messages::{Exchange, Held, Map, Mapped};
 use super::taken::Taken;
@@ -31,6 +32,9 @@ pub(super) struct Query {
     whole: Mutex<HashMap<WholeSide, WholeRows>>,
     /// The same where executors have exchanged them, by who keeps them.
     exchanged: Mutex<HashMap<WholeExchange, Exchanged>>,
+    /// A permit for each unit below an exchange that may run at once: several stages of a query exchange together, and
+    /// each asks for as many as there are threads.
+    turns: Semaphore,
     /// The memory that it was promised.
     _admission: Admission,
 }
@@ -68,6 +72,7 @@ impl Query {
         context: Arc<TaskContext>,
         admission: Admission,
     ) -> Self {
+        let turns = Semaphore::new(context.session_config().target_partitions());
         Self {
             name: name.to_owned(),
             stages,
@@ -75,6 +80,7 @@ impl Query {
             kept: Mutex::default(),
             whole: Mutex::default(),
             exchanged: Mutex::default(),
+            turns,
             _admission: admission,
         }
     }
@@ -83,6 +89,7 @@ impl Query {
     pub(super) async fn keep(&self, map: &Map, part: &Arc<dyn ExecutionPlan>, taken: &Taken) -> Result<Mapped> {
         let exchange = self.stages.get(&map.stage).and_then(|stage| exchange_of(stage, map.exchange));
         let Some(exchange) = exchange else { return exec_err!("the stage has no exchange {}", map.exchange) };
+        let _turn = self.turns.acquire().await.map_err(|e| internal_datafusion_err!("{e}"))?;
         let kept = KeptRows::collect(exchange, part, &self.context).await?;
         let known = Mapped {
             rows: kept.num_rows() as u64,
@@ -90,8 +97,10 @@ impl Query {
             bins: kept.bins().to_vec(),
             taken: taken.rows(),
         };
-        self.kept.lock().insert((map.stage, map.exchange, map.unit), Arc::new(kept));
-        Ok(known)
+        match self.kept.lock().insert((map.stage, map.exchange, map.unit), Arc::new(kept)) {
+            Some(_) => internal_err!("unit {} of exchange {} came twice", map.unit, map.exchange),
+            None => Ok(known),
+        }
     }
 
     /// Rows of units of an exchange, with codes in a range.

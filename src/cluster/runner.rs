@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
@@ -36,10 +36,18 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    /// On those executors that know it, of those that could be reached, and not on these.
-    pub(super) fn new(stage: StagePrint, able: Vec<Arc<Executor>>, reached: usize, unreachable: Arc<[String]>) -> Self {
+    /// On those executors that know it, of those that could be reached, and not on these. Its units are numbered from
+    /// `next` on, together with those of the other stages of the query.
+    pub(super) fn new(
+        stage: StagePrint,
+        able: Vec<Arc<Executor>>,
+        reached: usize,
+        unreachable: Arc<[String]>,
+        next: Arc<AtomicU64>,
+    ) -> Self {
         let all = reached + unreachable.len();
-        Self { mapping: Arc::new(Mapping::new(stage, Shares::of(able))), exchanged: None, unreachable, all }
+        let mapping = Arc::new(Mapping::new(stage, Shares::of(able), next));
+        Self { mapping, exchanged: None, unreachable, all }
     }
 }
 

@@ -1,8 +1,10 @@
 //! Joins and groups of executors, which exchange rows for them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use blockyard::prelude::*;
+use datafusion::arrow::array::RecordBatch;
 use futures::TryStreamExt;
 
 use super::losses::{held_up, signal, until_lost};
@@ -117,6 +119,32 @@ async fn plans_over_stages_are_shared_as_they_are_in_one_process() {
     let plan = rows(&there, &format!("EXPLAIN ANALYZE {query}")).await.join("\n");
     assert!(plan.contains("plan=0, reader=3") && plan.contains("executors=1"), "{plan}");
     assert_eq!(sorted(&there, query).await, sorted(&here, query).await);
+}
+
+/// Equal stages of a query have rows of their own, of whichever the executors have run at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn equal_stages_keep_their_rows_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let (calls, given) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let small = context_with(1, |options| options.memory_limit = mib(64));
+    let counts = Arc::clone(&given);
+    small.register_batches("uneven", move |batch: RecordBatch| {
+        let rows = batch.num_rows().saturating_sub(calls.fetch_add(1, SeqCst) % 7);
+        counts.fetch_add(rows, SeqCst);
+        Ok(batch.slice(0, rows))
+    });
+    let servers = [executor(&small, directory.path(), "0").await, executor(&small, directory.path(), "1").await];
+    let there = exchanging(format!("{},{}", servers[0].address(), servers[1].address()));
+    there.register_batches("uneven", Ok);
+    there.sql("SET blockyard.optimize_shared_subplans = false").await.unwrap();
+    let groups = "SELECT id % 500 AS k, count(*) AS n FROM map_batches(range(20000, override_num_blocks => 9), 'uneven') \
+                  GROUP BY k";
+    let query = [groups; 4].join(" UNION ALL ");
+    for _ in 0..5 {
+        given.store(0, SeqCst);
+        let sum = rows(&there, &format!("SELECT sum(n) FROM ({query})")).await;
+        assert_eq!(sum, [given.load(SeqCst).to_string()]);
+    }
 }
 
 /// An executor is lost while it makes what is exchanged, or while it makes something of that, or keeps it.
