@@ -20,8 +20,9 @@ use std::ops::ControlFlow;
 use datafusion::common::{DataFusionError, Result, not_impl_datafusion_err, not_impl_err};
 use datafusion::sql::parser::{CopyToSource, CreateExternalTable, Statement as DFStatement};
 use datafusion::sql::sqlparser::ast::{
-    ColumnOption, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName, Query, Select,
-    SelectFlavor, SelectItem, SetExpr, TableFactor, TableFunctionArgs, VisitMut, VisitorMut, WildcardAdditionalOptions,
+    ColumnOption, DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident,
+    ObjectName, Query, Select, SelectFlavor, SelectItem, SetExpr, TableFactor, TableFunctionArgs, VisitMut, VisitorMut,
+    WildcardAdditionalOptions,
 };
 
 use super::syntax::{function_of, named, select_all};
@@ -109,6 +110,9 @@ impl VisitorMut for Normaliser<'_> {
     }
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<DataFusionError> {
+        if let Some(what) = unhandled_in_call(expr) {
+            return ControlFlow::Break(not_impl_datafusion_err!("{what}"));
+        }
         other_words::rewrite_expr(expr);
         distinct_from::rebind(expr);
         tensor_shapes::write_out(expr);
@@ -174,9 +178,30 @@ fn unhandled(select: &Select) -> Option<&'static str> {
         Some("CLUSTER BY; use repartition(t, keys => ['a'], sort => true)")
     } else if !select.sort_by.is_empty() {
         Some("SORT BY; use ORDER BY")
+    } else if select.projection.iter().any(has_pattern) {
+        Some("* ILIKE; name the columns")
     } else {
         None
     }
+}
+
+/// Whether an item of a SELECT is all columns whose names match a pattern.
+fn has_pattern(item: &SelectItem) -> bool {
+    match item {
+        SelectItem::Wildcard(options) | SelectItem::QualifiedWildcard(_, options) => options.opt_ilike.is_some(),
+        _ => false,
+    }
+}
+
+/// Modifiers of calls that DataFusion would ignore.
+fn unhandled_in_call(expr: &Expr) -> Option<&'static str> {
+    let Expr::Function(Function { args: FunctionArguments::List(list), .. }) = expr else { return None };
+    let is_distinct = list.duplicate_treatment == Some(DuplicateTreatment::Distinct);
+    let all = |arg: &FunctionArg| {
+        matches!(arg, FunctionArg::Unnamed(FunctionArgExpr::Wildcard | FunctionArgExpr::QualifiedWildcard(_)))
+    };
+    (is_distinct && list.args.iter().any(all))
+        .then_some("DISTINCT of all columns in a call; use SELECT count(*) FROM (SELECT DISTINCT * FROM t)")
 }
 
 /// The relation that an argument names, if it is not a subquery already.

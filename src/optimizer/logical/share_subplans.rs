@@ -22,7 +22,7 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::source_as_provider;
-use datafusion::logical_expr::{Expr, LogicalPlan, Subquery, TableScan};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery, TableScan};
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
 use crate::config::BlockyardOptions;
@@ -45,11 +45,11 @@ impl OptimizerRule for ShareSubplans {
             return Ok(Transformed::no(plan));
         }
         let mut found = Vec::new();
-        count(&plan, &mut found)?;
+        count(&plan, Scope::Query, &mut found)?;
         let several: Vec<_> = found.into_iter().filter(|found| found.times > 1).map(|found| found.plan).collect();
         match several.is_empty() {
             true => Ok(Transformed::no(plan)),
-            false => shared(plan, &several),
+            false => shared(plan, Scope::Query, &several),
         }
     }
 }
@@ -102,20 +102,56 @@ struct Found {
 
 /// Counts the sub-plans that can be shared. What is in one is counted where it comes for the first time only: where the
 /// other copies are not computed, neither is what is in them.
-fn count(plan: &LogicalPlan, found: &mut Vec<Found>) -> Result<()> {
-    if can_be_shared(plan)? {
+fn count(plan: &LogicalPlan, scope: Scope, found: &mut Vec<Found>) -> Result<()> {
+    if can_be_shared(plan, scope)? {
         if let Some(known) = found.iter_mut().find(|known| is_same(&known.plan, plan)) {
             known.times += 1;
             return Ok(());
         }
         found.push(Found { plan: plan.clone(), times: 1 });
     }
-    plan.apply_subqueries(|subquery| count(subquery, found).map(|()| TreeNodeRecursion::Continue))?;
-    plan.inputs().into_iter().try_for_each(|input| count(input, found))
+    let scalar = scalar_subqueries(plan)?;
+    plan.apply_subqueries(|subquery| {
+        count(subquery, scope.of_subquery(subquery, &scalar), found).map(|()| TreeNodeRecursion::Continue)
+    })?;
+    plan.inputs().into_iter().try_for_each(|input| count(input, scope, found))
+}
+
+/// Where a sub-plan stands. The query waits for its subqueries that are values, each of which has others of its own:
+/// who reads a shared plan may not wait for the same ones as who runs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Query,
+    Value,
+}
+
+impl Scope {
+    /// That of a subquery of a plan with these scalar ones.
+    fn of_subquery(self, subquery: &LogicalPlan, scalar: &[Arc<LogicalPlan>]) -> Self {
+        let is_scalar = |of: &Subquery| scalar.iter().any(|scalar| Arc::ptr_eq(scalar, &of.subquery));
+        match subquery {
+            LogicalPlan::Subquery(subquery) if is_scalar(subquery) => Self::Value,
+            _ => self,
+        }
+    }
+}
+
+/// The subqueries of an operator that are values.
+fn scalar_subqueries(plan: &LogicalPlan) -> Result<Vec<Arc<LogicalPlan>>> {
+    let mut scalar = Vec::new();
+    plan.apply_expressions(|expression| {
+        expression.apply(|part| {
+            if let Expr::ScalarSubquery(subquery) = part {
+                scalar.push(Arc::clone(&subquery.subquery));
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })
+    })?;
+    Ok(scalar)
 }
 
 /// Whether a plan groups, or has windows, below filters and projections, and gives the same rows each time.
-fn can_be_shared(plan: &LogicalPlan) -> Result<bool> {
+fn can_be_shared(plan: &LogicalPlan, scope: Scope) -> Result<bool> {
     let mut below = plan;
     loop {
         below = match below {
@@ -129,7 +165,7 @@ fn can_be_shared(plan: &LogicalPlan) -> Result<bool> {
     let (mut reads, mut differs) = (false, !plan.all_out_ref_exprs().is_empty());
     plan.apply_with_subqueries(|node| {
         reads |= matches!(node, LogicalPlan::TableScan(_));
-        differs |= !is_plain(node);
+        differs |= !is_plain(node) || scope == Scope::Value && !scalar_subqueries(node)?.is_empty();
         node.apply_expressions(|expression| {
             differs |= expression.is_volatile() || expression.exists(|part| Ok(refers_to_a_row(part)))?;
             Ok(if differs { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
@@ -179,12 +215,35 @@ fn refers_to_a_row(expression: &Expr) -> bool {
 }
 
 /// The plan with nodes where the sub-plans begin that it has several times.
-fn shared(plan: LogicalPlan, several: &[LogicalPlan]) -> Result<Transformed<LogicalPlan>> {
-    let number = several.iter().position(|known| is_same(known, &plan));
-    let below = plan.map_subqueries(|subquery| shared(subquery, several))?;
-    let below = below.transform_sibling(|plan| plan.map_children(|input| shared(input, several)))?;
+fn shared(plan: LogicalPlan, scope: Scope, several: &[LogicalPlan]) -> Result<Transformed<LogicalPlan>> {
+    let number = match can_be_shared(&plan, scope)? {
+        true => several.iter().position(|known| is_same(known, &plan)),
+        false => None,
+    };
+    let is_subquery = matches!(plan, LogicalPlan::Subquery(_));
+    let scalar = scalar_subqueries(&plan)?;
+    let below = plan.map_subqueries(|subquery| {
+        let scope = scope.of_subquery(&subquery, &scalar);
+        shared(subquery, scope, several)
+    })?;
+    let input_of = |input| {
+        let input = shared(input, scope, several)?;
+        match is_subquery && node_of::<SharedNode>(&input.data).is_some() {
+            true => input.map_data(columns_of),
+            false => Ok(input),
+        }
+    };
+    let below = below.transform_sibling(|plan| plan.map_children(input_of))?;
     match number {
         Some(number) => Ok(Transformed::yes(extension(SharedNode::new(below.data, number)))),
         None => Ok(below),
     }
+}
+
+/// The columns of a plan under a name. DataFusion asks the first operator of a subquery of IN for its column, and no
+/// node of others; and it takes one without a name for the other side of the comparison, too.
+fn columns_of(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let named = LogicalPlanBuilder::from(plan).alias("shared")?;
+    let columns: Vec<_> = named.schema().columns().into_iter().map(Expr::Column).collect();
+    named.project(columns)?.build()
 }

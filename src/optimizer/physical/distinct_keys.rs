@@ -12,7 +12,7 @@
 //!
 //! A first phase of an aggregate is enough, since it does no harm when a key comes a few times; it passes rows on as
 //! they are where most of them have other keys, and when memory is short. Correct where nothing else of that side is
-//! asked for: there is no further condition. Sides that have few rows, or are grouped, stay as they are, and so do
+//! asked for: there is no further condition. Null is such a key, too, for `NOT IN`. Sides that have few rows, or are grouped, stay as they are, and so do
 //! joins of which one side has other keys in about all rows, by what files say: they make few pairs.
 
 use std::sync::Arc;
@@ -74,7 +74,7 @@ fn with_distinct_keys(join: &HashJoinExec) -> Result<Option<Arc<dyn ExecutionPla
     let keys = join.on().iter().map(|(left, right)| if of_right { right } else { left });
     let Some(keys) = keys.map(|key| key.downcast_ref::<Column>()).collect::<Option<Vec<_>>>() else { return Ok(None) };
     let has_few = max_rows(side).is_some_and(|rows| rows <= FEW);
-    if join.filter().is_some() || join.null_aware || has_few || is_grouped(side) || has_unique_side(join) {
+    if join.filter().is_some() || has_few || is_grouped(side) || has_unique_side(join) {
         return Ok(None);
     }
     let mut distinct: Vec<&Column> = Vec::new();
@@ -105,7 +105,7 @@ fn with_distinct_keys(join: &HashJoinExec) -> Result<Option<Arc<dyn ExecutionPla
         join.projection.as_ref().map(|columns| columns.to_vec()),
         *join.partition_mode(),
         join.null_equality(),
-        false,
+        join.null_aware,
     )?;
     Ok(Some(Arc::new(anew)))
 }

@@ -4,6 +4,7 @@
 //!   and with DISTINCT and ORDER BY in the order of another aggregate: see [`aggregates`].
 //! - `sum` and `avg` of floating-point numbers over frames that move keep what has left them: see [`frame_sum`].
 //! - `min` and `max` of floating-point numbers by group lose infinities and NaN: see [`float_bounds`].
+//! - Aggregates of distinct floating-point numbers tell -0.0 from 0.0: they get the sum of each and 0.0.
 //! - `lag` and `lead` with IGNORE NULLS, of a row further away than the next, lose count: see [`shifts`].
 //!
 //! They have the names of those that they stand for, so that columns and plans are called as before.
@@ -15,10 +16,12 @@ mod shifts;
 
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, Result};
+use datafusion::common::{DFSchemaRef, Result};
 use datafusion::logical_expr::expr::{AggregateFunction, WindowFunction};
-use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, WindowFunctionDefinition};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, WindowFunctionDefinition, lit};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use self::float_bounds::has_float_bounds;
@@ -36,28 +39,52 @@ impl OptimizerRule for StandInFunctions {
             if !matches!(plan, LogicalPlan::Aggregate(_) | LogicalPlan::Window(_)) {
                 return Ok(Transformed::no(plan));
             }
-            // What rows are grouped of, if they are.
-            let grouped = match &plan {
-                LogicalPlan::Aggregate(aggregate) if !aggregate.group_expr.is_empty() => {
-                    Some(Arc::clone(aggregate.input.schema()))
-                }
+            let rows = match &plan {
+                LogicalPlan::Aggregate(aggregate) => Some(Rows {
+                    schema: Arc::clone(aggregate.input.schema()),
+                    are_grouped: !aggregate.group_expr.is_empty(),
+                }),
                 _ => None,
             };
-            plan.map_expressions(|expr| expr.transform_up(|expr| Ok(stand_in(expr, grouped.as_deref()))))
+            let names = NamePreserver::new(&plan);
+            plan.map_expressions(|expr| {
+                let name = names.save(&expr);
+                let expr = expr.transform_up(|expr| Ok(stand_in(expr, rows.as_ref())))?;
+                Ok(if expr.transformed { expr.update_data(|expr| name.restore(expr)) } else { expr })
+            })
         })
     }
 }
 
-fn stand_in(expr: Expr, grouped: Option<&DFSchema>) -> Transformed<Expr> {
+/// The rows of an aggregate.
+struct Rows {
+    schema: DFSchemaRef,
+    are_grouped: bool,
+}
+
+impl Rows {
+    fn type_of(&self, value: &Expr) -> Option<DataType> {
+        value.get_type(self.schema.as_ref()).ok()
+    }
+}
+
+fn stand_in(expr: Expr, rows: Option<&Rows>) -> Transformed<Expr> {
     match expr {
-        Expr::AggregateFunction(AggregateFunction { func, params }) => {
+        Expr::AggregateFunction(AggregateFunction { func, mut params }) => {
+            let zeros = rows.filter(|_| params.distinct && params.order_by.is_empty());
+            let changes = params.args.iter_mut().map(|arg| zeros.is_some_and(|rows| has_one_zero(arg, rows)));
+            let has_zeros = changes.fold(false, |any, changes| any | changes);
             let sorts_itself = params.distinct && !params.order_by.is_empty();
-            let is_float = |value: &Expr, rows| value.get_type(rows).is_ok_and(|kind| has_float_bounds(&kind));
+            let is_float = |value: &Expr, rows: &Rows| rows.type_of(value).is_some_and(|kind| has_float_bounds(&kind));
+            let grouped = rows.filter(|rows| rows.are_grouped);
             let is_of_floats = grouped.is_some_and(|rows| params.args.iter().all(|value| is_float(value, rows)));
             let in_own_order = aggregates::in_own_order(&func).filter(|_| sorts_itself);
             match in_own_order.or_else(|| aggregates::of_floats(&func).filter(|_| is_of_floats)) {
                 Some(func) => Transformed::yes(Expr::AggregateFunction(AggregateFunction { func, params })),
-                None => Transformed::no(Expr::AggregateFunction(AggregateFunction { func, params })),
+                None => {
+                    let call = Expr::AggregateFunction(AggregateFunction { func, params });
+                    Transformed::new_transformed(call, has_zeros)
+                }
             }
         }
         Expr::WindowFunction(mut call) => match of_window(&call) {
@@ -69,6 +96,21 @@ fn stand_in(expr: Expr, grouped: Option<&DFSchema>) -> Transformed<Expr> {
         },
         expr => Transformed::no(expr),
     }
+}
+
+/// Makes 0.0 of -0.0 where a value is looked up by its bits. Says whether it has changed it.
+fn has_one_zero(value: &mut Expr, rows: &Rows) -> bool {
+    let zero = match rows.type_of(value) {
+        Some(DataType::Float64) => lit(0.0_f64),
+        Some(DataType::Float32) => lit(0.0_f32),
+        _ => return false,
+    };
+    let has_it = matches!(value, Expr::BinaryExpr(sum) if sum.op == Operator::Plus && *sum.right == zero);
+    if has_it || matches!(value, Expr::Literal(..)) {
+        return false;
+    }
+    *value = std::mem::take(value) + zero;
+    true
 }
 
 fn of_window(call: &WindowFunction) -> Option<WindowFunctionDefinition> {
