@@ -2,8 +2,9 @@
 //! looked for in ranges and lists.
 //!
 //! Such keys are evaluated more than once: when runs are sorted and when they are merged, when rows are sent to a
-//! partition and when its groups are found, and `BETWEEN` for each of its ends. `random()` gives another value each time, and rows would be lost or appear
-//! twice. A column is computed once per row, and goes with it. Expressions in grouping sets stay as they are.
+//! partition and when its groups are found, and `BETWEEN` for each of its ends. `random()` gives another value each
+//! time, and rows would be lost or appear twice. A column is computed once per row, and goes with it. Expressions in
+//! grouping sets stay as they are.
 //!
 //! ```text
 //! Sort: random()              Projection: t.a

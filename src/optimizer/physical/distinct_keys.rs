@@ -12,8 +12,9 @@
 //!
 //! A first phase of an aggregate is enough, since it does no harm when a key comes a few times; it passes rows on as
 //! they are where most of them have other keys, and when memory is short. Correct where nothing else of that side is
-//! asked for: there is no further condition. Null is such a key, too, for `NOT IN`. Sides that have few rows, or are grouped, stay as they are, and so do
-//! joins of which one side has other keys in about all rows, by what files say: they make few pairs.
+//! asked for: there is no further condition. Null is such a key, too, for `NOT IN`. Sides that have few rows, or are
+//! grouped, stay as they are, and so do joins of which one side has other keys in about all rows, by what files say:
+//! they make few pairs.
 
 use std::sync::Arc;
 
