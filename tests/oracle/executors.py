@@ -214,14 +214,17 @@ def main():
                 some = made.slice(part * size // 3, size // 3 if part < 2 else size) if size else made
                 pa.parquet.write_table(some, f"{path}{part}.parquet", row_group_size=draw.choice([1_000, 100_000]))
             tables.append(path)
-        for number in range(arguments.rounds):
+        number, enough = 0, max(1, arguments.rounds // 20)
+        # Whether an executor is lost while a query needs it depends on how fast the machine is.
+        while number < arguments.rounds or lost < enough and number < 3 * arguments.rounds:
             found, was_lost = Round(arguments.tool, draw, directory, tables).run(number)
             lost += was_lost
             if found:
                 wrong.append(found)
                 print(f"round {number}: {found}", flush=True)
-    print(f"{arguments.rounds} queries, {lost} of them lost executors, {len(wrong)} wrong")
-    if lost < arguments.rounds // 20:
+            number += 1
+    print(f"{number} queries, {lost} of them lost executors, {len(wrong)} wrong")
+    if lost < enough:
         sys.exit("too few executors were lost for this to say anything")
     sys.exit(1 if wrong else 0)
 
