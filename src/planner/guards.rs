@@ -21,7 +21,9 @@ use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{
     conjunction, disjunction, merge_schema, split_binary_owned, split_conjunction_owned,
 };
-use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, LogicalPlan, Operator, lit, when};
+use datafusion::logical_expr::{
+    BinaryExpr, Expr, ExprSchemable, LogicalPlan, Operator, TableProviderFilterPushDown, TableScan, lit, when,
+};
 
 /// A plan whose conditions fail for no row that others beside them rule out; none where it has no such conditions.
 pub(super) fn guarded(plan: &LogicalPlan) -> Result<Option<LogicalPlan>> {
@@ -41,13 +43,13 @@ pub(super) fn guarded(plan: &LogicalPlan) -> Result<Option<LogicalPlan>> {
                 filter.predicate = conjunction(conditions).unwrap_or_default();
                 Ok(Transformed::yes(LogicalPlan::Filter(filter)))
             }
-            LogicalPlan::TableScan(mut scan) => {
-                let Some(conditions) = of_filter(scan.filters.clone(), &schema)? else {
-                    return Ok(Transformed::no(LogicalPlan::TableScan(scan)));
-                };
-                scan.filters = conditions;
-                Ok(Transformed::yes(LogicalPlan::TableScan(scan)))
-            }
+            LogicalPlan::TableScan(mut scan) => match of_filter(scan.filters.clone(), &schema)? {
+                Some(conditions) if takes_instead(&scan, &conditions)? => {
+                    scan.filters = conditions;
+                    Ok(Transformed::yes(LogicalPlan::TableScan(scan)))
+                }
+                _ => Ok(Transformed::no(LogicalPlan::TableScan(scan))),
+            },
             node => {
                 let names = NamePreserver::new(&node);
                 node.map_expressions(|expr| {
@@ -58,6 +60,16 @@ pub(super) fn guarded(plan: &LogicalPlan) -> Result<Option<LogicalPlan>> {
         }
     })?;
     Ok(guarded.transformed.then_some(guarded.data))
+}
+
+/// Whether a source filters by other conditions as it does by those that it was asked about.
+fn takes_instead(scan: &TableScan, conditions: &[Expr]) -> Result<bool> {
+    use TableProviderFilterPushDown::{Exact, Unsupported};
+    let asked = |of: &[Expr]| scan.source.supports_filters_pushdown(&of.iter().collect::<Vec<_>>());
+    let (before, after) = (asked(&scan.filters)?, asked(conditions)?);
+    let filters_all = after.iter().all(|how| *how == Exact);
+    // All are evaluated above again.
+    Ok(filters_all || !before.contains(&Exact) && !after.contains(&Unsupported))
 }
 
 /// Conditions of rows that pass all of them; none where nothing is to be done.
