@@ -83,6 +83,11 @@ impl Mapping {
         Self { stage, shares, next, rows, bytes, again }
     }
 
+    /// A number that nothing else of the query has.
+    pub(super) fn number(&self) -> u64 {
+        self.next.fetch_add(1, Relaxed)
+    }
+
     /// What was exchanged below the stage of this name, if anything was.
     pub(super) fn remark(&self, stage: &str) -> Option<String> {
         let (rows, bytes, again) =
@@ -224,8 +229,8 @@ impl Exchange {
     async fn run(&self, unit: &mut Unit, mapping: &Mapping) -> Result<()> {
         self.below.complete(mapping).await?;
         let source = self.below.source(&unit.tasks).await?;
-        let busy = mapping.shares.free()?;
-        let (share, number) = (busy.share(), mapping.next.fetch_add(1, Relaxed));
+        let busy = mapping.shares.free(false)?;
+        let (share, number) = (busy.share(), mapping.number());
         let executor = &share.executor;
         let holders = source.holders();
         let call = Call::Map(Map {

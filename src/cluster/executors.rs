@@ -1,7 +1,7 @@
 //! The executors of a query, as its driver sees them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
 use futures::FutureExt;
@@ -117,6 +117,20 @@ pub(super) struct Share {
     pub(super) executor: Arc<Executor>,
     pub(super) tasks: AtomicUsize,
     pub(super) rows: AtomicU64,
+    /// Why it cannot write files for the driver, if that is known.
+    blind: OnceLock<String>,
+}
+
+impl Share {
+    /// It cannot write files for the driver.
+    pub(super) fn is_blind(&self, why: &DataFusionError) {
+        self.blind.get_or_init(|| one_message(why));
+    }
+
+    /// Whether it can, as far as is known.
+    pub(super) fn sees(&self) -> bool {
+        self.blind.get().is_none()
+    }
 }
 
 /// An executor that runs one unit more, as long as this is there.
@@ -141,7 +155,10 @@ pub(super) struct Shares(Arc<[Arc<Share>]>);
 
 impl Shares {
     pub(super) fn of(executors: Vec<Arc<Executor>>) -> Self {
-        let share = |executor| Arc::new(Share { executor, tasks: AtomicUsize::new(0), rows: AtomicU64::new(0) });
+        let share = |executor| {
+            let (tasks, rows) = (AtomicUsize::new(0), AtomicU64::new(0));
+            Arc::new(Share { executor, tasks, rows, blind: OnceLock::new() })
+        };
         Self(executors.into_iter().map(share).collect())
     }
 
@@ -160,10 +177,10 @@ impl Shares {
         self.living().map(|share| share.executor.threads).sum()
     }
 
-    /// The one with the fewest units for its threads.
-    pub(super) fn free(&self) -> Result<Busy> {
+    /// The one with the fewest units for its threads, of those that can write files for the driver if it `writes`.
+    pub(super) fn free(&self, writes: bool) -> Result<Busy> {
         let load = |share: &&Arc<Share>| share.executor.running.load(Relaxed) * 1024 / share.executor.threads;
-        if let Some(share) = self.living().min_by_key(load) {
+        if let Some(share) = self.living().filter(|share| !writes || share.sees()).min_by_key(load) {
             share.executor.running.fetch_add(1, Relaxed);
             return Ok(Busy(Arc::clone(share)));
         }
@@ -189,15 +206,20 @@ impl Shares {
         Ended::Missing(share.executor.address.to_string(), one_message(&why))
     }
 
-    /// What each has done of a stage of this name, and which are lost.
-    pub(super) fn remarks(&self, stage: &str) -> Vec<String> {
+    /// What each has done of a stage of this name, whose rows are called `rows`, and which are lost.
+    pub(super) fn remarks(&self, stage: &str, rows: &str) -> Vec<String> {
         let done = |share: &Arc<Share>| {
-            let (tasks, rows) = (share.tasks.load(Relaxed), share.rows.load(Relaxed));
-            (tasks > 0).then(|| format!("{}: {tasks} tasks, {rows} rows", share.executor.address))
+            let (tasks, given) = (share.tasks.load(Relaxed), share.rows.load(Relaxed));
+            let rows = if share.sees() { rows } else { "rows" };
+            (tasks > 0).then(|| format!("{}: {tasks} tasks, {given} {rows}", share.executor.address))
         };
         let done: Vec<String> = self.0.iter().filter_map(done).collect();
         let ran = (!done.is_empty()).then(|| format!("{stage} ran at {}", done.join("; ")));
         let lost = |share: &Arc<Share>| share.executor.why_lost().map(|why| format!("an executor was lost, {why}"));
-        ran.into_iter().chain(self.0.iter().filter_map(lost)).collect()
+        let blind = |share: &Arc<Share>| {
+            let why = share.blind.get()?;
+            Some(format!("{} cannot write files to the directory of {stage}: {why}", share.executor.address))
+        };
+        ran.into_iter().chain(self.0.iter().filter_map(lost)).chain(self.0.iter().filter_map(blind)).collect()
     }
 }

@@ -1,5 +1,6 @@
 //! What drivers and executors say to each other, in lines of JSON.
 
+use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::physical::{ExecutorStatus, StagePrint};
 use crate::wire::{Address, Duplex, read_line, write_line};
 
 /// The version of what is said.
-pub(super) const PROTOCOL: u64 = 3;
+pub(super) const PROTOCOL: u64 = 4;
 /// Both sides plan alike if they are of the same version.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Bytes of a call, with the statements of a session.
@@ -52,6 +53,8 @@ pub(super) enum Call {
     Map(Map),
     /// Rows that are kept are asked for, as another executor does. The answer is as for tasks.
     Fetch(Fetch),
+    /// Files are to be written to a directory of the driver. One line says whether they can be.
+    See(See),
 }
 
 /// A query.
@@ -79,6 +82,32 @@ pub(super) struct Run {
     pub(super) source: Source,
     /// Rows that are there already.
     pub(super) skip: u64,
+    /// Where files go, if the stage writes such; otherwise its rows are sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) write: Option<Write>,
+}
+
+/// Where tasks put their files.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Write {
+    /// A directory that is there until the driver has all files, or has given up.
+    pub(super) directory: PathBuf,
+    /// The ending of the files.
+    pub(super) extension: String,
+    /// Bytes of the rows of one.
+    pub(super) target_bytes: usize,
+    /// No two attempts are called so.
+    pub(super) attempt: u64,
+    /// Where the tasks stand among those of the whole stage.
+    pub(super) within: usize,
+}
+
+/// A directory that an executor may see.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct See {
+    pub(super) directory: PathBuf,
+    /// How a file may be called that nobody else makes.
+    pub(super) attempt: u64,
 }
 
 /// Where tasks have their rows from.
@@ -163,6 +192,8 @@ pub(super) enum Reply {
     },
     /// A unit of an exchange is kept.
     Mapped(Mapped),
+    /// A directory is seen.
+    Seen,
     /// An executor does not give what it keeps: where it is, and why. Where that is empty, the one that says so may not
     /// ask for it.
     Missing(String, String),

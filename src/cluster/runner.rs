@@ -1,6 +1,7 @@
 //! [`Runner`]: the rows of tasks that executors run, whichever of them dies meanwhile.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -8,14 +9,14 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join_all};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::exchanges::{Level, Mapping};
 use super::executors::{Busy, Ended, Executor, Shares};
-use super::messages::{Call, Connection, Part, Reply, Run, Source};
+use super::messages::{Call, Connection, Part, Reply, Run, See, Source, Write};
 use crate::block::Block;
-use crate::physical::{Exchanged, StagePrint, StageRunner, StageSource, Unit, block_batches, stream_of};
+use crate::physical::{Exchanged, StagePrint, StageRunner, StageSource, Unit, Writing, block_batches, stream_of};
 use crate::runtime::UnderWay;
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 use crate::wire::BatchReader;
@@ -67,10 +68,10 @@ impl StageRunner for Runner {
         }
     }
 
-    fn remarks(&self, stage: &str) -> Vec<String> {
+    fn remarks(&self, stage: &str, rows: &str) -> Vec<String> {
         let unreachable = self.unreachable.iter().map(|why| format!("an executor could not be reached, {why}"));
         let exchanged = self.mapping.remark(stage);
-        self.mapping.shares.remarks(stage).into_iter().chain(exchanged).chain(unreachable).collect()
+        self.mapping.shares.remarks(stage, rows).into_iter().chain(exchanged).chain(unreachable).collect()
     }
 
     fn run(&self, unit: Unit, context: &Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
@@ -89,6 +90,29 @@ impl StageRunner for Runner {
             false => stream::once(rows.kept(store)).try_flatten().boxed(),
         };
         Ok(stream_of(schema, rows))
+    }
+
+    fn sees<'a>(&'a self, directory: &'a Path) -> BoxFuture<'a, bool> {
+        let shares = &self.mapping.shares;
+        async move {
+            let asked = shares.living().map(|share| async move {
+                let see = Call::See(See { directory: directory.to_owned(), attempt: self.mapping.number() });
+                let answer = tokio::select! {
+                    answer = share.executor.call(&see) => answer,
+                    loss = share.executor.loss() => Err(Ended::Lost(loss)),
+                };
+                match answer {
+                    Ok((_, Reply::Seen)) => {}
+                    Ok(_) => share.is_blind(&exec_datafusion_err!("it is no executor")),
+                    Err(Ended::Failed(why)) => share.is_blind(&why),
+                    Err(Ended::Lost(why)) => share.executor.lose(&why),
+                    Err(Ended::Missing(_, why)) => share.is_blind(&exec_datafusion_err!("{why}")),
+                }
+            });
+            join_all(asked).await;
+            shares.living().any(|share| share.sees())
+        }
+        .boxed()
     }
 
     fn exchange(&self, source: StageSource) -> BoxFuture<'static, Result<Exchanged>> {
@@ -164,14 +188,14 @@ impl Attempts {
             None => {
                 let (mapping, tasks) = (Arc::clone(&self.mapping), self.unit.tasks.clone());
                 let source = source(mapping, self.exchanged.clone(), tasks).await?;
-                (Attempt::of(self.mapping.shares.free()?, source.holders()), Some(source))
+                (Attempt::of(self.mapping.shares.free(self.unit.writing.is_some())?, source.holders()), Some(source))
             }
         };
         let attempt = self.running.insert(attempt);
         let (share, holders) = (Arc::clone(attempt.busy.share()), attempt.holders.clone());
         let next = async {
             if let Some(source) = source {
-                attempt.begin(self.mapping.stage, &self.unit, source, self.given).await?;
+                attempt.begin(&self.mapping, &self.unit, source, self.given).await?;
             }
             attempt.next(&self.unit).await
         };
@@ -217,6 +241,13 @@ async fn source(mapping: Arc<Mapping>, exchanged: Option<Arc<Level>>, tasks: Ran
     }
 }
 
+/// Where the tasks from `within` on put their files.
+fn write_of(writing: &Writing, attempt: u64, within: usize) -> Result<Write> {
+    let directory = writing.directory()?;
+    let (path, extension) = (directory.path().to_owned(), directory.extension().to_owned());
+    Ok(Write { directory: path, extension, target_bytes: writing.target_bytes(), attempt, within })
+}
+
 /// What comes next of a unit.
 enum Next {
     Rows(RecordBatch),
@@ -242,9 +273,12 @@ impl Attempt {
         Self { busy, holders, connection: None, rows: BatchReader::default(), taken: 0 }
     }
 
-    async fn begin(&mut self, stage: StagePrint, unit: &Unit, source: Source, skip: u64) -> Result<(), Ended> {
+    async fn begin(&mut self, mapping: &Mapping, unit: &Unit, source: Source, skip: u64) -> Result<(), Ended> {
         let share = self.busy.share();
-        let call = Call::Run(Run { query: share.executor.query().to_owned(), stage, source, skip });
+        let (query, stage) = (share.executor.query().to_owned(), mapping.stage);
+        let write = unit.writing.as_ref().map(|writing| write_of(writing, mapping.number(), unit.tasks.start));
+        let write = write.transpose().map_err(Ended::Failed)?;
+        let call = Call::Run(Run { query, stage, source, skip, write });
         let connection = match share.executor.call(&call).await? {
             (connection, Reply::Rows) => connection,
             _ => return Err(share.executor.is_none()),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -14,7 +14,7 @@ use super::queries::Queries;
 use super::taken::Taken;
 use crate::block::{compact_views, pieces, sliced_bytes};
 use crate::error::one_message;
-use crate::physical::stream_of;
+use crate::physical::{PlanExt, StagingDirectory, WriteTasksExec, Writing, stream_of};
 use crate::runtime::in_background;
 use crate::wire::{BatchWriter, write_line};
 
@@ -29,7 +29,7 @@ impl Queries {
         };
         let _running = Running::begin(&self.units);
         let (rows, taken) = match self.part(&query, run.stage, None, &run.source) {
-            Ok((part, taken)) => (Ok(rows_of(part, &query.context)), taken),
+            Ok((part, taken)) => (rows_of_run(part, &run, &query.context), taken),
             Err(e) => (Err(e), Arc::default()),
         };
         self.send_rows(connection, rows, run.skip, &taken).await
@@ -116,6 +116,26 @@ impl<'a> Running<'a> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// The rows of a part of a stage: of one that writes files what tells of these, or what would be in them.
+fn rows_of_run(
+    part: Arc<dyn ExecutionPlan>,
+    run: &Run,
+    context: &Arc<TaskContext>,
+) -> Result<SendableRecordBatchStream> {
+    match (part.operator::<WriteTasksExec>(), &run.write) {
+        (None, None) => Ok(rows_of(part, context)),
+        (Some(tasks), None) => Ok(rows_of(Arc::clone(tasks.input()), context)),
+        (Some(tasks), Some(write)) => {
+            let directory = StagingDirectory::new(write.directory.clone(), &write.extension, Some(write.attempt));
+            // No more than there is room for here.
+            let target_bytes = write.target_bytes.min(tasks.files().block_bytes(context)?);
+            let writing = Writing::new(&Arc::new(directory.into()), Some(write.within), target_bytes);
+            Ok(rows_of(part, &writing.context(context)))
+        }
+        (None, Some(_)) => internal_err!("a stage that writes nothing was asked to"),
     }
 }
 

@@ -34,6 +34,16 @@ impl Replay {
 }
 
 impl Dataset {
+    /// A dataset that is made of another one, as what a statement around that of the other asks for.
+    pub(super) fn said_around(mut self, statement: impl FnOnce(&str) -> String) -> Self {
+        if let Some(inner) = self.state.config().get_extension::<Replay>() {
+            let (definitions, before) = (inner.definitions.clone(), inner.before);
+            let replay = Replay { definitions, before, statement: statement(&inner.statement) };
+            self.state.config_mut().set_extension(Arc::new(replay));
+        }
+        self
+    }
+
     /// The dataset as what a statement asks for.
     pub(crate) fn said_by(mut self, statement: &str) -> Self {
         let definitions = self.context.definitions().clone();

@@ -8,8 +8,8 @@ use datafusion::arrow::datatypes::UInt64Type;
 use datafusion::common::{Result, TableReference, plan_datafusion_err};
 use datafusion::datasource::file_format::format_as_file_type;
 use datafusion::datasource::provider_as_source;
+use datafusion::logical_expr::LogicalPlanBuilder;
 use datafusion::logical_expr::dml::InsertOp;
-use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 
 use super::Dataset;
 use crate::observability::Execution;
@@ -140,9 +140,10 @@ impl Dataset {
         settings.extend(said.into_iter().filter_map(|(name, text)| Some((format!("format.{name}"), text?))));
         let file_type = format_as_file_type(Arc::clone(&factory));
         let url = format!("{}/", directory.trim_end_matches('/'));
+        let copy = copy_text(&url, format, &settings, &options.partition_by);
         let plan = self.plan.clone();
-        self.write_plan(LogicalPlanBuilder::copy_to(plan, url, file_type, settings, options.partition_by)?.build()?)
-            .await
+        let plan = LogicalPlanBuilder::copy_to(plan, url, file_type, settings, options.partition_by)?.build()?;
+        self.write_by(self.with_plan(plan).said_around(copy)).await
     }
 
     /// Writes the rows to a sink of your own; returns their number, which is 0 where the sink has nothing written.
@@ -153,8 +154,8 @@ impl Dataset {
     pub async fn write_datasink(&self, sink: impl Datasink) -> Result<usize> {
         let name = TableReference::bare(sink.name().to_owned());
         let table = provider_as_source(Arc::new(SinkTable::new(Arc::new(sink), self.schema())));
-        self.write_plan(LogicalPlanBuilder::insert_into(self.plan.clone(), name, table, InsertOp::Append)?.build()?)
-            .await
+        let plan = LogicalPlanBuilder::insert_into(self.plan.clone(), name, table, InsertOp::Append)?.build()?;
+        self.write_by(self.with_plan(plan)).await
     }
 
     /// The files of the last write of this dataset, in the order of their rows: none where the write had happened
@@ -163,12 +164,32 @@ impl Dataset {
         self.last.lock().as_ref().map_or(Vec::new(), Execution::written_files)
     }
 
-    /// Runs the plan of a write. Returns the number of rows.
-    async fn write_plan(&self, plan: LogicalPlan) -> Result<usize> {
-        let write = self.with_plan(plan);
+    /// Runs a write. Returns the number of rows.
+    async fn write_by(&self, write: Self) -> Result<usize> {
         let written = write.take_all().await;
         *self.last.lock() = write.last.lock().take();
         let rows = written?.first().map_or(0, |batch| batch.column(0).as_primitive::<UInt64Type>().value(0));
         Ok(rows as usize)
     }
+}
+
+/// The statement that writes the rows of another one, so that executors plan the same.
+fn copy_text(
+    url: &str,
+    format: &str,
+    settings: &HashMap<String, String>,
+    partition_by: &[String],
+) -> impl FnOnce(&str) -> String + use<> {
+    let literal = |text: &str| format!("'{}'", text.replace('\'', "''"));
+    let options = settings.iter().filter(|(key, _)| *key != "single_file_output");
+    let options: Vec<String> = options.map(|(key, value)| format!("{} {}", literal(key), literal(value))).collect();
+    let columns: Vec<String> =
+        partition_by.iter().map(|column| format!("\"{}\"", column.replace('"', "\"\""))).collect();
+    let listed = |word: &str, parts: Vec<String>| match parts.is_empty() {
+        true => String::new(),
+        false => format!(" {word} ({})", parts.join(", ")),
+    };
+    let (by, options) = (listed("PARTITIONED BY", columns), listed("OPTIONS", options));
+    let to = format!("TO {} STORED AS {format}{by}{options}", literal(url));
+    move |rows| format!("COPY (\n{rows}\n) {to}")
 }

@@ -15,9 +15,9 @@ use object_store::path::Path;
 use parking_lot::Mutex;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
+use super::area::StagingArea;
 use super::formats::{EncodeRows, WriteFormat};
 use super::local_file::LocalFile;
-use super::staging::Staging;
 use super::uploads::upload_bytes;
 use crate::block::TaskId;
 use crate::error::ErrorContext;
@@ -44,8 +44,8 @@ impl FileWriter {
     }
 
     /// The same of a file that does not take rows as they come.
-    pub(crate) fn block_file_bytes(staging: &Staging, buffer_bytes: usize) -> usize {
-        if staging.is_local() { 0 } else { upload_bytes(buffer_bytes) }
+    pub(crate) fn block_file_bytes(area: &StagingArea, buffer_bytes: usize) -> usize {
+        if area.directory().is_some() { 0 } else { upload_bytes(buffer_bytes) }
     }
 
     /// Name of the format.
@@ -54,8 +54,8 @@ impl FileWriter {
     }
 
     /// Whether files can take rows as they come, by [`FileWriter::begin`].
-    pub(crate) fn takes_rows_as_they_come(&self, staging: &Staging) -> bool {
-        self.0.streams() && !self.0.compression().is_compressed() && staging.file_of(&TaskId::root(0)).is_some()
+    pub(crate) fn takes_rows_as_they_come(&self, area: &StagingArea) -> bool {
+        self.0.streams() && !self.0.compression().is_compressed() && area.directory().is_some()
     }
 
     /// A new local file that takes rows as they come.
@@ -65,15 +65,17 @@ impl FileWriter {
     /// Where the place is not on a local disk, or cannot be written.
     pub(crate) fn begin(
         &self,
-        staging: &Staging,
+        area: &StagingArea,
         id: &TaskId,
         schema: &SchemaRef,
         buffer_bytes: usize,
     ) -> Result<GrowingFile> {
-        let path = staging.file_of(id);
-        let path = path.ok_or_else(|| internal_datafusion_err!("block {id} is not written to a local disk"))?;
+        let directory = area.directory();
+        let directory =
+            directory.ok_or_else(|| internal_datafusion_err!("block {id} is not written to a local disk"))?;
+        let path = directory.file_of(id);
         let create = || {
-            let file = LocalFile::create(&path, Arc::clone(staging.pace()), buffer_bytes)?;
+            let file = LocalFile::create(&path, Arc::clone(directory.pace()), buffer_bytes)?;
             let file = Shared::new(file);
             Ok::<_, DataFusionError>((self.0.encoder(schema, Box::new(file.clone()), buffer_bytes)?, file))
         };
@@ -85,23 +87,23 @@ impl FileWriter {
     /// `buffer_bytes`. Returns the number of rows.
     pub(crate) async fn write(
         &self,
-        staging: &Staging,
+        area: &StagingArea,
         id: &TaskId,
         directory: &Path,
         schema: &SchemaRef,
         buffer_bytes: usize,
         mut batches: BoxStream<'static, Result<RecordBatch>>,
     ) -> Result<usize> {
-        if self.takes_rows_as_they_come(staging) {
-            let mut file = self.begin(staging, id, schema, buffer_bytes)?;
+        if self.takes_rows_as_they_come(area) {
+            let mut file = self.begin(area, id, schema, buffer_bytes)?;
             while let Some(batch) = batches.try_next().await? {
                 file.write(&batch)?;
             }
             return file.close()?.finish();
         }
-        let mut file: Box<dyn AsyncWrite + Send + Unpin> = match staging.file_of(id) {
-            Some(path) => Box::new(new_file(&path).await?),
-            None => Box::new(staging.upload(id, directory, buffer_bytes).await?),
+        let mut file: Box<dyn AsyncWrite + Send + Unpin> = match area.directory() {
+            Some(staged) => Box::new(tokio::fs::File::create(staged.file_of(id)).await?),
+            None => Box::new(area.upload(id, directory, buffer_bytes).await?),
         };
         let rows = Arc::<AtomicUsize>::default();
         let encoded = self.encoded(schema, buffer_bytes, batches, &rows)?;
@@ -145,14 +147,6 @@ impl FileWriter {
             };
         Ok(stream::try_unfold((Some(encoder), batches), next).boxed())
     }
-}
-
-/// A new local file, and the directories that it is in.
-async fn new_file(path: &std::path::Path) -> Result<tokio::fs::File> {
-    if let Some(directory) = path.parent() {
-        tokio::fs::create_dir_all(directory).await?;
-    }
-    Ok(tokio::fs::File::create(path).await?)
 }
 
 /// Where an encoder puts its bytes, and somebody else finds them.

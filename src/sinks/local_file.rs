@@ -4,7 +4,7 @@
 //! be found and filled, while a disk takes what it gets by itself. A thread hands it over, so that the writer encodes
 //! what comes next.
 
-use std::fs::{File, OpenOptions, create_dir_all};
+use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,11 +51,9 @@ struct Stretch {
 }
 
 impl LocalFile {
-    /// A new file in the place of any other, for a writer which may buffer `buffer_bytes`.
+    /// A new file in the place of any other, in a directory that is there, for a writer which may buffer
+    /// `buffer_bytes`.
     pub(super) fn create(path: &Path, pace: Arc<WriteSpeeds>, buffer_bytes: usize) -> Result<Self> {
-        if let Some(directory) = path.parent() {
-            create_dir_all(directory)?;
-        }
         Ok(Self {
             path: path.to_owned(),
             file: File::create(path)?,

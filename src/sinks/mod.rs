@@ -1,6 +1,7 @@
 //! Writing datasets: one file per block, staged and then committed, so that a failure leaves nothing behind; and the
 //! trait of other places that take rows.
 
+mod area;
 mod datasink;
 mod endings;
 mod file_names;
@@ -14,6 +15,7 @@ mod target;
 mod uploads;
 mod write_id;
 
+pub(crate) use area::{StagingArea, StagingDirectory};
 pub(crate) use datasink::{AnyDatasink, AnyWriteJob};
 pub use datasink::{Datasink, WriteJob};
 pub(crate) use endings::{ends_as, without_compression};
@@ -24,6 +26,6 @@ pub use formats::{EncodeRows, WriteFormat};
 pub(crate) use partitions::{HIVE_NULL, PartitionColumns};
 pub use save_mode::SaveMode;
 pub use staging::WrittenFile;
-pub(crate) use staging::{Begun, Staged, Staging};
+pub(crate) use staging::{Begun, OtherFile, Staged, Staging};
 pub(crate) use target::Target;
 pub(crate) use write_id::WriteId;

@@ -19,19 +19,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, internal_err};
 use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::time::sleep;
 
+use super::area::{StagingArea, StagingDirectory, UploadArea};
 use super::file_names::{FileNames, is_visible};
 use super::save_mode::SaveMode;
 use super::target::Target;
-use super::uploads::{Upload, Uploads};
 use super::write_id::WriteId;
 use crate::block::TaskId;
-use crate::disk::{LockedDirectory, WriteSpeeds, was_left_or_begun_long_ago};
+use crate::disk::{LockedDirectory, was_left_or_begun_long_ago};
 use crate::error::ErrorContext;
 use crate::runtime::to_its_end;
 
@@ -39,6 +39,8 @@ use crate::runtime::to_its_end;
 const PREFIX: &str = ".blockyard-";
 /// How those of old files end.
 const SET_ASIDE: &str = "-old";
+/// And those of what is being removed.
+const GONE: &str = "-gone";
 /// How often it is looked whether another write has been committed.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -66,6 +68,16 @@ pub(crate) struct Staged {
     pub(crate) rows: usize,
     /// Its directory below that of the write.
     pub(crate) directory: Path,
+    /// What is known of the file where another process has written it.
+    pub(crate) elsewhere: Option<OtherFile>,
+}
+
+/// A file that another process has staged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OtherFile {
+    /// How it is called there.
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
 }
 
 /// A file of a write that was committed.
@@ -86,6 +98,8 @@ pub(crate) struct Staging {
     target: Target,
     /// The directory of the finished files.
     directory: Path,
+    area: Arc<StagingArea>,
+    /// Its directory, where it is one.
     staged: Path,
     /// Where old files wait until the new ones are in place. It is never removed with files in it: a commit that is cut
     /// short must not take them along.
@@ -96,11 +110,8 @@ pub(crate) struct Staging {
     was_there: bool,
     /// The staged directory on local disks.
     local: Option<LockedDirectory>,
-    pace: Arc<WriteSpeeds>,
     /// What tells the write apart in the names of files.
     write: WriteId,
-    /// What is uploaded to other places.
-    uploads: Arc<Uploads>,
 }
 
 impl Staging {
@@ -126,15 +137,21 @@ impl Staging {
             return Ok(Begun::LeaveIt);
         }
         target.check_mode(&existing)?;
+        Ok(Begun::Write(Box::new(Self::beside(store, target, &existing)?)))
+    }
+
+    /// A write beside what is there.
+    fn beside(store: Arc<dyn ObjectStore>, target: Target, existing: &[Path]) -> Result<Self> {
+        let path = target.url.prefix();
         let directory = match target.single_file {
-            true => parent(&path),
-            false => path,
+            true => parent(path),
+            false => path.clone(),
         };
         let name = format!("{PREFIX}{}", uuid::Uuid::new_v4().simple());
         let write = target.write_id.clone().unwrap_or_else(WriteId::drawn);
-        let next_numbers = next_numbers(&target, &existing);
-        let (staged, set_aside) =
-            (directory.clone().join(name.as_str()), directory.clone().join(format!("{name}{SET_ASIDE}")));
+        let next_numbers = next_numbers(&target, existing);
+        let staged = directory.clone().join(name.as_str());
+        let set_aside = directory.clone().join(format!("{name}{SET_ASIDE}"));
         let local = (target.url.scheme() == "file").then(|| PathBuf::from(format!("/{directory}")));
         let was_there = local.as_ref().is_none_or(|local| local.exists());
         let local = local.map(|local| {
@@ -142,59 +159,30 @@ impl Staging {
             let created = LockedDirectory::create(&local, &name, &format!("{name}.new"));
             created.map_err(|e| exec_datafusion_err!("cannot write to '{}': {e}", local.display()))
         });
-        let (local, pace, uploads) = (local.transpose()?, Arc::default(), Arc::default());
-        Ok(Begun::Write(Box::new(Self {
-            store,
-            target,
-            directory,
-            staged,
-            set_aside,
-            next_numbers,
-            was_there,
-            local,
-            pace,
-            write,
-            uploads,
-        })))
+        let local = local.transpose()?;
+        let area = match &local {
+            Some(local) => StagingDirectory::new(local.path().to_owned(), &target.extension, None).into(),
+            None => StagingArea::Uploads(Box::new(UploadArea {
+                store: Arc::clone(&store),
+                target: target.clone(),
+                directory: directory.clone(),
+                next_numbers: next_numbers.clone(),
+                write: write.clone(),
+                uploads: Arc::default(),
+            })),
+        };
+        let area = Arc::new(area);
+        Ok(Self { store, target, directory, area, staged, set_aside, next_numbers, was_there, local, write })
+    }
+
+    /// Where its files are until they are committed.
+    pub(crate) fn area(&self) -> &Arc<StagingArea> {
+        &self.area
     }
 
     /// Whether files are written to a local disk, and moved to their places later.
-    pub(crate) fn is_local(&self) -> bool {
+    fn is_local(&self) -> bool {
         self.local.is_some()
-    }
-
-    /// Where the block `id` is written to on local disks, before it is moved to its place.
-    fn staged_path(&self, id: &TaskId) -> Path {
-        self.staged.clone().join(format!("{id}.{}", self.target.extension))
-    }
-
-    /// The same as a file.
-    pub(crate) fn file_of(&self, id: &TaskId) -> Option<PathBuf> {
-        self.is_local().then(|| PathBuf::from(format!("/{}", self.staged_path(id))))
-    }
-
-    /// The place of the block `id` in an object store, in a directory below that of the write.
-    fn place_of(&self, id: &TaskId, directory: &Path) -> Path {
-        if self.target.single_file {
-            return self.target.url.prefix().clone();
-        }
-        let directory: Path = self.directory.parts().chain(directory.parts()).collect();
-        let mut number: Vec<usize> = id.parts().iter().map(|part| *part as usize).collect();
-        if let Some(first) = number.first_mut() {
-            *first += self.next_numbers.get(&directory).copied().unwrap_or_default();
-        }
-        directory.join(self.target.names.name(&number, &self.write, &self.target.extension))
-    }
-
-    /// An upload of the block `id` to its place in an object store.
-    pub(super) async fn upload(&self, id: &TaskId, directory: &Path, buffer_bytes: usize) -> Result<Upload> {
-        let place = self.place_of(id, directory);
-        Upload::begin(self.store.as_ref(), place, Arc::clone(&self.uploads), buffer_bytes).await
-    }
-
-    /// How fast local files are written.
-    pub(crate) fn pace(&self) -> &Arc<WriteSpeeds> {
-        &self.pace
     }
 
     /// The directory of the staged files, on local disks.
@@ -221,7 +209,7 @@ impl Staging {
         let store = self.store.as_ref();
         if write.rows(store, &self.directory).await?.is_some() {
             // Another run of it was faster.
-            self.uploads.abort().await;
+            self.abort().await?;
             return Ok(Vec::new());
         }
         let (rows, number) = (files.iter().map(|file| file.rows).sum(), files.len());
@@ -243,12 +231,13 @@ impl Staging {
         let goes = |path: &Path| self.target.mode == SaveMode::OverwriteAll || self.target.has_made(path);
         let is_old = |path: &&Path| replaces && goes(path) || self.target.has_left(path);
         let old: Vec<&Path> = existing.iter().filter(is_old).collect();
-        if !self.is_local() {
-            return self.complete(&old, &files).await;
-        }
+        let staged = match self.area.as_ref() {
+            StagingArea::Directory(staged) => staged,
+            StagingArea::Uploads(area) => return self.complete(area, &old, &files).await,
+        };
         let mut moved = Vec::new();
         let mut published = Vec::new();
-        let written = match self.replace(&old, files, &mut moved, &mut published).await {
+        let written = match self.replace(staged, &old, files, &mut moved, &mut published).await {
             Ok(written) => written,
             Err(e) => {
                 for path in &published {
@@ -276,10 +265,10 @@ impl Staging {
     }
 
     /// Completes the uploads of these files. Old ones go last.
-    async fn complete(&self, old: &[&Path], files: &[Staged]) -> Result<Vec<WrittenFile>> {
-        let places: Vec<_> = files.iter().map(|file| self.place_of(&file.id, &file.directory)).collect();
+    async fn complete(&self, area: &UploadArea, old: &[&Path], files: &[Staged]) -> Result<Vec<WrittenFile>> {
+        let places: Vec<_> = files.iter().map(|file| area.place_of(&file.id, &file.directory)).collect();
         let mut completed = Vec::new();
-        if let Err(e) = self.uploads.complete(&places, &mut completed).await {
+        if let Err(e) = area.uploads.complete(&places, &mut completed).await {
             if !self.target.single_file {
                 for path in &completed {
                     // The first error is the one to tell.
@@ -295,7 +284,7 @@ impl Staging {
                 .while_doing(|| format!("removing '{path}', beside which all new files can be read now"))?;
         }
         let written = places.iter().zip(files);
-        Ok(written.map(|(place, file)| self.written(place, file.rows, self.uploads.size(place))).collect())
+        Ok(written.map(|(place, file)| self.written(place, file.rows, area.uploads.size(place))).collect())
     }
 
     /// Waits until nobody else commits to the same directory, as far as it is a local one. Dropping it lets others go
@@ -319,6 +308,7 @@ impl Staging {
     /// Sets old files aside and puts the new ones in place, noting each step so that it can be undone.
     async fn replace(
         &self,
+        staged: &StagingDirectory,
         old: &[&Path],
         files: Vec<Staged>,
         moved: &mut Vec<(Path, Path)>,
@@ -332,8 +322,8 @@ impl Staging {
         let mut numbers = self.next_numbers.clone();
         let mut written = Vec::new();
         for file in files {
-            let from = self.staged_path(&file.id);
-            let bytes = std::fs::metadata(format!("/{from}"))?.len();
+            let (name, bytes) = found(staged, &file)?;
+            let from = self.staged.clone().join(name);
             if self.target.single_file {
                 self.store.rename(&from, self.target.url.prefix()).await?;
                 written.push(self.written(self.target.url.prefix(), file.rows, bytes));
@@ -361,8 +351,11 @@ impl Staging {
 
     /// Removes what was staged.
     pub(crate) async fn abort(&self) -> Result<()> {
-        // On local disks it goes with its directory.
-        self.uploads.abort().await;
+        match self.area.as_ref() {
+            // It goes with its directory.
+            StagingArea::Directory(_) => {}
+            StagingArea::Uploads(area) => area.uploads.abort().await,
+        }
         Ok(())
     }
 }
@@ -371,7 +364,10 @@ impl Drop for Staging {
     fn drop(&mut self) {
         if let Some(directory) = self.local.take().map(|local| local.path().to_owned()) {
             // After a commit the directory is empty; after a failure it is not. Nothing more can be done if this fails.
-            let _removed = std::fs::remove_dir_all(directory);
+            // Under another name it gets no more files of processes that have not heard of it.
+            let gone = PathBuf::from(format!("{}{GONE}", directory.display()));
+            let renamed = std::fs::rename(&directory, &gone);
+            let _removed = std::fs::remove_dir_all(if renamed.is_ok() { gone } else { directory });
             // This removes only an empty directory.
             let _removed = std::fs::remove_dir(format!("/{}", self.set_aside));
             if !self.was_there {
@@ -379,6 +375,19 @@ impl Drop for Staging {
                 let _removed = std::fs::remove_dir(format!("/{}", self.directory));
             }
         }
+    }
+}
+
+/// The name of a staged file and its bytes. Fails where another process has written more or less than there is.
+fn found(staged: &StagingDirectory, file: &Staged) -> Result<(String, u64)> {
+    let name = file.elsewhere.as_ref().map_or_else(|| staged.name_of(&file.id), |other| other.name.clone());
+    let path = staged.path().join(&name);
+    let bytes = std::fs::metadata(&path).map_err(|e| exec_datafusion_err!("'{}' is not there: {e}", path.display()))?;
+    match file.elsewhere.as_ref().filter(|other| other.bytes != bytes.len()) {
+        Some(other) => {
+            internal_err!("'{}' was written with {} bytes and has {}", path.display(), other.bytes, bytes.len())
+        }
+        None => Ok((name, bytes.len())),
     }
 }
 

@@ -9,6 +9,8 @@ with two or three executors of different memory, of which one or two are killed 
 let go again) or asked to end (SIGTERM) at a random moment of the query; a killed one may be started anew at its address.
 As long as one executor lives that has planned the query, its rows must be those of the one process, as a bag.
 
+A third of them is written to files, which are read for this; hidden files may not be left.
+
 At the end no executor may have a query left, nor any file in its spill directory.
 """
 
@@ -158,23 +160,35 @@ class Round:
                     "blockyard.prefer_spilling_joins": self.draw.choice(["true", "false"])}
         extra = ["--cluster", ",".join(executor.address for executor in executors), "--memory", "256MiB", "--stats"]
         extra += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-        driver, done = run(self.tool, sql, extra), threading.Event()
+        written = f"{self.directory}/w{number}/" if self.draw.random() < 0.35 else None
+        how = self.draw.choice(["PARQUET", "CSV", "JSON"])
+        statement = f"COPY ({sql}) TO '{written}' STORED AS {how}" if written else sql
+        driver, done = run(self.tool, statement, extra), threading.Event()
         disturbing = threading.Thread(target=self.disturb, args=(executors, done))
         disturbing.start()
         try:
             found, error = driver.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:
             driver.kill()
-            return f"hangs: {sql} with {extra}", False
+            return f"hangs: {statement} with {extra}", False
         finally:
             done.set()
             disturbing.join()
         wrong = None
+        if driver.returncode == 0 and written:
+            # What text cannot tell, as nulls of CSV, is not compared.
+            of_rows = lambda read: f"SELECT count(*) FROM {read}" if how != "PARQUET" else f"SELECT * FROM {read}"
+            expected = run(self.tool, of_rows(f"({sql})"), ["--memory", "1GiB"]).communicate(timeout=SECONDS)[0]
+            found = run(self.tool, of_rows(f"'{written}'"), ["--memory", "1GiB"]).communicate(timeout=SECONDS)[0]
+            # Files have the names of columns otherwise than queries.
+            expected, found = ("\n".join(text.splitlines()[1:]) for text in (expected, found))
+            hidden = [name for name in os.listdir(written) if name.startswith(".")]
+            wrong = f"hidden files are left, {hidden}: {statement}" if hidden else None
         if driver.returncode != 0:
-            wrong = f"fails: {sql}\n{error}"
+            wrong = f"fails: {statement}\n{error}"
         elif rows(found) != rows(expected):
             missing, more = rows(expected) - rows(found), rows(found) - rows(expected)
-            wrong = f"{missing.total()} rows are missing and {more.total()} are too many: {sql} with {extra}"
+            wrong = f"{missing.total()} rows are missing and {more.total()} are too many: {statement} with {extra}"
         wrong = wrong or self.left(executors)
         for executor in executors:
             executor.end()

@@ -2,8 +2,8 @@
 //!
 //! A stage is what is made of the tasks of one read, each by itself: its steps, and aggregates of what there is. Above
 //! the first rows of some order, each stage gives its own. Joins and groups of many rows are part of stages, too: the
-//! executors exchange what is below them. It is the last of the rules that change operators, since what it marks has to
-//! be the same in all processes that plan a statement.
+//! executors exchange what is below them. Files of a stage are written by its tasks. It is the last of the rules that
+//! change operators, since what it marks has to be the same in all processes that plan a statement.
 //!
 //! ```text
 //! AggregateExec: mode=Final                      AggregateExec: mode=Final
@@ -37,7 +37,7 @@ use super::estimate::expected_rows;
 use super::restore_orders::{has_order, in_order};
 use crate::config::BlockyardOptions;
 use crate::physical::{
-    CompactExec, GatherExec, IntoPlan, PlanExt, ReadExec, RemoteExchangeExec, RemoteExec, equi_join,
+    CompactExec, GatherExec, IntoPlan, PlanExt, ReadExec, RemoteExchangeExec, RemoteExec, WriteExec, equi_join,
     gives_no_left_rows, is_first_rows_of_stage, is_stage, is_whole, is_worthwhile,
 };
 
@@ -68,6 +68,11 @@ impl PhysicalOptimizerRule for Distribute {
 fn marked(node: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     if is_worthwhile(node) {
         return Ok(RemoteExec::new(Arc::clone(node)).into_plan());
+    }
+    if let Some((write, tasks)) = node.operator::<WriteExec>().and_then(|write| Some((write, write.by_tasks()?)))
+        && is_stage(tasks.input())
+    {
+        return Ok(write.of_tasks(RemoteExec::new(tasks.into_plan()).into_plan()).into_plan());
     }
     if is_first_rows_of_stage(node)
         && let Some(first) = first_rows_of_part(node)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::execution::session_state::SessionState;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use datafusion::prelude::SessionConfig;
 
 use super::exec::{Place, RemoteExec};
@@ -49,12 +49,17 @@ pub(crate) async fn assigned(
     // The stages were listed in this order.
     let assign = |node: Arc<dyn ExecutionPlan>| {
         let Some(remote) = node.operator::<RemoteExec>() else { return Ok(Transformed::no(node)) };
-        let place = match stages.next() {
-            Some(Ok(runner)) => Place::There(runner),
-            Some(Err(why)) => Place::Here(Some(why)),
-            None => Place::Here(None),
+        let placed: Vec<_> = remote.stages().zip(stages.by_ref()).collect();
+        let placed = match placed.as_slice() {
+            [(stage, Err(_)), (rows, Ok(runner))] => {
+                // Who has not planned the write may have planned its rows.
+                let rows = RemoteExec::new(Arc::clone(rows)).at(Place::There(Arc::clone(runner))).into_plan();
+                replace_children_if_necessary(Arc::clone(stage), vec![rows])?
+            }
+            [(_, Ok(runner)), ..] => remote.at(Place::There(Arc::clone(runner))).into_plan(),
+            [(_, Err(why)), ..] => remote.at(Place::Here(Some(Arc::clone(why)))).into_plan(),
+            [] => remote.at(Place::Here(None)).into_plan(),
         };
-        let placed = remote.at(place).into_plan();
         Ok(Transformed::new(placed, true, TreeNodeRecursion::Jump))
     };
     let placed = plan.transform_down(assign).data()?;

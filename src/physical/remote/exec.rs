@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::{Result, Statistics};
+use datafusion::common::{DataFusionError, Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, EmissionType};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
-use futures::{StreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 
 use super::parts::{num_exchanges, source_of};
@@ -18,11 +18,11 @@ use super::{StageRunner, Unit};
 use crate::physical::operator::{IntoPlan, Operator, PlanExt, Starts, TaskIdentity, TaskPlan, claims};
 use crate::physical::queue::QueueExec;
 use crate::physical::read::ReadFiles;
-use crate::physical::rows_of_input;
 use crate::physical::tasks::{
     Executions, RunState, StageMetrics, TaskStream, as_task_plan, execute_tasks, is_ordered, planned_blocks,
     properties, task_stream,
 };
+use crate::physical::{WriteTasksExec, Writing, rows_of_input};
 
 /// Where a stage runs.
 #[derive(Debug, Clone)]
@@ -38,6 +38,8 @@ pub(super) enum Place {
 pub(crate) struct RemoteExec {
     stage: Arc<dyn ExecutionPlan>,
     place: Place,
+    /// Where tasks write files: the same by this process, of rows from where the stage runs.
+    written_here: Option<Arc<dyn ExecutionPlan>>,
     properties: Arc<PlanProperties>,
     metrics: StageMetrics,
     runs: Executions<Mutex<RunState<Units>>>,
@@ -55,33 +57,76 @@ impl RemoteExec {
         let partitions = stage.output_partitioning().partition_count();
         let properties = properties(claims::of_rows(stage.as_ref()), partitions, EmissionType::Incremental);
         let (metrics, runs) = (StageMetrics::default(), Executions::default());
-        Self { stage, place: Place::Here(None), properties, metrics, runs }
+        Self { stage, place: Place::Here(None), written_here: None, properties, metrics, runs }
     }
 
-    /// What runs.
-    pub(crate) fn stage(&self) -> &Arc<dyn ExecutionPlan> {
-        &self.stage
+    /// What may run, and behind it the rows of the files, where it writes such.
+    pub(super) fn stages(&self) -> impl Iterator<Item = &Arc<dyn ExecutionPlan>> {
+        [&self.stage].into_iter().chain(self.written().map(WriteTasksExec::input))
+    }
+
+    /// What writes files, if it does.
+    fn written(&self) -> Option<&WriteTasksExec> {
+        self.stage.operator()
     }
 
     /// The same rows from another place.
     pub(super) fn at(&self, place: Place) -> Self {
-        Self { place, ..Self::new(Arc::clone(&self.stage)) }
+        let written_here = self.written().map(|write| {
+            let rows = Self { place: place.clone(), ..Self::new(Arc::clone(write.input())) };
+            WriteTasksExec::new(rows.into_plan(), write.files().clone()).into_plan()
+        });
+        Self { place, written_here, ..Self::new(Arc::clone(&self.stage)) }
     }
 
     fn stage_name_of_rows(&self) -> String {
         // A queue is called like any other.
         let queued = self.stage.operator::<QueueExec>().and_then(|queue| queue.inputs().into_iter().next());
         let named = queued.unwrap_or(&self.stage);
-        as_task_plan(named.as_ref()).map_or_else(|| named.name().to_owned(), TaskPlan::stage_name)
+        match named.operator::<WriteTasksExec>() {
+            Some(write) => write.describe_in_tree(),
+            None => as_task_plan(named.as_ref()).map_or_else(|| named.name().to_owned(), TaskPlan::stage_name),
+        }
     }
 
     /// How its tasks become units.
     fn grouping(&self) -> Grouping {
-        match has_actors(&self.stage) {
+        let rows = self.written().map_or(&self.stage, WriteTasksExec::input);
+        match has_actors(rows) {
             true => Grouping::WithActors,
-            false if is_repeatable(&self.stage) => Grouping::ByTask,
+            false if is_repeatable(rows) => Grouping::ByTask,
             false => Grouping::Together,
         }
+    }
+
+    /// The tasks of the stage as other processes run them.
+    fn tasks_there(
+        &self,
+        runner: &Arc<dyn StageRunner>,
+        partition: usize,
+        context: &Arc<TaskContext>,
+    ) -> Result<TaskStream> {
+        let run = self.runs.join(partition, context);
+        let start = || {
+            let source = source_of(&self.stage);
+            let tasks = source.tasks.clone().unwrap_or_default();
+            let is_repeatable = is_repeatable(&self.stage);
+            let writing = self.written().and_then(|_| Writing::of(context));
+            let unit = Unit { tasks, schema: self.schema(), is_repeatable, writing };
+            Ok(Arc::new(Units::new(Arc::clone(runner), unit, source, self.grouping(), self.at_once(runner), context)))
+        };
+        let Some(units) = run.lock().join("a stage of other processes", start)? else {
+            return Ok(stream::empty().boxed());
+        };
+        let tasks = stream::try_unfold((units, run), |(units, run)| async move {
+            let task = units.next().await?;
+            match task.is_some() {
+                true => run.lock().gives(),
+                false => run.lock().ends(),
+            }
+            Ok(task.map(|task| (task, (units, run))))
+        });
+        Ok(tasks.boxed())
     }
 
     /// How many units may run at once.
@@ -117,7 +162,7 @@ impl Operator for RemoteExec {
         match &self.place {
             Place::Here(Some(why)) => vec![format!("{stage} ran in this process: {why}")],
             Place::Here(None) => Vec::new(),
-            Place::There(runner) => runner.remarks(&stage),
+            Place::There(runner) => runner.remarks(&stage, if self.written().is_some() { "files" } else { "rows" }),
         }
     }
 
@@ -130,7 +175,7 @@ impl Operator for RemoteExec {
     }
 
     fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Self { place: self.place.clone(), ..Self::new(inputs.swap_remove(0)) }.into_plan())
+        Ok(Self::new(inputs.swap_remove(0)).at(self.place.clone()).into_plan())
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
@@ -168,27 +213,16 @@ impl Operator for RemoteExec {
 impl TaskPlan for RemoteExec {
     fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
         let Place::There(runner) = &self.place else { return task_stream(&self.stage, partition, context) };
-        let run = self.runs.join(partition, &context);
-        let start = || {
-            let grouping = self.grouping();
-            let is_repeatable = grouping == Grouping::ByTask;
-            let source = source_of(&self.stage);
-            let tasks = source.tasks.clone().unwrap_or_default();
-            let unit = Unit { tasks, schema: self.schema(), is_repeatable };
-            Ok(Arc::new(Units::new(Arc::clone(runner), unit, source, grouping, self.at_once(runner), &context)))
+        let there = self.tasks_there(runner, partition, &context)?;
+        let (Some(written_here), Some(writing)) = (&self.written_here, Writing::of(&context)) else {
+            return Ok(there);
         };
-        let Some(units) = run.lock().join("a stage of other processes", start)? else {
-            return Ok(stream::empty().boxed());
-        };
-        let tasks = stream::try_unfold((units, run), |(units, run)| async move {
-            let task = units.next().await?;
-            match task.is_some() {
-                true => run.lock().gives(),
-                false => run.lock().ends(),
-            }
-            Ok(task.map(|task| (task, (units, run))))
+        let (runner, here) = (Arc::clone(runner), task_stream(written_here, partition, context)?);
+        let chosen = stream::once(async move {
+            let directory = writing.directory()?.path();
+            Ok::<_, DataFusionError>(if writing.elsewhere(runner.sees(directory)).await { there } else { here })
         });
-        Ok(tasks.boxed())
+        Ok(chosen.try_flatten().boxed())
     }
 
     fn stage_name(&self) -> String {
@@ -224,10 +258,10 @@ impl TaskPlan for RemoteExec {
     }
 }
 
-/// The stages of a plan that may run elsewhere, in its order.
+/// The stages of a plan that may run elsewhere, in its order; behind one that writes files the same without that.
 pub(crate) fn remote_stages(plan: &Arc<dyn ExecutionPlan>) -> Vec<Arc<dyn ExecutionPlan>> {
     if let Some(remote) = plan.operator::<RemoteExec>() {
-        return vec![Arc::clone(remote.stage())];
+        return remote.stages().map(Arc::clone).collect();
     }
     plan.children().into_iter().flat_map(remote_stages).collect()
 }

@@ -34,6 +34,7 @@ mod whole;
 use std::any::Any;
 use std::fmt::Debug;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
@@ -52,6 +53,8 @@ pub(crate) use parts::{ExchangeSource, Part, StageSource, exchange_of, of_part};
 pub(crate) use print::{StagePrint, stage_print};
 pub(crate) use stages::{gives_no_left_rows, is_first_rows_of_stage, is_stage, is_whole, is_worthwhile};
 pub(crate) use whole::WholeRows;
+
+use crate::physical::Writing;
 
 /// How an executor is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,11 +129,14 @@ pub(crate) trait StageRunner: Debug + Send + Sync {
     /// The processes, for people.
     fn describe(&self) -> String;
 
-    /// What each of them has done of the stage of this name, and which of them are gone.
-    fn remarks(&self, stage: &str) -> Vec<String>;
+    /// What each of them has done of the stage of this name, whose rows are called so, and which of them are gone.
+    fn remarks(&self, stage: &str, rows: &str) -> Vec<String>;
 
     /// The rows of some tasks of the stage, whatever becomes of the process that begins to run them.
     fn run(&self, unit: Unit, context: &Arc<TaskContext>) -> Result<SendableRecordBatchStream>;
+
+    /// Whether any of them can write to a directory of this process. Those that cannot run no tasks that do.
+    fn sees<'a>(&'a self, directory: &'a Path) -> BoxFuture<'a, bool>;
 
     /// Runs what is below the exchanges of the stage, and says who runs what is above them.
     fn exchange(&self, source: StageSource) -> BoxFuture<'static, Result<Exchanged>>;
@@ -154,4 +160,6 @@ pub(crate) struct Unit {
     pub(crate) schema: SchemaRef,
     /// Whether they give the same rows in the same order whenever they run.
     pub(crate) is_repeatable: bool,
+    /// Where they write files, if they do.
+    pub(crate) writing: Option<Arc<Writing>>,
 }

@@ -20,7 +20,9 @@ use crate::physical::join::equi_join;
 use crate::physical::operator::{Operator, PlanExt};
 use crate::physical::read::file_scan;
 use crate::physical::said::said;
-use crate::physical::{BucketJoinExec, CompactExec, FlushExec, FoldExec, MapExec, MapStep, QueueExec, ReadExec};
+use crate::physical::{
+    BucketJoinExec, CompactExec, FlushExec, FoldExec, MapExec, MapStep, QueueExec, ReadExec, WriteTasksExec,
+};
 
 /// Whether a plan is a stage that is worth to run elsewhere: not where rows would only be counted up there.
 pub(crate) fn is_worthwhile(plan: &Arc<dyn ExecutionPlan>) -> bool {
@@ -137,6 +139,9 @@ pub(super) fn said_alone(plan: &Arc<dyn ExecutionPlan>) -> Option<String> {
     if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
         return said(projection.expr().iter().map(|projected| &projected.expr));
     }
+    if let Some(write) = plan.operator::<WriteTasksExec>() {
+        return write.files().said();
+    }
     if gives_first_rows(plan) {
         let sort = plan.downcast_ref::<SortExec>()?;
         return said(sort.expr().iter().map(|key| &key.expr));
@@ -238,7 +243,7 @@ pub(super) fn at_once(stage: &Arc<dyn ExecutionPlan>) -> usize {
 }
 
 /// Whether each task of a stage gives the same rows in the same order whenever it runs: not where rows of several
-/// come together, or are found in a table.
+/// come together, or are found in a table, or tell of files.
 pub(super) fn is_repeatable(stage: &Arc<dyn ExecutionPlan>) -> bool {
     source_of(stage).exchanges.is_empty() && has_no_table(stage)
 }
@@ -246,5 +251,6 @@ pub(super) fn is_repeatable(stage: &Arc<dyn ExecutionPlan>) -> bool {
 fn has_no_table(stage: &Arc<dyn ExecutionPlan>) -> bool {
     equi_join(stage).is_none()
         && !stage.is::<AggregateExec>()
+        && !stage.is_operator::<WriteTasksExec>()
         && (stage.is_operator::<ReadExec>() || stage.children().into_iter().all(has_no_table))
 }

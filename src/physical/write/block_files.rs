@@ -13,7 +13,7 @@ use super::clock::WriteClock;
 use crate::block::{TaskId, rows_of_block, sliced_bytes};
 use crate::error::ErrorContext;
 use crate::physical::tasks::TaskStream;
-use crate::sinks::{FileWriter, GrowingFile, PartitionColumns, Staged, Staging, Written};
+use crate::sinks::{FileWriter, GrowingFile, PartitionColumns, Staged, StagingArea, Written};
 use crate::store::WorkingSet;
 
 /// What the writer of a column takes beside the values: its dictionary and the buffers of a page.
@@ -28,7 +28,7 @@ const RESERVED_STEPS: usize = 64;
 /// [`crate::block::OutputBuffer`], but a block from which rows are written already is not cut before them.
 pub(crate) struct BlockFiles {
     pub(crate) writer: FileWriter,
-    pub(crate) staging: Arc<Staging>,
+    pub(crate) area: Arc<StagingArea>,
     pub(crate) schema: SchemaRef,
     /// The columns whose values are directories, if there are any.
     pub(crate) by: Option<PartitionColumns>,
@@ -150,7 +150,7 @@ impl Open {
         let files = &self.files;
         let writer = files.writer.for_rows(&self.sample, file_rows.max(self.rows))?;
         let id = task.child(self.blocks);
-        let mut file = writer.begin(&files.staging, &id, &files.schema, files.buffer_bytes)?;
+        let mut file = writer.begin(&files.area, &id, &files.schema, files.buffer_bytes)?;
         self.sample.drain(..).try_for_each(|batch| file.write(&batch))?;
         self.file = Some(file);
         Ok(())
@@ -163,7 +163,7 @@ impl Open {
         }
         if let Some(file) = self.file.take() {
             let file = file.close()?;
-            self.written.push(Staged { id, rows: file.rows(), directory: self.directory.clone() });
+            self.written.push(Staged { id, rows: file.rows(), directory: self.directory.clone(), elsewhere: None });
             if let Some((before, _)) = self.unfinished.replace((file, self.bytes)) {
                 before.finish()?;
             }

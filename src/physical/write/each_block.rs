@@ -8,7 +8,8 @@ use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
-use futures::TryStreamExt;
+use futures::future::BoxFuture;
+use futures::{FutureExt, TryStreamExt};
 
 use crate::block::{Block, TaskId};
 use crate::config::BlockyardOptions;
@@ -30,26 +31,45 @@ pub(super) async fn each_block<T, F>(
 ) -> Result<Vec<T>>
 where
     T: Send + 'static,
-    F: Future<Output = Result<T>> + Send,
+    F: Future<Output = Result<T>> + Send + 'static,
+{
+    let input = ungathered(input);
+    let partitions = 0..input.output_partitioning().partition_count();
+    let of_partition = |partition| {
+        let (beside, write) = (beside.clone(), write.clone());
+        of_partition((input, partition), context, target_bytes, owner, balance, beside, write)
+    };
+    let drivers = partitions.map(of_partition).collect::<Result<Vec<_>>>()?;
+    Ok(Drivers::start(drivers).finish().await?.into_iter().flatten().collect())
+}
+
+/// The same of one partition of a plan.
+pub(super) fn of_partition<T, F>(
+    (input, partition): (&Arc<dyn ExecutionPlan>, usize),
+    context: &Arc<TaskContext>,
+    target_bytes: usize,
+    owner: &Arc<Owner>,
+    balance: &Arc<RowBalance>,
+    beside: impl Fn(&Block) -> usize + Send + 'static,
+    write: impl Fn(TaskId, Block) -> F + Send + 'static,
+) -> Result<BoxFuture<'static, Result<Vec<T>>>>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + Send + 'static,
 {
     let store = BlockStore::of_task(context)?;
-    let input = ungathered(input);
-    let mut drivers = Vec::new();
-    for partition in 0..input.output_partitioning().partition_count() {
-        let mut blocks = block_stream(input, partition, Arc::clone(context), target_bytes)?;
-        let (store, owner, balance) = (Arc::clone(&store), Arc::clone(owner), Arc::clone(balance));
-        let (beside, write) = (beside.clone(), write.clone());
-        drivers.push(async move {
-            let mut written = Vec::new();
-            while let Some((id, block)) = blocks.try_next().await? {
-                balance.take(block.metadata().num_rows);
-                let _reserved = store.working_set(&owner, block.metadata().size_bytes + beside(&block))?;
-                written.push(write(id, block).await?);
-            }
-            Ok(written)
-        });
-    }
-    Ok(Drivers::start(drivers).finish().await?.into_iter().flatten().collect())
+    let mut blocks = block_stream(input, partition, Arc::clone(context), target_bytes)?;
+    let (owner, balance) = (Arc::clone(owner), Arc::clone(balance));
+    let all = async move {
+        let mut written = Vec::new();
+        while let Some((id, block)) = blocks.try_next().await? {
+            balance.take(block.metadata().num_rows);
+            let _reserved = store.working_set(&owner, block.metadata().size_bytes + beside(&block))?;
+            written.push(write(id, block).await?);
+        }
+        Ok(written)
+    };
+    Ok(all.boxed())
 }
 
 /// Tries of writes. Clones count together.

@@ -5,10 +5,15 @@ mod block_files;
 mod clock;
 mod each_block;
 mod exec;
+mod files;
 mod sink;
 mod store_rows;
+mod tasks;
 
 pub(crate) use clock::write_time;
 pub(crate) use exec::WriteExec;
 pub(crate) use sink::SinkExec;
 pub(crate) use store_rows::{BlockTarget, StoreExec};
+pub(crate) use tasks::{WriteTasksExec, Writing};
+
+pub(crate) use crate::sinks::StagingDirectory;

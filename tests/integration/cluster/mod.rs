@@ -1,5 +1,6 @@
 mod exchanges;
 mod losses;
+mod writes;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
