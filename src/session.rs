@@ -19,7 +19,7 @@ use crate::cloud::{CloudStores, StoreEnvironment};
 use crate::cluster::ClusterClient;
 use crate::config::{BlockyardOptions, ByteSize, MemoryLimit};
 use crate::dataset::DataContext;
-use crate::functions::{FunctionRegistry, bounded, with_lengths_of_binary};
+use crate::functions::{FunctionRegistry, bounded, mended};
 use crate::observability::{ExecutionCallback, Observers, SYSTEM_SCHEMA, system_schema};
 use crate::optimizer::RuleRegistry;
 use crate::physical::Connector;
@@ -106,7 +106,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         aggregates.extend(crate::aggregates::all());
         let ours = BlockyardRelationPlanner::new(table_functions, config.clone(), Arc::clone(&runtime));
         relations.insert(0, Arc::new(ours));
-        let scalars = with_lengths_of_binary(self.scalar_functions().take().unwrap_or_default());
+        let scalars = mended(self.scalar_functions().take().unwrap_or_default());
         let mut scalars = bounded(scalars);
         scalars.extend(crate::tensors::scalar_functions());
         let formats = with_ours(self.file_formats().take().unwrap_or_default());

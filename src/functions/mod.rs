@@ -13,10 +13,15 @@ mod map_function;
 mod map_options;
 mod octet_length;
 mod registry;
+mod round;
 mod row_part;
 mod rows;
 mod turns;
 mod window_size;
+
+use std::sync::Arc;
+
+use datafusion::logical_expr::ScalarUDF;
 
 pub(crate) use actor::drop_states;
 pub use actor::{Actor, actor};
@@ -27,7 +32,6 @@ pub use failures::{Failures, MaxErrors, OnError};
 pub use language::FunctionLanguage;
 pub use map_function::MapFunction;
 pub use map_options::MapOptions;
-pub(crate) use octet_length::with_lengths_of_binary;
 pub use registry::FunctionRegistry;
 pub use row_part::{RowPart, TurnsOf};
 pub(crate) use row_part::{check_indices, check_proportions, proportional_cuts};
@@ -35,3 +39,8 @@ pub use rows::{Row, filter_rows, flat_map_rows, map_rows};
 pub(crate) use rows::{batch_of_rows, rows_of_batch};
 pub(crate) use turns::Turns;
 pub use window_size::WindowSize;
+
+/// The functions of DataFusion, with ours in the place of some.
+pub(crate) fn mended(functions: Vec<Arc<ScalarUDF>>) -> Vec<Arc<ScalarUDF>> {
+    round::with_digits_as_they_are(octet_length::with_lengths_of_binary(functions))
+}

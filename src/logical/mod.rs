@@ -19,11 +19,13 @@
 
 mod depth;
 mod epoch;
+mod expressions;
 mod local_shuffle;
 mod map;
 mod map_batches;
 mod map_groups;
 mod mix;
+mod numbers;
 mod part;
 mod pipeline;
 mod random_shuffle;
@@ -38,6 +40,7 @@ mod zip;
 
 pub(crate) use depth::check_plan_depth;
 pub(crate) use epoch::{fixed_plan_of_epoch, plan_of_epoch};
+pub(crate) use expressions::{columns_within, compares, has_casts, may_fail};
 pub(crate) use local_shuffle::LocalShuffle;
 pub use local_shuffle::{LocalShuffleNode, LocalShuffleOptions};
 pub use map::{MapNode, MapOperator};
@@ -45,6 +48,7 @@ pub(crate) use map_batches::{MapBatches, MapBatchesArguments, map_batches};
 pub(crate) use map_groups::{MapGroups, map_groups};
 pub(crate) use mix::Mix;
 pub use mix::{MixNode, MixOptions, MixStoppingCondition};
+pub(crate) use numbers::{have_room, keep_digits};
 pub use part::PartNode;
 pub(crate) use part::{Split, StreamingSplit, TrainTest};
 pub use pipeline::{Epochs, PipelineNode, WindowNode};

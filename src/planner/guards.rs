@@ -13,27 +13,20 @@
 //! In whichever order they are written, since conditions are moved. The same values come out, with fewer errors. What
 //! is drawn anew for each row, or has a subquery, stays as it is.
 
-use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, Result, ScalarValue};
-use datafusion::logical_expr::expr::{Cast, ScalarFunction};
+use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::utils::{
-    conjunction, disjunction, merge_schema, split_binary_owned, split_conjunction_owned,
-};
+use datafusion::logical_expr::utils::{conjunction, disjunction, split_binary_owned, split_conjunction_owned};
 use datafusion::logical_expr::{
-    BinaryExpr, Expr, ExprSchemable, LogicalPlan, Operator, TableProviderFilterPushDown, TableScan, lit, when,
+    BinaryExpr, Expr, LogicalPlan, Operator, TableProviderFilterPushDown, TableScan, lit, when,
 };
+
+use crate::logical::{columns_within, may_fail};
 
 /// A plan whose conditions fail for no row that others beside them rule out; none where it has no such conditions.
 pub(super) fn guarded(plan: &LogicalPlan) -> Result<Option<LogicalPlan>> {
     let guarded = plan.clone().transform_up_with_subqueries(|node| {
-        let schema = match &node {
-            LogicalPlan::TableScan(scan) => {
-                DFSchema::try_from_qualified_schema(scan.table_name.clone(), &scan.source.schema())?
-            }
-            node => merge_schema(&node.inputs()),
-        };
+        let schema = columns_within(&node)?;
         match node {
             LogicalPlan::Filter(mut filter) => {
                 let conditions = split_conjunction_owned(filter.predicate.clone());
@@ -130,63 +123,4 @@ fn is_guard(expr: &Expr) -> bool {
         )
     };
     !expr.is_volatile() && !expr.exists(|expr| Ok(!is_plain(expr))).unwrap_or(true)
-}
-
-/// Whether there are values of which it makes an error.
-fn may_fail(expr: &Expr, schema: &DFSchema) -> bool {
-    let type_of = |expr: &Expr| expr.get_type(schema).ok();
-    let is_literal = |expr: &Expr| matches!(expr, Expr::Literal(..));
-    let fails = |expr: &Expr| match expr {
-        Expr::BinaryExpr(BinaryExpr { op: Operator::Divide | Operator::Modulo, right, .. }) => {
-            type_of(expr).is_none_or(|of| !of.is_floating()) && !is_other_than_zero(right)
-        }
-        Expr::Cast(Cast { expr, field }) => {
-            !is_literal(expr) && type_of(expr).is_none_or(|from| has_no_room(&from, field.data_type()))
-        }
-        // What reads a time or a number from a text.
-        Expr::ScalarFunction(ScalarFunction { args, .. }) => {
-            let of_text = |arg: &Expr| !is_literal(arg) && type_of(arg).is_some_and(|of| of.is_string());
-            let gives = type_of(expr);
-            args.iter().any(of_text) && gives.is_none_or(|of| !of.is_string() && of != DataType::Boolean)
-        }
-        _ => false,
-    };
-    expr.exists(|expr| Ok(fails(expr))).unwrap_or(true)
-}
-
-/// Whether a cast may find a value that the type does not have.
-fn has_no_room(from: &DataType, to: &DataType) -> bool {
-    let (before, after) = (integer_digits(from), integer_digits(to));
-    match (from, to) {
-        (from, to) if from.is_string() => !to.is_string(),
-        (from, to) if from.is_signed_integer() && to.is_unsigned_integer() => true,
-        (from, to) if from.is_unsigned_integer() && to.is_signed_integer() => {
-            to.primitive_width() <= from.primitive_width()
-        }
-        (from, _) if from.is_floating() => after.is_some(),
-        _ => before.zip(after).is_some_and(|(before, after)| after < before),
-    }
-}
-
-/// How many digits numbers of a type may have before the point.
-fn integer_digits(of: &DataType) -> Option<i16> {
-    use DataType::{
-        Decimal32, Decimal64, Decimal128, Decimal256, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64,
-    };
-    match of {
-        Int8 | UInt8 => Some(3),
-        Int16 | UInt16 => Some(5),
-        Int32 | UInt32 => Some(10),
-        Int64 => Some(19),
-        UInt64 => Some(20),
-        Decimal32(digits, scale) | Decimal64(digits, scale) | Decimal128(digits, scale) | Decimal256(digits, scale) => {
-            Some(i16::from(*digits) - i16::from(*scale))
-        }
-        _ => None,
-    }
-}
-
-fn is_other_than_zero(expr: &Expr) -> bool {
-    let Expr::Literal(value, _) = expr else { return false };
-    !value.is_null() && ScalarValue::new_zero(&value.data_type()).is_ok_and(|zero| *value != zero)
 }

@@ -24,6 +24,7 @@ mod row_in;
 mod sample;
 mod secrets;
 mod set_operations;
+mod similar_to;
 mod statement;
 mod statements;
 mod syntax;

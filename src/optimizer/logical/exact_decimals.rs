@@ -10,14 +10,24 @@
 //!   now:     = 70.210000000000000
 //! ```
 //!
-//! Numbers that are computed are cast as they were.
+//! Floating-point numbers that are in columns, are computed, or have no such decimal, are compared with decimals as
+//! floating-point numbers: 16.9 would have other digits than the decimal 16.90, and infinity none.
+//!
+//! ```text
+//! CAST(price AS Decimal(30, 15)) = CAST(f AS Decimal(30, 15))
+//!   now:     CAST(price AS Float64) = f
+//! ```
 
+use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Result, ScalarValue};
+use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{Cast, TryCast};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::logical_expr::type_coercion::binary::comparison_coercion;
+use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, LogicalPlan};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+
+use crate::logical::{columns_within, compares, has_casts};
 
 #[derive(Debug)]
 pub(super) struct ExactDecimals;
@@ -29,12 +39,16 @@ impl OptimizerRule for ExactDecimals {
 
     fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
         plan.transform_up_with_subqueries(|plan| {
+            if !has_casts(&plan) {
+                return Ok(Transformed::no(plan));
+            }
+            let schema = columns_within(&plan)?;
             let names = NamePreserver::new(&plan);
             plan.map_expressions(|expr| {
                 let name = names.save(&expr);
                 let exact = expr.transform_up(|expr| {
-                    Ok(match exact(&expr) {
-                        Some(decimal) => Transformed::yes(Expr::Literal(decimal, None)),
+                    Ok(match exact(&expr).or_else(|| compared_as_floats(&expr, &schema)) {
+                        Some(exact) => Transformed::yes(exact),
                         None => Transformed::no(expr),
                     })
                 })?;
@@ -45,13 +59,56 @@ impl OptimizerRule for ExactDecimals {
 }
 
 /// The decimal of a floating-point literal that is cast to one, if it fits.
-fn exact(expr: &Expr) -> Option<ScalarValue> {
-    let (Expr::Cast(Cast { expr, field }) | Expr::TryCast(TryCast { expr, field })) = expr else { return None };
+fn exact(expr: &Expr) -> Option<Expr> {
+    let (expr, field) = cast_of(expr)?;
     let to = field.data_type();
-    let digits = match expr.as_ref() {
+    let digits = match expr {
         Expr::Literal(ScalarValue::Float64(Some(number)), _) if number.is_finite() => number.to_string(),
         Expr::Literal(ScalarValue::Float32(Some(number)), _) if number.is_finite() => number.to_string(),
         _ => return None,
     };
-    to.is_decimal().then(|| ScalarValue::from(digits).cast_to(to).ok()).flatten()
+    let decimal = to.is_decimal().then(|| ScalarValue::from(digits).cast_to(to).ok()).flatten()?;
+    Some(Expr::Literal(decimal, None))
+}
+
+/// What a cast is of, and of what kind it makes that.
+fn cast_of(expr: &Expr) -> Option<(&Expr, &FieldRef)> {
+    match expr {
+        Expr::Cast(Cast { expr, field }) | Expr::TryCast(TryCast { expr, field }) => Some((expr, field)),
+        _ => None,
+    }
+}
+
+/// A comparison of a decimal with a floating-point number, of which DataFusion has made a decimal for that.
+fn compared_as_floats(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
+    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = expr else { return None };
+    if !compares(*op) {
+        return None;
+    }
+    let compared = |left: Expr, right: Expr| Expr::BinaryExpr(BinaryExpr::new(Box::new(left), *op, Box::new(right)));
+    let of_left = float_in(left, right, schema).map(|(float, decimal)| compared(float, decimal));
+    of_left.or_else(|| float_in(right, left, schema).map(|(float, decimal)| compared(decimal, float)))
+}
+
+/// The number that was cast for a comparison with `decimal`, and that as a floating-point number.
+fn float_in(side: &Expr, decimal: &Expr, schema: &DFSchema) -> Option<(Expr, Expr)> {
+    let (float, field) = cast_of(side)?;
+    let of_float = match float.get_type(schema).ok()? {
+        DataType::Float64 => DataType::Decimal128(30, 15),
+        DataType::Float32 => DataType::Decimal128(14, 7),
+        _ => return None,
+    };
+    let decimal = match cast_of(decimal) {
+        Some((inner, to)) if to.data_type() == field.data_type() && is_decimal(inner, schema) => inner,
+        _ => decimal,
+    };
+    let given = decimal.get_type(schema).ok().filter(DataType::is_decimal)?;
+    // A cast that somebody has written makes another type of it.
+    let is_for_comparison = comparison_coercion(&of_float, &given).as_ref() == Some(field.data_type());
+    let float_type = float.get_type(schema).ok()?;
+    is_for_comparison.then(|| (float.clone(), Expr::Cast(Cast::new(Box::new(decimal.clone()), float_type))))
+}
+
+fn is_decimal(expr: &Expr, schema: &DFSchema) -> bool {
+    expr.get_type(schema).is_ok_and(|of| of.is_decimal())
 }

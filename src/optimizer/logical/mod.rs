@@ -3,6 +3,7 @@
 mod change_tables;
 mod drop_constant_keys;
 mod evaluate_once;
+mod exact_casts;
 mod exact_decimals;
 mod exact_in_lists;
 mod exact_negations;
@@ -16,6 +17,7 @@ mod order_conditions;
 mod order_partial_functions;
 mod rename_shadowed;
 mod reorder_randomize_blocks;
+mod safe_conditions_first;
 mod same;
 mod share_subplans;
 mod stand_in_functions;
@@ -42,6 +44,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(rename), Anchor::before("optimize_projections"), &[]);
     let conditions = order_conditions::OrderConditions;
     registry.add_logical(Arc::new(conditions), Anchor::after("optimize_projections"), &[]);
+    let safe = safe_conditions_first::SafeConditionsFirst;
+    registry.add_logical(Arc::new(safe), Anchor::before("common_sub_expression_eliminate"), &[]);
     let share = share_subplans::ShareSubplans;
     registry.add_logical(Arc::new(share), Anchor::after("order_partial_functions"), &["evaluate_once"]);
     let nullable = nullable_subqueries::NullableSubqueries;
@@ -50,6 +54,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(exact), Anchor::before("rewrite_set_comparison"), &[]);
     let decimals = exact_decimals::ExactDecimals;
     registry.add_logical(Arc::new(decimals), Anchor::before("simplify_expressions"), &[]);
+    let casts = exact_casts::ExactCasts;
+    registry.add_logical(Arc::new(casts), Anchor::before("simplify_expressions"), &[]);
     let lists = exact_in_lists::ExactInLists;
     registry.add_logical(Arc::new(lists), Anchor::before("simplify_expressions"), &[]);
     let negations = exact_negations::ExactNegations;

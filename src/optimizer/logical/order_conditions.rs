@@ -22,6 +22,7 @@ use datafusion::logical_expr::{BinaryExpr, Cast, Expr, LogicalPlan, Operator};
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
 use crate::config::BlockyardOptions;
+use crate::logical::compares;
 
 #[derive(Debug)]
 pub(super) struct OrderConditions;
@@ -101,11 +102,6 @@ fn cost(condition: &Expr, schema: &DFSchema) -> Cost {
         expr if is_fixed(expr) => Cost::Constant,
         _ => Cost::Other,
     }
-}
-
-fn compares(op: Operator) -> bool {
-    use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
-    matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
 /// Whether it is a column of fixed width, or one of integers made wider.

@@ -4,7 +4,8 @@
 //!   and with DISTINCT and ORDER BY in the order of another aggregate: see [`aggregates`].
 //! - `sum` and `avg` of floating-point numbers over frames that move keep what has left them: see [`frame_sum`].
 //! - `min` and `max` of floating-point numbers by group lose infinities and NaN: see [`float_bounds`].
-//! - Aggregates of distinct floating-point numbers tell -0.0 from 0.0: they get the sum of each and 0.0.
+//! - Aggregates of distinct floating-point numbers and partitions of windows tell -0.0 from 0.0: they get the sum of
+//!   each and 0.0.
 //! - `lag` and `lead` with IGNORE NULLS, of a row further away than the next, lose count: see [`shifts`].
 //!
 //! They have the names of those that they stand for, so that columns and plans are called as before.
@@ -25,6 +26,7 @@ use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, Windo
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use self::float_bounds::has_float_bounds;
+use crate::logical::columns_within;
 
 #[derive(Debug)]
 pub(super) struct StandInFunctions;
@@ -40,23 +42,22 @@ impl OptimizerRule for StandInFunctions {
                 return Ok(Transformed::no(plan));
             }
             let rows = match &plan {
-                LogicalPlan::Aggregate(aggregate) => Some(Rows {
-                    schema: Arc::clone(aggregate.input.schema()),
-                    are_grouped: !aggregate.group_expr.is_empty(),
-                }),
-                _ => None,
+                LogicalPlan::Aggregate(aggregate) => {
+                    Rows { schema: Arc::clone(aggregate.input.schema()), are_grouped: !aggregate.group_expr.is_empty() }
+                }
+                plan => Rows { schema: Arc::new(columns_within(plan)?), are_grouped: false },
             };
             let names = NamePreserver::new(&plan);
             plan.map_expressions(|expr| {
                 let name = names.save(&expr);
-                let expr = expr.transform_up(|expr| Ok(stand_in(expr, rows.as_ref())))?;
+                let expr = expr.transform_up(|expr| Ok(stand_in(expr, &rows)))?;
                 Ok(if expr.transformed { expr.update_data(|expr| name.restore(expr)) } else { expr })
             })
         })
     }
 }
 
-/// The rows of an aggregate.
+/// The rows of an aggregate or a window.
 struct Rows {
     schema: DFSchemaRef,
     are_grouped: bool,
@@ -68,16 +69,15 @@ impl Rows {
     }
 }
 
-fn stand_in(expr: Expr, rows: Option<&Rows>) -> Transformed<Expr> {
+fn stand_in(expr: Expr, rows: &Rows) -> Transformed<Expr> {
     match expr {
         Expr::AggregateFunction(AggregateFunction { func, mut params }) => {
-            let zeros = rows.filter(|_| params.distinct && params.order_by.is_empty());
-            let changes = params.args.iter_mut().map(|arg| zeros.is_some_and(|rows| has_one_zero(arg, rows)));
+            let tells_zeros = params.distinct && params.order_by.is_empty();
+            let changes = params.args.iter_mut().map(|arg| tells_zeros && has_one_zero(arg, rows));
             let has_zeros = changes.fold(false, |any, changes| any | changes);
             let sorts_itself = params.distinct && !params.order_by.is_empty();
             let is_float = |value: &Expr, rows: &Rows| rows.type_of(value).is_some_and(|kind| has_float_bounds(&kind));
-            let grouped = rows.filter(|rows| rows.are_grouped);
-            let is_of_floats = grouped.is_some_and(|rows| params.args.iter().all(|value| is_float(value, rows)));
+            let is_of_floats = rows.are_grouped && params.args.iter().all(|value| is_float(value, rows));
             let in_own_order = aggregates::in_own_order(&func).filter(|_| sorts_itself);
             match in_own_order.or_else(|| aggregates::of_floats(&func).filter(|_| is_of_floats)) {
                 Some(func) => Transformed::yes(Expr::AggregateFunction(AggregateFunction { func, params })),
@@ -87,13 +87,16 @@ fn stand_in(expr: Expr, rows: Option<&Rows>) -> Transformed<Expr> {
                 }
             }
         }
-        Expr::WindowFunction(mut call) => match of_window(&call) {
-            Some(fun) => {
-                call.fun = fun;
-                Transformed::yes(Expr::WindowFunction(call))
+        Expr::WindowFunction(mut call) => {
+            let changes = call.params.partition_by.iter_mut().map(|key| has_one_zero(key, rows));
+            let has_zeros = changes.fold(false, |any, changes| any | changes);
+            let other = of_window(&call);
+            let is_other = has_zeros || other.is_some();
+            if let Some(other) = other {
+                call.fun = other;
             }
-            None => Transformed::no(Expr::WindowFunction(call)),
-        },
+            Transformed::new_transformed(Expr::WindowFunction(call), is_other)
+        }
         expr => Transformed::no(expr),
     }
 }

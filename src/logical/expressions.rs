@@ -1,0 +1,79 @@
+//! What is known of expressions: which columns they may name, whether they compare, whether they make an error of some
+//! values.
+
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, Result, ScalarValue};
+use datafusion::logical_expr::expr::{Cast, ScalarFunction};
+use datafusion::logical_expr::utils::merge_schema;
+use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, LogicalPlan, Operator};
+
+use super::numbers::have_room;
+
+/// Functions that count something in a text, whatever it is.
+const COUNT_LETTERS: &[&str] =
+    &["ascii", "bit_length", "character_length", "find_in_set", "levenshtein", "octet_length", "strpos"];
+
+/// The columns that expressions of a node may name.
+pub(crate) fn columns_within(node: &LogicalPlan) -> Result<DFSchema> {
+    match node {
+        LogicalPlan::TableScan(scan) => {
+            DFSchema::try_from_qualified_schema(scan.table_name.clone(), &scan.source.schema())
+        }
+        node => Ok(merge_schema(&node.inputs())),
+    }
+}
+
+/// Whether expressions of a node have casts.
+pub(crate) fn has_casts(node: &LogicalPlan) -> bool {
+    let mut any = false;
+    // The closures do not fail.
+    let _ = node.apply_expressions(|expr| {
+        any |= expr.exists(|expr| Ok(matches!(expr, Expr::Cast(_) | Expr::TryCast(_)))).unwrap_or(true);
+        Ok(if any { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    });
+    any
+}
+
+/// Whether an operator compares two values.
+pub(crate) fn compares(op: Operator) -> bool {
+    use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
+    matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
+}
+
+/// Whether there are values of which it makes an error.
+pub(crate) fn may_fail(expr: &Expr, schema: &DFSchema) -> bool {
+    let type_of = |expr: &Expr| expr.get_type(schema).ok();
+    let is_literal = |expr: &Expr| matches!(expr, Expr::Literal(..));
+    let fails = |expr: &Expr| match expr {
+        Expr::BinaryExpr(BinaryExpr { op: Operator::Divide | Operator::Modulo, right, .. }) => {
+            type_of(expr).is_none_or(|of| !of.is_floating()) && !is_other_than_zero(right)
+        }
+        Expr::Cast(Cast { expr, field }) => {
+            !is_literal(expr) && type_of(expr).is_none_or(|from| has_no_room(&from, field.data_type()))
+        }
+        // What reads a time or a number from a text.
+        Expr::ScalarFunction(ScalarFunction { func, .. }) if COUNT_LETTERS.contains(&func.name()) => false,
+        Expr::ScalarFunction(ScalarFunction { args, .. }) => {
+            let of_text = |arg: &Expr| !is_literal(arg) && type_of(arg).is_some_and(|of| of.is_string());
+            let gives = type_of(expr);
+            args.iter().any(of_text) && gives.is_none_or(|of| !of.is_string() && of != DataType::Boolean)
+        }
+        _ => false,
+    };
+    expr.exists(|expr| Ok(fails(expr))).unwrap_or(true)
+}
+
+/// Whether a cast may find a value that the type does not have.
+fn has_no_room(from: &DataType, to: &DataType) -> bool {
+    match (from, to) {
+        (from, to) if from.is_string() => !to.is_string(),
+        (from, to) if from.is_floating() => to.is_integer() || to.is_decimal(),
+        (from, to) => have_room(from, to) == Some(false),
+    }
+}
+
+fn is_other_than_zero(expr: &Expr) -> bool {
+    let Expr::Literal(value, _) = expr else { return false };
+    !value.is_null() && ScalarValue::new_zero(&value.data_type()).is_ok_and(|zero| *value != zero)
+}
