@@ -11,7 +11,7 @@
 //! ```
 //!
 //! In whichever order they are written, since conditions are moved. The same values come out, with fewer errors. What
-//! is drawn anew for each row, or has a subquery, stays as it is.
+//! is drawn anew for each row, or looks for rows of a subquery, stays as it is.
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, Result};
@@ -74,7 +74,7 @@ fn of_filter(conditions: Vec<Expr>, schema: &DFSchema) -> Result<Option<Vec<Expr
         values.into_iter().map(|value| value.data).partition(|condition| may_fail(condition, schema));
     let guards = others.iter().filter(|condition| is_guard(condition)).cloned();
     Ok(match (conjunction(guards), conjunction(risky)) {
-        (Some(guard), Some(risky)) if is_guard(&risky) => {
+        (Some(guard), Some(risky)) if is_of_some(&risky) => {
             let last = when(guard, risky).otherwise(lit(false))?;
             Some(others.into_iter().chain([last]).collect())
         }
@@ -97,7 +97,7 @@ fn of_value(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     let all = if has_changed { joined(parts.clone()).unwrap_or(before) } else { before };
     let (risky, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|part| may_fail(part, schema));
     let guards = others.into_iter().filter(is_guard).collect();
-    match (joined(guards), risky.iter().all(is_guard) && !risky.is_empty()) {
+    match (joined(guards), risky.iter().all(is_of_some) && !risky.is_empty()) {
         (Some(guard), true) => {
             let (decides, decided) =
                 if op == Operator::And { (guard.is_false(), false) } else { (guard.is_true(), true) };
@@ -107,13 +107,18 @@ fn of_value(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     }
 }
 
-/// Whether it may be evaluated more than once, or of some rows alone.
+/// Whether it may be evaluated more than once.
 fn is_guard(expr: &Expr) -> bool {
+    let is_subquery = |expr: &Expr| matches!(expr, Expr::ScalarSubquery(_));
+    is_of_some(expr) && !expr.exists(|expr| Ok(is_subquery(expr))).unwrap_or(true)
+}
+
+/// Whether it may be evaluated of some rows alone. A subquery that depends on no row has one value for all.
+fn is_of_some(expr: &Expr) -> bool {
     let is_plain = |expr: &Expr| {
         !matches!(
             expr,
-            Expr::ScalarSubquery(_)
-                | Expr::Exists(_)
+            Expr::Exists(_)
                 | Expr::InSubquery(_)
                 | Expr::SetComparison(_)
                 | Expr::OuterReferenceColumn(..)

@@ -66,7 +66,8 @@ impl OptimizerRule for UnnestSubqueries {
                 })
             }
             LogicalPlan::Aggregate(aggregate) => {
-                let mut joined = Joined::new(&aggregate.input, config);
+                // DataFusion joins none of these.
+                let mut joined = Joined { takes_simple: true, ..Joined::new(&aggregate.input, config) };
                 let groups = joined.exprs(&aggregate.group_expr)?;
                 let aggregates = joined.exprs(&aggregate.aggr_expr)?;
                 Ok(match joined.done() {
@@ -89,13 +90,15 @@ struct Joined<'a> {
     config: &'a dyn OptimizerConfig,
     rows: &'a LogicalPlan,
     joined: Option<LogicalPlan>,
+    /// Whether subqueries are joined here that DataFusion joins as it should elsewhere.
+    takes_simple: bool,
     /// The subqueries that are joined, and the columns with their values.
     values: Vec<(Subquery, Column)>,
 }
 
 impl<'a> Joined<'a> {
     fn new(rows: &'a LogicalPlan, config: &'a dyn OptimizerConfig) -> Self {
-        Self { config, rows, joined: None, values: Vec::new() }
+        Self { config, rows, joined: None, takes_simple: false, values: Vec::new() }
     }
 
     /// The expression with columns in the place of subqueries.
@@ -129,7 +132,7 @@ impl<'a> Joined<'a> {
         let has_one_row = plan.max_rows().is_some_and(|rows| rows <= 1);
         let columns = outer_columns(plan)?;
         let is_known = !columns.is_empty() && has_all(self.rows.schema(), &columns);
-        if !has_one_row || !is_known || is_simple(plan, Asked::Value)? {
+        if !has_one_row || !is_known || !self.takes_simple && is_simple(plan, Asked::Value)? {
             return Ok(None);
         }
         let domain = Domain::of(self.rows, &columns, self.config)?;
