@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
-use datafusion::execution::TaskContext;
+use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
-use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -32,9 +32,9 @@ pub(super) struct Query {
     whole: Mutex<HashMap<WholeSide, WholeRows>>,
     /// The same where executors have exchanged them, by who keeps them.
     exchanged: Mutex<HashMap<WholeExchange, Exchanged>>,
-    /// A permit for each unit below an exchange that may run at once: several stages of a query exchange together, and
-    /// each asks for as many as there are threads.
-    turns: Semaphore,
+    /// A permit for each unit that may run at once below an exchange, or where it writes files: several stages of a
+    /// query run together, and each asks for as many as there are threads.
+    turns: Arc<Semaphore>,
     /// The memory that it was promised.
     _admission: Admission,
 }
@@ -72,7 +72,7 @@ impl Query {
         context: Arc<TaskContext>,
         admission: Admission,
     ) -> Self {
-        let turns = Semaphore::new(context.session_config().target_partitions());
+        let turns = Arc::new(Semaphore::new(context.session_config().target_partitions()));
         Self {
             name: name.to_owned(),
             stages,
@@ -101,6 +101,23 @@ impl Query {
             Some(_) => internal_err!("unit {} of exchange {} came twice", map.unit, map.exchange),
             None => Ok(known),
         }
+    }
+
+    /// The rows of a unit that nobody takes before it has come to its end, when there is a turn for it. Those below
+    /// exchanges have one too, and wait for none that has: what they have kept is given without.
+    pub(super) fn in_turn(
+        &self,
+        rows: impl FnOnce() -> SendableRecordBatchStream + Send + 'static,
+    ) -> BoxStream<'static, Result<RecordBatch>> {
+        let turns = Arc::clone(&self.turns);
+        let in_turn = stream::once(async move {
+            let turn = turns.acquire_owned().await.map_err(|e| internal_datafusion_err!("{e}"))?;
+            let rows = rows().inspect(move |_| {
+                let _held = &turn;
+            });
+            Ok::<_, DataFusionError>(rows)
+        });
+        in_turn.try_flatten().boxed()
     }
 
     /// Rows of units of an exchange, with codes in a range.

@@ -11,6 +11,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::messages::{Connection, Fetch, Map, Reply, Run, hung_up};
 use super::queries::Queries;
+use super::query::Query;
 use super::taken::Taken;
 use crate::block::{compact_views, pieces, sliced_bytes};
 use crate::error::one_message;
@@ -29,7 +30,7 @@ impl Queries {
         };
         let _running = Running::begin(&self.units);
         let (rows, taken) = match self.part(&query, run.stage, None, &run.source) {
-            Ok((part, taken)) => (rows_of_run(part, &run, &query.context), taken),
+            Ok((part, taken)) => (rows_of_run(part, &run, &query), taken),
             Err(e) => (Err(e), Arc::default()),
         };
         self.send_rows(connection, rows, run.skip, &taken).await
@@ -120,11 +121,8 @@ impl Drop for Running<'_> {
 }
 
 /// The rows of a part of a stage: of one that writes files what tells of these, or what would be in them.
-fn rows_of_run(
-    part: Arc<dyn ExecutionPlan>,
-    run: &Run,
-    context: &Arc<TaskContext>,
-) -> Result<SendableRecordBatchStream> {
+fn rows_of_run(part: Arc<dyn ExecutionPlan>, run: &Run, query: &Query) -> Result<SendableRecordBatchStream> {
+    let context = &query.context;
     match (part.operator::<WriteTasksExec>(), &run.write) {
         (None, None) => Ok(rows_of(part, context)),
         (Some(tasks), None) => Ok(rows_of(Arc::clone(tasks.input()), context)),
@@ -133,7 +131,8 @@ fn rows_of_run(
             // No more than there is room for here.
             let target_bytes = write.target_bytes.min(tasks.files().block_bytes(context)?);
             let writing = Writing::new(&Arc::new(directory.into()), Some(write.within), target_bytes);
-            Ok(rows_of(part, &writing.context(context)))
+            let (schema, context) = (part.schema(), writing.context(context));
+            Ok(stream_of(schema, query.in_turn(move || rows_of(part, &context))))
         }
         (None, Some(_)) => internal_err!("a stage that writes nothing was asked to"),
     }

@@ -157,7 +157,9 @@ impl Staging {
         let local = local.map(|local| {
             sweep(&local);
             let created = LockedDirectory::create(&local, &name, &format!("{name}.new"));
-            created.map_err(|e| exec_datafusion_err!("cannot write to '{}': {e}", local.display()))
+            let created = created.map_err(|e| exec_datafusion_err!("cannot write to '{}': {e}", local.display()))?;
+            open_as(created.path(), &local);
+            Ok::<_, DataFusionError>(created)
         });
         let local = local.transpose()?;
         let area = match &local {
@@ -376,6 +378,20 @@ impl Drop for Staging {
             }
         }
     }
+}
+
+/// Lets those make files in a directory who may in another one: executors may be of other users. What cannot be changed
+/// stays, and they send rows.
+fn open_as(directory: &std::path::Path, other: &std::path::Path) {
+    #[cfg(unix)]
+    if let Ok(others) = std::fs::metadata(other) {
+        use std::os::unix::fs::PermissionsExt;
+        // In a directory of which only owners may remove files, this process could not move those of others.
+        let mode = others.permissions().mode() & 0o777 | 0o700;
+        let _changed = std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode));
+    }
+    #[cfg(not(unix))]
+    let _same = (directory, other);
 }
 
 /// The name of a staged file and its bytes. Fails where another process has written more or less than there is.

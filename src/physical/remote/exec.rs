@@ -94,8 +94,9 @@ impl RemoteExec {
         let rows = self.written().map_or(&self.stage, WriteTasksExec::input);
         match has_actors(rows) {
             true => Grouping::WithActors,
-            false if is_repeatable(rows) => Grouping::ByTask,
-            false => Grouping::Together,
+            false if !is_repeatable(rows) => Grouping::Together,
+            false if self.written().is_some() => Grouping::Writing,
+            false => Grouping::ByTask,
         }
     }
 
@@ -133,7 +134,7 @@ impl RemoteExec {
     fn at_once(&self, runner: &Arc<dyn StageRunner>) -> usize {
         match self.grouping() {
             Grouping::WithActors => runner.processes(),
-            Grouping::ByTask | Grouping::Together => at_once(&self.stage),
+            Grouping::ByTask | Grouping::Together | Grouping::Writing => at_once(&self.stage),
         }
     }
 }
@@ -240,7 +241,7 @@ impl TaskPlan for RemoteExec {
     fn identity(&self) -> TaskIdentity<'_> {
         match self.grouping() {
             // Units have the rows of several tasks.
-            Grouping::WithActors | Grouping::Together => TaskIdentity::Unsteady,
+            Grouping::WithActors | Grouping::Together | Grouping::Writing => TaskIdentity::Unsteady,
             Grouping::ByTask => TaskIdentity::OfInput { input: &self.stage, is_whole: true },
         }
     }

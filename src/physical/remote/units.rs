@@ -18,6 +18,8 @@ use crate::runtime::{Drivers, in_background};
 
 /// So many units come to each slot where tasks run together.
 const UNITS_PER_SLOT: usize = 8;
+/// And so many where each task writes files.
+const WRITES_PER_SLOT: usize = 64;
 /// So many units come to each process where these build actors first.
 const UNITS_PER_PROCESS: usize = 2;
 
@@ -28,6 +30,8 @@ pub(super) enum Grouping {
     ByTask,
     /// As many together as give all slots enough to do.
     Together,
+    /// Few together, which are done again where an executor is lost: each tells once of the files of all.
+    Writing,
     /// So many that few of them build actors, one of them in each process at once.
     WithActors,
 }
@@ -104,6 +108,7 @@ impl Units {
         let (slots, units) = match self.grouping {
             Grouping::ByTask => (runner.slots(), usize::MAX),
             Grouping::Together => (runner.slots(), UNITS_PER_SLOT * runner.slots()),
+            Grouping::Writing => (runner.slots(), WRITES_PER_SLOT * runner.slots()),
             Grouping::WithActors => (runner.processes(), UNITS_PER_PROCESS * runner.processes()),
         };
         let together = tasks.div_ceil(units.max(1)).max(1);
