@@ -59,10 +59,18 @@ fn compared(expr: Expr, schema: &DFSchema) -> Transformed<Expr> {
             Transformed::new_transformed(Expr::BinaryExpr(compared), is_other)
         }
         Expr::InList(InList { expr, list, negated }) => {
-            kept(*expr, schema).update_data(|expr| Expr::InList(InList { expr: Box::new(expr), list, negated }))
+            let expr = kept(*expr, schema);
+            let list: Vec<_> = list.into_iter().map(|value| kept(value, schema)).collect();
+            let is_other = expr.transformed || list.iter().any(|value| value.transformed);
+            let list = list.into_iter().map(|value| value.data).collect();
+            let compared = InList { expr: Box::new(expr.data), list, negated };
+            Transformed::new_transformed(Expr::InList(compared), is_other)
         }
         Expr::Between(Between { expr, negated, low, high }) => {
-            kept(*expr, schema).update_data(|expr| Expr::Between(Between { expr: Box::new(expr), negated, low, high }))
+            let [expr, low, high] = [*expr, *low, *high].map(|side| kept(side, schema));
+            let is_other = expr.transformed || low.transformed || high.transformed;
+            let [expr, low, high] = [expr, low, high].map(|side| Box::new(side.data));
+            Transformed::new_transformed(Expr::Between(Between { expr, negated, low, high }), is_other)
         }
         expr => Transformed::no(expr),
     }
