@@ -9,11 +9,12 @@
 //! being made of them begins anew. A unit may come out as more or fewer parts of groups then; but all rows with a hash
 //! are in it again, so that what has been made of other hashes stays right. That is compared by a sum of the hashes.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use datafusion::common::{Result, exec_err, internal_err};
+use datafusion::execution::TaskContext;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use parking_lot::Mutex;
@@ -22,7 +23,9 @@ use tokio::sync::Mutex as AsyncMutex;
 use super::executors::{Ended, Share, Shares};
 use super::messages::{Call, Exchange as ExchangeCall, Held, Map, Mapped, Part, Reply, Source};
 use crate::config::ByteSize;
-use crate::physical::{ExchangeSource, StagePrint, StageSource, ranges_of_codes};
+use crate::physical::{
+    ExchangeSource, Extent, RowRange, SchemeInOrder, StagePrint, StageSource, TaskRows, TaskSizes, ranges_of_codes,
+};
 use crate::runtime::UnderWay;
 
 /// So many units come to each slot.
@@ -39,7 +42,9 @@ pub(super) struct Level {
     exchanges: Vec<Exchange>,
     /// The tasks above, where these are of a read.
     tasks: Option<Range<usize>>,
-    ranges: OnceLock<Vec<RangeInclusive<u64>>>,
+    /// Otherwise what they have, once that is known.
+    rows: OnceLock<Vec<TaskRows>>,
+    context: Arc<TaskContext>,
     /// Tasks above whose rows have not all come.
     left: AtomicUsize,
 }
@@ -49,6 +54,8 @@ struct Exchange {
     number: usize,
     is_whole: bool,
     has_parts_of_groups: bool,
+    /// What gives rows to tasks, where these have them in an order.
+    scheme: Option<SchemeInOrder>,
     below: Level,
     units: AsyncMutex<Vec<Unit>>,
     /// Rows that those above have read of it; none where it is not known.
@@ -58,6 +65,8 @@ struct Exchange {
 /// Tasks whose rows are exchanged.
 #[derive(Debug)]
 struct Unit {
+    /// Which of them it is.
+    place: usize,
     tasks: Range<usize>,
     /// Who keeps them, under which number, and what is known of them.
     kept: Option<(Arc<Share>, u64, Mapped)>,
@@ -102,22 +111,24 @@ impl Mapping {
 }
 
 impl Level {
-    pub(super) fn of(source: &StageSource) -> Self {
+    pub(super) fn of(source: &StageSource, context: &Arc<TaskContext>) -> Self {
         let exchange = |source: &ExchangeSource| Exchange {
             number: source.number,
             is_whole: source.is_whole,
             has_parts_of_groups: source.has_parts_of_groups,
-            below: Self::of(&source.input),
+            scheme: source.scheme.clone(),
+            below: Self::of(&source.input, context),
             units: AsyncMutex::default(),
             taken: Mutex::new(Some(0)),
         };
         let exchanges = source.exchanges.iter().map(exchange).collect();
-        Self { exchanges, tasks: source.tasks.clone(), ranges: OnceLock::new(), left: AtomicUsize::new(0) }
+        let (tasks, context) = (source.tasks.clone(), Arc::clone(context));
+        Self { exchanges, tasks, rows: OnceLock::new(), context, left: AtomicUsize::new(0) }
     }
 
     /// The tasks above, once all rows have been exchanged.
     pub(super) fn tasks(&self) -> Range<usize> {
-        self.tasks.clone().unwrap_or_else(|| 0..self.ranges.get().map_or(0, Vec::len))
+        self.tasks.clone().unwrap_or_else(|| 0..self.rows.get().map_or(0, Vec::len))
     }
 
     /// Sees that executors which live keep all rows.
@@ -126,10 +137,10 @@ impl Level {
             for exchange in &self.exchanges {
                 exchange.complete(mapping).await?;
             }
-            if self.ranges.get().is_none() {
-                let ranges = self.cut(mapping.shares.slots()).await?;
+            if self.rows.get().is_none() {
+                let rows = self.cut(&mapping.shares).await?;
                 // Where another one was faster, these are the same.
-                if self.ranges.set(ranges).is_ok() {
+                if self.rows.set(rows).is_ok() {
                     self.left.store(self.tasks().len(), Relaxed);
                 }
             }
@@ -138,25 +149,41 @@ impl Level {
         .boxed()
     }
 
-    async fn cut(&self, slots: usize) -> Result<Vec<RangeInclusive<u64>>> {
+    async fn cut(&self, shares: &Shares) -> Result<Vec<TaskRows>> {
+        let least = TASKS_PER_SLOT * shares.slots().max(1);
+        if let Some((exchange, scheme)) = self.in_order() {
+            let units = exchange.units.lock().await;
+            let extents: Vec<_> = units.iter().filter_map(Unit::extent).collect();
+            let sizes = TaskSizes { sorted_bytes: shares.sorted_bytes(), least };
+            return scheme.distributed()?.tasks(&extents, sizes, &self.context);
+        }
         let mut bins: Vec<usize> = Vec::new();
         for exchange in self.exchanges.iter().filter(|exchange| !exchange.is_whole) {
-            for unit in exchange.units.lock().await.iter() {
-                let Some((_, _, mapped)) = &unit.kept else { continue };
-                bins.resize(bins.len().max(mapped.bins.len()), 0);
-                bins.iter_mut().zip(&mapped.bins).for_each(|(bin, more)| *bin += more);
+            for extent in exchange.units.lock().await.iter().filter_map(Unit::extent) {
+                bins.resize(bins.len().max(extent.bins.len()), 0);
+                bins.iter_mut().zip(&extent.bins).for_each(|(bin, more)| *bin += more);
             }
         }
-        ranges_of_codes(&bins, TASK_BYTES, TASKS_PER_SLOT * slots.max(1))
+        ranges_of_codes(&bins, TASK_BYTES, least)
+    }
+
+    /// The exchange from which tasks have their rows in an order, if there is one.
+    fn in_order(&self) -> Option<(&Exchange, &SchemeInOrder)> {
+        self.exchanges.iter().find_map(|exchange| Some((exchange, exchange.scheme.as_ref()?)))
     }
 
     /// Where some of the tasks above have their rows from.
     pub(super) async fn source(&self, tasks: &Range<usize>) -> Result<Source> {
-        let ranges = self.ranges.get().map_or(&[][..], Vec::as_slice);
-        let part = match (&self.tasks, ranges.get(tasks.clone())) {
+        let rows = self.rows.get().and_then(|rows| rows.get(tasks.clone())).unwrap_or_default();
+        let ranges: Vec<_> = rows.iter().flat_map(|task| &task.ranges).collect();
+        let part = match (&self.tasks, ranges.as_slice()) {
             (Some(_), _) => Part::Tasks(tasks.start, tasks.end),
-            (None, Some([first, .., last] | [first @ last])) => Part::Codes(*first.start(), *last.end()),
-            (None, _) => return internal_err!("there are no tasks {tasks:?} of {}", ranges.len()),
+            (None, []) => return internal_err!("there are no tasks {tasks:?}"),
+            (None, _) if self.in_order().is_some() => Part::Rows(tasks.start, rows.to_vec()),
+            (None, [RowRange::Codes(low, _), .., RowRange::Codes(_, high)] | [RowRange::Codes(low, high)]) => {
+                Part::Codes(*low, *high)
+            }
+            (None, _) => return internal_err!("rows without an order are told apart by codes"),
         };
         let mut exchanges = Vec::new();
         for exchange in &self.exchanges {
@@ -203,8 +230,12 @@ impl Exchange {
             self.below.complete(mapping).await?;
             let tasks = self.below.tasks();
             let together = tasks.len().div_ceil(UNITS_PER_SLOT * mapping.shares.slots().max(1)).max(1);
-            let unit = |first: usize| Unit { tasks: first..(first + together).min(tasks.end), kept: None };
-            units.extend(tasks.clone().step_by(together).map(unit));
+            let unit = |(place, first): (usize, usize)| Unit {
+                place,
+                tasks: first..(first + together).min(tasks.end),
+                kept: None,
+            };
+            units.extend(tasks.clone().step_by(together).enumerate().map(unit));
         }
         for _attempt in 0..ATTEMPTS {
             let missing: Vec<_> = units.iter_mut().filter(|unit| unit.is_missing()).collect();
@@ -238,6 +269,7 @@ impl Exchange {
             stage: mapping.stage,
             exchange: self.number,
             unit: number,
+            place: unit.place,
             source,
         });
         // What the executor does goes on by itself; it is lost when it says nothing.
@@ -254,8 +286,8 @@ impl Exchange {
         match mapped.await {
             Ok(mapped) => {
                 share.tasks.fetch_add(unit.tasks.len(), Relaxed);
-                mapping.rows.fetch_add(mapped.rows, Relaxed);
-                mapping.bytes.fetch_add(mapped.bins.iter().sum(), Relaxed);
+                mapping.rows.fetch_add(mapped.extent.rows, Relaxed);
+                mapping.bytes.fetch_add(mapped.extent.bytes, Relaxed);
                 mapping.again.fetch_add(usize::from(unit.kept.is_some()), Relaxed);
                 self.below.note(&mapped.taken);
                 if let Some((lost, _, before)) = &unit.kept {
@@ -278,7 +310,8 @@ impl Exchange {
 
     /// Rows that are made again must have the codes that they had: others have been read by what is above.
     fn compare(&self, before: &Mapped, again: &Mapped, lost: &Share) -> Result<()> {
-        let is_same = (before.rows, before.sum_of_codes) == (again.rows, again.sum_of_codes);
+        let known = |mapped: &Mapped| (mapped.extent.rows, mapped.extent.sum_of_codes);
+        let is_same = known(before) == known(again);
         match is_same || self.has_parts_of_groups {
             true => Ok(()),
             false => exec_err!(
@@ -293,9 +326,14 @@ impl Exchange {
     async fn kept(&self) -> ExchangeCall {
         let (mut all, mut rows): (Vec<Held>, u64) = (Vec::new(), 0);
         for (kept, number, mapped) in self.units.lock().await.iter().filter_map(|unit| unit.kept.as_ref()) {
-            rows += mapped.rows;
+            rows += mapped.extent.rows;
             let executor = &kept.executor;
-            match all.iter_mut().find(|held| held.query == executor.query()) {
+            let same = match self.scheme {
+                // Rows of one unit come behind those of the unit before it.
+                Some(_) => all.last_mut().filter(|held| held.query == executor.query()),
+                None => all.iter_mut().find(|held| held.query == executor.query()),
+            };
+            match same {
                 Some(held) => held.units.push(*number),
                 None => all.push(Held {
                     address: executor.address().to_string(),
@@ -308,8 +346,7 @@ impl Exchange {
     }
 
     async fn check(&self) -> Result<()> {
-        let given: u64 =
-            self.units.lock().await.iter().filter_map(|unit| unit.kept.as_ref()).map(|kept| kept.2.rows).sum();
+        let given: u64 = self.units.lock().await.iter().filter_map(Unit::extent).map(|extent| extent.rows).sum();
         match *self.taken.lock() {
             Some(taken) if taken != given && !self.is_whole => {
                 internal_err!("executors took {given} rows to exchange {}, and gave {taken}", self.number)
@@ -320,6 +357,11 @@ impl Exchange {
 }
 
 impl Unit {
+    /// What is known of its rows.
+    fn extent(&self) -> Option<&Extent> {
+        self.kept.as_ref().map(|(_, _, mapped)| &mapped.extent)
+    }
+
     /// Whether nobody keeps its rows, or nobody any more.
     fn is_missing(&self) -> bool {
         self.kept.as_ref().is_none_or(|(share, ..)| share.executor.is_lost())
@@ -345,17 +387,21 @@ mod tests {
 
     fn exchange(has_parts_of_groups: bool) -> Level {
         let input = StageSource { tasks: Some(0..3), exchanges: Vec::new() };
-        let exchange = ExchangeSource { number: 0, is_whole: false, has_parts_of_groups, input };
-        Level::of(&StageSource { tasks: None, exchanges: vec![exchange] })
+        let exchange = ExchangeSource { number: 0, is_whole: false, has_parts_of_groups, scheme: None, input };
+        Level::of(&StageSource { tasks: None, exchanges: vec![exchange] }, &Arc::default())
     }
 
     #[test]
     fn what_comes_out_otherwise_is_an_error_unless_it_is_parts_of_groups() {
-        let prepared = Prepared { query: String::new(), threads: 1, stages: Vec::new(), error: None, unrepeated: None };
+        let prepared =
+            Prepared { query: String::new(), threads: 1, memory: 1, stages: Vec::new(), error: None, unrepeated: None };
         let executor = Arc::new(Executor::new("unix:/a".parse().unwrap(), None, &prepared));
         let shares = Shares::of(vec![executor]);
         let lost = shares.living().next().unwrap();
-        let mapped = |rows, sum_of_codes| Mapped { rows, sum_of_codes, ..Mapped::default() };
+        let mapped = |rows, sum_of_codes| {
+            let extent = Extent { rows, sum_of_codes, ..Extent::default() };
+            Mapped { extent, ..Mapped::default() }
+        };
         for (again, is_same) in [(mapped(3, 5), true), (mapped(4, 5), false), (mapped(3, 6), false)] {
             let compared = exchange(false).exchanges[0].compare(&mapped(3, 5), &again, lost);
             assert_eq!(compared.is_ok(), is_same, "{again:?}");
@@ -367,12 +413,24 @@ mod tests {
     async fn rows_that_are_read_too_often_or_not_at_all_are_an_error() {
         for (taken, is_right) in [(Some(7), true), (Some(6), false), (Some(8), false), (None, true)] {
             let level = exchange(false);
-            let executor =
-                Prepared { query: String::new(), threads: 1, stages: Vec::new(), error: None, unrepeated: None };
+            let executor = Prepared {
+                query: String::new(),
+                threads: 1,
+                memory: 1,
+                stages: Vec::new(),
+                error: None,
+                unrepeated: None,
+            };
             let executor = Arc::new(Executor::new("unix:/a".parse().unwrap(), None, &executor));
             let share = Arc::clone(Shares::of(vec![executor]).living().next().unwrap());
-            let kept = |rows| Some((Arc::clone(&share), 0, Mapped { rows, ..Mapped::default() }));
-            let units = [Unit { tasks: 0..2, kept: kept(3) }, Unit { tasks: 2..3, kept: kept(4) }];
+            let kept = |rows| {
+                Some((
+                    Arc::clone(&share),
+                    0,
+                    Mapped { extent: Extent { rows, ..Extent::default() }, ..Mapped::default() },
+                ))
+            };
+            let units = [Unit { place: 0, tasks: 0..2, kept: kept(3) }, Unit { place: 1, tasks: 2..3, kept: kept(4) }];
             level.exchanges[0].units.lock().await.extend(units);
             level.left.store(2, Relaxed);
             level.ended(1, &[(0, Some(0))]).await.unwrap();

@@ -12,6 +12,12 @@ use super::messages::{Call, Connection, Prepared, Reply};
 use crate::error::one_message;
 use crate::wire::Address;
 
+/// What a thread sorts at once has at most this part of its memory: of rows that are fetched there are several copies,
+/// and others are sorted before they are kept.
+const SORTED_PART: usize = 16;
+const MIN_SORTED_BYTES: usize = 1 << 20;
+const MAX_SORTED_BYTES: usize = 32 << 20;
+
 /// An executor that has planned a query.
 #[derive(Debug)]
 pub(super) struct Executor {
@@ -19,6 +25,8 @@ pub(super) struct Executor {
     token: Option<String>,
     query: String,
     threads: usize,
+    /// Bytes that its blocks and operators may have.
+    memory: usize,
     /// Units that it runs.
     running: AtomicUsize,
     /// Why it is not asked any more.
@@ -27,8 +35,8 @@ pub(super) struct Executor {
 
 impl Executor {
     pub(super) fn new(address: Address, token: Option<String>, prepared: &Prepared) -> Self {
-        let (query, threads) = (prepared.query.clone(), prepared.threads.max(1));
-        Self { address, token, query, threads, running: AtomicUsize::new(0), lost: watch::Sender::default() }
+        let (query, threads, memory) = (prepared.query.clone(), prepared.threads.max(1), prepared.memory);
+        Self { address, token, query, threads, memory, running: AtomicUsize::new(0), lost: watch::Sender::default() }
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -175,6 +183,12 @@ impl Shares {
     /// How many units they run at once.
     pub(super) fn slots(&self) -> usize {
         self.living().map(|share| share.executor.threads).sum()
+    }
+
+    /// What each thread of the smallest sorts at once.
+    pub(super) fn sorted_bytes(&self) -> usize {
+        let least = self.living().map(|share| share.executor.memory / share.executor.threads).min();
+        (least.unwrap_or_default() / SORTED_PART).clamp(MIN_SORTED_BYTES, MAX_SORTED_BYTES)
     }
 
     /// The one with the fewest units for its threads, of those that can write files for the driver if it `writes`.

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, BufReader, ReadHalf, WriteHalf, split};
 use tokio::time::timeout;
 
-use crate::physical::{ExecutorStatus, StagePrint};
-use crate::wire::{Address, Duplex, read_line, write_line};
+use crate::physical::{ExecutorStatus, Extent, RowRange, StagePrint, TaskRows};
+use crate::wire::{Address, Duplex, read_line_within, write_line};
 
 /// The version of what is said.
-pub(super) const PROTOCOL: u64 = 4;
+pub(super) const PROTOCOL: u64 = 5;
 /// Both sides plan alike if they are of the same version.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Bytes of a call, with the statements of a session.
+/// Bytes of a call, with the statements of a session, or of a reply, with keys of rows.
 pub(super) const CALL_BYTES: u64 = 16 << 20;
 /// How long it may take to reach an executor, and until it says how it is.
 pub(super) const SOON: Duration = Duration::from_secs(5);
@@ -125,6 +125,8 @@ pub(super) enum Part {
     Tasks(usize, usize),
     /// Of the rows with codes from the first to the last.
     Codes(u64, u64),
+    /// Of rows in an order: the number of the first one, and what each of them has.
+    Rows(usize, Vec<TaskRows>),
 }
 
 /// Who keeps the rows of an exchange.
@@ -156,18 +158,21 @@ pub(super) struct Map {
     pub(super) exchange: usize,
     /// No two are called so.
     pub(super) unit: u64,
+    /// Which of the units of the exchange it is.
+    pub(super) place: usize,
     pub(super) source: Source,
 }
 
-/// Rows of units that an executor keeps, with codes from `low` to `high`.
+/// Rows of units that an executor keeps, unit by unit.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Fetch {
     pub(super) query: String,
     pub(super) stage: StagePrint,
     pub(super) exchange: usize,
     pub(super) units: Vec<u64>,
-    pub(super) low: u64,
-    pub(super) high: u64,
+    pub(super) rows: RowRange,
+    /// Whether their codes come with them.
+    pub(super) with_codes: bool,
 }
 
 /// A line of an executor.
@@ -206,11 +211,7 @@ pub(super) enum Reply {
 /// What is known of a unit of an exchange.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Mapped {
-    pub(super) rows: u64,
-    /// The sum of the codes of the rows.
-    pub(super) sum_of_codes: u64,
-    /// Bytes of the rows by the leading bits of their codes.
-    pub(super) bins: Vec<usize>,
+    pub(super) extent: Extent,
     /// As with rows that were sent.
     pub(super) taken: Vec<(usize, Option<u64>)>,
 }
@@ -221,6 +222,8 @@ pub(super) struct Prepared {
     pub(super) query: String,
     /// Tasks that it runs at once.
     pub(super) threads: usize,
+    /// Bytes that blocks and operators may have.
+    pub(super) memory: usize,
     /// The stages that it has planned in the same way.
     pub(super) stages: Vec<StagePrint>,
     /// Why it could not plan it.
@@ -270,7 +273,7 @@ impl Connection {
 
     /// The next line of an executor.
     pub(super) async fn reply(&mut self) -> Result<Reply> {
-        match read_line(&mut self.read).await? {
+        match read_line_within(&mut self.read, CALL_BYTES).await? {
             Some(reply) => Ok(reply),
             None => exec_err!("the connection was closed"),
         }

@@ -1,6 +1,6 @@
 //! Parts of stages, as an executor runs them, and the rows that these fetch from others.
 
-use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use datafusion::arrow::array::RecordBatch;
@@ -16,9 +16,15 @@ use super::messages::{Call, Connection, Exchange, Fetch, Held, Part, Reply, Sour
 use super::queries::Queries;
 use super::query::{Query, WholeSide};
 use super::taken::Taken;
-use crate::physical::{Part as StagePart, StagePrint, exchange_of, fetched, of_part, stream_of};
+use crate::physical::{
+    FetchRows, FetchedTasksExec, IntoPlan, Part as StagePart, RowRange, SchemeInOrder, StagePrint, TaskRows,
+    exchange_of, fetched, of_part, stream_of,
+};
 use crate::runtime::in_background;
 use crate::wire::{Address, BatchReader};
+
+/// The rows of so many executors are asked for at once where they come after each other.
+const FETCHED_AHEAD: usize = 3;
 
 impl Queries {
     /// A part of a stage, or of what is below an exchange of it, with what it takes from other exchanges.
@@ -46,28 +52,37 @@ impl Queries {
             else {
                 return exec_err!("nothing is known of exchange {number}");
             };
-            let fetching = |codes, taken: &Arc<Taken>| Fetching {
+            let scheme = exchange.scheme();
+            let distributed = scheme.as_ref().map(SchemeInOrder::distributed).transpose()?;
+            let (with_codes, in_order) = (distributed.is_some_and(|rows| rows.with_codes()), scheme.is_some());
+            let fetching = |taken: &Arc<Taken>| Fetching {
                 queries: Arc::clone(self),
                 query: Arc::downgrade(query),
                 stage: print,
                 exchange: kept.clone(),
-                codes,
-                schema: exchange.input().schema(),
+                with_codes,
+                in_order,
+                schema: exchange.schema(with_codes),
                 taken: Arc::clone(taken),
             };
-            match (source.part.clone(), kept.whole) {
-                (_, Some(_)) => {
-                    let (rows, of_all) = query.exchanged(print, kept, |taken| fetching(0..=u64::MAX, taken).plan())?;
+            match (&source.part, scheme, kept.whole) {
+                (_, _, Some(_)) => {
+                    let all = RowRange::Codes(0, u64::MAX);
+                    let (rows, of_all) = query.exchanged(print, kept, |taken| fetching(taken).plan(all.clone()))?;
                     taken.share(of_all);
                     Ok(rows)
                 }
-                (Part::Codes(low, high), None) => fetching(low..=high, &taken).plan(),
-                (Part::Tasks(..), None) => exec_err!("exchange {number} has codes, and its tasks have none"),
+                (Part::Codes(low, high), None, None) => fetching(&taken).plan(RowRange::Codes(*low, *high)),
+                (Part::Rows(first, tasks), Some(scheme), None) => {
+                    let schema = exchange.input().schema();
+                    Ok(fetching(&taken).tasks(scheme, schema, *first, tasks.as_slice().into()))
+                }
+                _ => exec_err!("the tasks are not such as exchange {number} has"),
             }
         };
         let tasks = match source.part {
             Part::Tasks(start, end) => Some(start..end),
-            Part::Codes(..) => None,
+            Part::Codes(..) | Part::Rows(..) => None,
         };
         let part = of_part(plan, first, &StagePart { tasks, exchanged: &exchanged, whole: &whole });
         // What operators have learnt of other rows, or of the same ones before, is nothing to these.
@@ -82,26 +97,70 @@ struct Fetching {
     query: Weak<Query>,
     stage: StagePrint,
     exchange: Exchange,
-    codes: RangeInclusive<u64>,
+    with_codes: bool,
+    /// Whether rows come in the order of their units.
+    in_order: bool,
     schema: SchemaRef,
     taken: Arc<Taken>,
 }
 
 impl Fetching {
-    /// A plan that gives them.
-    fn plan(self) -> Result<Arc<dyn ExecutionPlan>> {
+    /// A plan that gives those of a range.
+    fn plan(self, range: RowRange) -> Result<Arc<dyn ExecutionPlan>> {
         let (schema, fetching) = (Arc::clone(&self.schema), Arc::new(self));
-        fetched(schema, Arc::new(move || Arc::clone(&fetching).rows()))
+        fetched(schema, Arc::new(move || Arc::clone(&fetching).counted(range.clone())))
     }
 
-    /// All of them, from one executor after the other.
-    fn rows(self: Arc<Self>) -> SendableRecordBatchStream {
-        let number = self.exchange.number;
-        self.taken.note(number, None);
-        let schema = Arc::clone(&self.schema);
-        let (taken, held, whole) = (Arc::clone(&self.taken), self.exchange.held.clone(), self.exchange.whole);
-        let all = stream::iter(held).map(move |held| self.rows_of(held)).flatten();
-        let counted = stream::try_unfold((all, 0), move |(mut all, rows)| {
+    /// A plan that gives those of some tasks, with columns of `schema`, in their order.
+    fn tasks(
+        self,
+        scheme: SchemeInOrder,
+        schema: SchemaRef,
+        first: usize,
+        tasks: Arc<[TaskRows]>,
+    ) -> Arc<dyn ExecutionPlan> {
+        let (number, taken, came) = (self.exchange.number, Arc::clone(&self.taken), Arc::new(AtomicU64::new(0)));
+        taken.note(number, None);
+        let (fetching, coming) = (Arc::new(self), Arc::clone(&came));
+        let fetch: FetchRows = Arc::new(move |range| {
+            let coming = Arc::clone(&coming);
+            let rows = Arc::clone(&fetching).rows(range);
+            rows.inspect_ok(move |batch| _ = coming.fetch_add(batch.num_rows() as u64, Relaxed)).boxed()
+        });
+        let ended = Arc::new(move |given| {
+            let came = came.load(Relaxed);
+            taken.note(number, Some(came));
+            match came == given {
+                true => Ok(()),
+                false => internal_err!("exchange {number} gave {came} rows, of which {given} were put in order"),
+            }
+        });
+        FetchedTasksExec::new(scheme, schema, first, tasks, fetch, ended).into_plan()
+    }
+
+    /// All of a range, from one executor after the other.
+    fn rows(self: Arc<Self>, range: RowRange) -> BoxStream<'static, Result<RecordBatch>> {
+        let (held, schema, in_order) = (self.exchange.held.clone(), Arc::clone(&self.schema), self.in_order);
+        let all = stream::iter(held).map(move |held| self.rows_of(held, &range));
+        match in_order {
+            false => all.flatten().boxed(),
+            // Of many units that are here and there in turn.
+            true => {
+                let begun = all.map(move |rows| {
+                    let schema = Arc::clone(&schema);
+                    async move { Ok::<_, DataFusionError>(in_background(stream_of(schema, rows))) }
+                });
+                begun.buffered(FETCHED_AHEAD).try_flatten().boxed()
+            }
+        }
+    }
+
+    /// The same, and notes how many they were.
+    fn counted(self: Arc<Self>, range: RowRange) -> SendableRecordBatchStream {
+        let (number, whole) = (self.exchange.number, self.exchange.whole);
+        let (schema, taken) = (Arc::clone(&self.schema), Arc::clone(&self.taken));
+        taken.note(number, None);
+        let counted = stream::try_unfold((self.rows(range), 0), move |(mut all, rows)| {
             let taken = Arc::clone(&taken);
             async move {
                 let Some(batch) = all.try_next().await? else {
@@ -121,10 +180,10 @@ impl Fetching {
     }
 
     /// Those that one executor keeps.
-    fn rows_of(&self, held: Held) -> BoxStream<'static, Result<RecordBatch>> {
+    fn rows_of(&self, held: Held, range: &RowRange) -> BoxStream<'static, Result<RecordBatch>> {
         let own = self.query.upgrade().filter(|query| query.name == held.query);
         if let Some(query) = own {
-            let rows = query.kept(self.stage, self.exchange.number, &held.units, self.codes.clone());
+            let rows = query.kept(self.stage, self.exchange.number, &held.units, range, self.with_codes);
             return match rows {
                 Ok(rows) => rows,
                 Err(e) => stream::once(async { Err(e) }).boxed(),
@@ -135,8 +194,8 @@ impl Fetching {
             stage: self.stage,
             exchange: self.exchange.number,
             units: held.units,
-            low: *self.codes.start(),
-            high: *self.codes.end(),
+            rows: range.clone(),
+            with_codes: self.with_codes,
         });
         let (token, address, schema) = (self.queries.token(), held.address, Arc::clone(&self.schema));
         let taken = Arc::clone(&self.taken);

@@ -1,7 +1,6 @@
 //! [`Query`]: what an executor has of a query of a driver.
 
 use std::collections::HashMap;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
@@ -16,7 +15,7 @@ use tokio::sync::Semaphore;
 
 use super::messages::{Exchange, Held, Map, Mapped};
 use super::taken::Taken;
-use crate::physical::{KeptRows, StagePrint, WholeRows, exchange_of};
+use crate::physical::{KeptRows, RowRange, StagePrint, WholeRows, exchange_of};
 use crate::store::Admission;
 
 /// A query that was planned here.
@@ -90,13 +89,8 @@ impl Query {
         let exchange = self.stages.get(&map.stage).and_then(|stage| exchange_of(stage, map.exchange));
         let Some(exchange) = exchange else { return exec_err!("the stage has no exchange {}", map.exchange) };
         let _turn = self.turns.acquire().await.map_err(|e| internal_datafusion_err!("{e}"))?;
-        let kept = KeptRows::collect(exchange, part, &self.context).await?;
-        let known = Mapped {
-            rows: kept.num_rows() as u64,
-            sum_of_codes: kept.sum_of_codes(),
-            bins: kept.bins().to_vec(),
-            taken: taken.rows(),
-        };
+        let kept = KeptRows::collect(exchange, map.place, part, &self.context).await?;
+        let known = Mapped { extent: kept.extent(), taken: taken.rows() };
         match self.kept.lock().insert((map.stage, map.exchange, map.unit), Arc::new(kept)) {
             Some(_) => internal_err!("unit {} of exchange {} came twice", map.unit, map.exchange),
             None => Ok(known),
@@ -120,13 +114,14 @@ impl Query {
         in_turn.try_flatten().boxed()
     }
 
-    /// Rows of units of an exchange, with codes in a range.
+    /// Rows of units of an exchange that are in a range, unit by unit.
     pub(super) fn kept(
         &self,
         stage: StagePrint,
         exchange: usize,
         units: &[u64],
-        codes: RangeInclusive<u64>,
+        range: &RowRange,
+        with_codes: bool,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let kept = self.kept.lock();
         let rows = units.iter().map(|unit| match kept.get(&(stage, exchange, *unit)) {
@@ -134,7 +129,8 @@ impl Query {
             None => exec_err!("unit {unit} of exchange {exchange} is not here"),
         });
         let rows = rows.collect::<Result<Vec<_>>>()?;
-        Ok(stream::iter(rows).flat_map(move |rows| rows.rows(codes.clone())).boxed())
+        let range = range.clone();
+        Ok(stream::iter(rows).map(move |rows| rows.rows(range.clone(), with_codes)).try_flatten().boxed())
     }
 
     /// What stands for a side of a join that is the same for all tasks.
@@ -165,9 +161,9 @@ impl Query {
     }
 
     /// Columns of the rows of an exchange.
-    pub(super) fn schema_of(&self, stage: StagePrint, exchange: usize) -> Result<SchemaRef> {
+    pub(super) fn schema_of(&self, stage: StagePrint, exchange: usize, with_codes: bool) -> Result<SchemaRef> {
         match self.stages.get(&stage).and_then(|stage| exchange_of(stage, exchange)) {
-            Some(exchange) => Ok(exchange.input().schema()),
+            Some(exchange) => Ok(exchange.schema(with_codes)),
             None => exec_err!("the stage has no exchange {exchange}"),
         }
     }

@@ -115,10 +115,9 @@ impl StageRunner for Runner {
         .boxed()
     }
 
-    fn exchange(&self, source: StageSource) -> BoxFuture<'static, Result<Exchanged>> {
-        let runner = self.clone();
+    fn exchange(&self, source: StageSource, context: &Arc<TaskContext>) -> BoxFuture<'static, Result<Exchanged>> {
+        let (runner, level) = (self.clone(), Arc::new(Level::of(&source, context)));
         async move {
-            let level = Arc::new(Level::of(&source));
             level.complete(&runner.mapping).await?;
             let tasks = level.tasks().len();
             Ok(Exchanged { runner: Arc::new(Self { exchanged: Some(level), ..runner }), tasks })

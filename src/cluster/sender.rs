@@ -41,8 +41,9 @@ impl Queries {
         let Some(query) = self.get(&fetch.query) else {
             return connection.say_last(&Reply::Unknown).await;
         };
-        let rows = query.kept(fetch.stage, fetch.exchange, &fetch.units, fetch.low..=fetch.high);
-        let schema = query.schema_of(fetch.stage, fetch.exchange);
+        let Fetch { stage, exchange, units, rows, with_codes, .. } = fetch;
+        let rows = query.kept(stage, exchange, &units, &rows, with_codes);
+        let schema = query.schema_of(stage, exchange, with_codes);
         let rows = rows.and_then(|rows| Ok(stream_of(schema?, rows)));
         self.send_rows(connection, rows, 0, &Taken::default()).await
     }

@@ -35,8 +35,8 @@ mod write;
 pub(crate) use barriers::{Claims, FilterBarrierExec, HideClaimsExec, OrderBarrierExec, unambiguous};
 pub(crate) use combine::{Combination, CombineExec, TurnsExec};
 pub(crate) use exchange::{
-    BlockOrderScheme, BlockSize, ExchangeExec, HashScheme, RandomScheme, RangeScheme, SizeScheme, SliceScheme,
-    SpreadScheme, StoredBlock, can_sort, collect_blocks,
+    BlockOrderScheme, BlockSize, ExchangeExec, Extent, FetchRows, HashScheme, RandomScheme, RangeScheme, RowRange,
+    SizeScheme, SliceScheme, SpreadScheme, StoredBlock, TaskRows, TaskSizes, can_sort, collect_blocks,
 };
 pub(crate) use gather::{GatherExec, gather, gather_blocks};
 pub(crate) use join::{BucketJoinExec, equi_join, equi_joins};
@@ -55,10 +55,10 @@ pub(crate) use read::{
 };
 pub use remote::ExecutorStatus;
 pub(crate) use remote::{
-    Assigned, Connector, ExchangeSource, Exchanged, Executors, KeptRows, Part, RemoteExchangeExec, RemoteExec,
-    StagePrint, StageRunner, StageSource, Statuses, Unit, WholeRows, assigned, exchange_of, executor_statuses, fetched,
-    fitting_executors, gives_no_left_rows, is_first_rows_of_stage, is_stage, is_whole, is_worthwhile, of_part,
-    ranges_of_codes, remote_stages, stage_print,
+    Assigned, Connector, ExchangeSource, Exchanged, Executors, FetchedTasksExec, KeptRows, Part, RemoteExchangeExec,
+    RemoteExec, SchemeInOrder, StagePrint, StageRunner, StageSource, Statuses, Unit, WholeRows, assigned, exchange_of,
+    executor_statuses, fetched, fitting_executors, gives_no_left_rows, is_first_rows_of_stage, is_stage, is_whole,
+    is_worthwhile, of_part, ranges_of_codes, remote_stages, stage_print,
 };
 pub(crate) use resume::ResumeExec;
 pub(crate) use shared::{SharedExec, linked};

@@ -7,7 +7,8 @@ Tables of random sizes are written as Parquet: keys that are null, that many row
 Over them queries are drawn that join, group and filter, so that executors exchange rows. Each runs in one process, and
 with two or three executors of different memory, of which one or two are killed (SIGKILL), stopped (SIGSTOP, and sometimes
 let go again) or asked to end (SIGTERM) at a random moment of the query; a killed one may be started anew at its address.
-As long as one executor lives that has planned the query, its rows must be those of the one process, as a bag.
+As long as one executor lives that has planned the query, its rows must be those of the one process: in their order where
+they are shuffled or sorted, and as a bag otherwise.
 
 A third of them is written to files, which are read for this; hidden files may not be left.
 
@@ -118,6 +119,22 @@ def query(draw, tables):
     ])
 
 
+def query_in_order(draw, tables):
+    """A query whose rows come in one order, wherever they are made."""
+    a, seed, n = draw.choice(tables), draw.randrange(100), draw.randrange(1, 9)
+    where = draw.choice(["", "WHERE id % 3 < 2", "WHERE s IS NOT NULL", "WHERE d > DATE '1990-01-01'"])
+    keys = draw.choice(["s", "k DESC, x", "x, s DESC, d", "d NULLS FIRST", "x DESC NULLS FIRST, id", "id + k"])
+    return draw.choice([
+        f"SELECT * FROM random_shuffle('{a}', seed => {seed}) {where}",
+        f"SELECT * FROM random_shuffle((SELECT * FROM '{a}' {where}), seed => {seed}, num_blocks => {n})",
+        # Rows with equal keys stay in the order of the files.
+        f"SELECT * FROM '{a}' {where} ORDER BY {keys}",
+        f"SELECT id, s FROM random_shuffle('{a}', seed => {seed}) {where} ORDER BY {keys}",
+        f"SELECT * FROM repartition('{a}', {n}, keys => ['k'], sort => true) {where}",
+        f"SELECT id, x, k FROM random_shuffle((SELECT * FROM '{a}' ORDER BY {keys}), seed => {seed})",
+    ])
+
+
 def run(tool, sql, extra):
     command = [tool, "sql", sql, "--format", "csv", "--quiet", "--threads", "2"] + extra
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -146,7 +163,8 @@ class Round:
 
     def run(self, number):
         """Returns what is wrong, and whether an executor was lost."""
-        sql = query(self.draw, self.tables)
+        in_order = self.draw.random() < 0.4
+        sql = (query_in_order if in_order else query)(self.draw, self.tables)
         began = time.monotonic()
         plain = run(self.tool, sql, ["--memory", "1GiB"])
         expected, error = plain.communicate(timeout=SECONDS)
@@ -186,6 +204,8 @@ class Round:
             wrong = f"hidden files are left, {hidden}: {statement}" if hidden else None
         if driver.returncode != 0:
             wrong = f"fails: {statement}\n{error}"
+        elif in_order and not written and found != expected:
+            wrong = f"rows come otherwise: {statement} with {extra}"
         elif rows(found) != rows(expected):
             missing, more = rows(expected) - rows(found), rows(found) - rows(expected)
             wrong = f"{missing.total()} rows are missing and {more.total()} are too many: {statement} with {extra}"

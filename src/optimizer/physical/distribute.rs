@@ -37,8 +37,8 @@ use super::estimate::expected_rows;
 use super::restore_orders::{has_order, in_order};
 use crate::config::BlockyardOptions;
 use crate::physical::{
-    CompactExec, GatherExec, IntoPlan, PlanExt, ReadExec, RemoteExchangeExec, RemoteExec, WriteExec, equi_join,
-    gives_no_left_rows, is_first_rows_of_stage, is_stage, is_whole, is_worthwhile,
+    CompactExec, ExchangeExec, GatherExec, IntoPlan, PlanExt, ReadExec, RemoteExchangeExec, RemoteExec, WriteExec,
+    equi_join, gives_no_left_rows, is_first_rows_of_stage, is_stage, is_whole, is_worthwhile,
 };
 
 #[derive(Debug)]
@@ -122,8 +122,14 @@ fn as_needed(
     needed.collect()
 }
 
-/// A join or a group of at least so many rows of stages, with these exchanged by executors.
+/// A join, a group, a shuffle or a sort of at least so many rows of stages, with these exchanged by executors.
 fn exchanged(node: Arc<dyn ExecutionPlan>, least: usize) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    if let Some(exchange) = node.operator::<ExchangeExec>()
+        && has_rows([expected_rows(exchange.input())].into_iter(), least)
+    {
+        let distributed = exchange.distributed().map(IntoPlan::into_plan).filter(is_stage);
+        return Ok(distributed.map_or_else(|| Transformed::no(node), Transformed::yes));
+    }
     let exchanged = match (keys_of_inputs(&node), left_of_all(&node)) {
         (Some(keys), _) if has_rows(node.children().into_iter().map(expected_rows), least) => {
             let inputs = node.children().into_iter().zip(keys);

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 
 use super::Scheme;
 use super::buckets::{Buckets, FirstTask, MapInput};
+use super::distributed::Distributed;
 use crate::physical::StageMetrics;
 use crate::physical::operator::InputOrder;
 use crate::physical::operator::claims;
@@ -38,6 +39,8 @@ pub(crate) struct ExchangeExec {
     input_order: Option<InputOrder>,
     /// Whether the stage below belongs to the map side.
     fused: bool,
+    /// Whether it is one of a stage of other processes, which have the tasks of its input and of its output.
+    distributed: bool,
     /// Where it goes on for another execution.
     begin: Option<FirstTask>,
     /// How many tasks there are, where these are ranges of codes and it is known; shared with those that begin in its
@@ -84,6 +87,7 @@ impl ExchangeExec {
             scheme,
             input_order,
             fused: false,
+            distributed: false,
             begin: None,
             ranges_of_codes: Arc::default(),
             runs: Executions::default(),
@@ -99,14 +103,29 @@ impl ExchangeExec {
         self
     }
 
+    /// The same exchange as one that several processes make, where it can be.
+    pub(crate) fn distributed(&self) -> Option<Self> {
+        if self.begin.is_some() || self.scheme.distributed().is_none() {
+            return None;
+        }
+        let mut plan = self.over(Arc::clone(&self.input));
+        (plan.input_order, plan.fused, plan.distributed) = (self.input_order.clone(), self.fused, true);
+        Some(plan)
+    }
+
+    /// How several processes make it, if they are to.
+    pub(crate) fn as_distributed(&self) -> Option<&dyn Distributed> {
+        self.scheme.distributed().filter(|_| self.distributed)
+    }
+
     /// What is exchanged.
     pub(crate) fn input(&self) -> &Arc<dyn ExecutionPlan> {
         &self.input
     }
 
     /// How rows are distributed.
-    pub(crate) fn scheme(&self) -> &dyn Scheme {
-        self.scheme.as_ref()
+    pub(crate) fn scheme(&self) -> &Arc<dyn Scheme> {
+        &self.scheme
     }
 
     /// Whether it gives blocks before its input has ended.
@@ -190,6 +209,7 @@ impl Operator for ExchangeExec {
     fn with_inputs(&self, mut inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         let mut plan = self.over(inputs.swap_remove(0));
         plan.input_order = self.input_order.clone();
+        plan.distributed = self.distributed;
         plan.fused = self.fused && as_task_plan(plan.input.as_ref()).is_some();
         plan.begin = self.begin;
         Ok(plan.into_plan())

@@ -14,6 +14,7 @@ mod buckets;
 mod collect;
 mod cuts;
 mod cutter;
+mod distributed;
 mod exec;
 mod ordered;
 mod router;
@@ -23,12 +24,14 @@ mod seen_keys;
 mod slices;
 mod sort_keys;
 mod sorted;
+mod sorted_unit;
 
 pub(crate) use collect::{StoredBlock, collect_blocks};
 pub(super) use cuts::{Cut, cuts, equal_parts, exact_parts};
 pub(crate) use cutter::BlockSize;
+pub(crate) use distributed::{Distributed, Extent, FetchRows, Fetching, KeptBy, RowRange, TaskRows, TaskSizes};
 pub(crate) use exec::ExchangeExec;
-pub(super) use router::{KeyEncoding, among, code_of_null};
+pub(super) use router::{KeyEncoding, among, code_of_null, with_code};
 pub(super) use runs::Runs;
 pub(super) use schemes::random_place;
 pub(crate) use schemes::{
@@ -36,3 +39,4 @@ pub(crate) use schemes::{
 };
 pub(super) use seen_keys::{SeenKeys, Wanted};
 pub(crate) use sort_keys::can_sort;
+pub(crate) use sorted_unit::SortedUnit;

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 
 use super::router::inside;
 use super::runs::{Piece, Runs};
+use crate::block::sliced_bytes;
 use crate::runtime::begun_on_io_thread;
 use crate::store::WorkingSet;
 
@@ -67,39 +68,37 @@ impl Ordered {
             RowOrder::Codes => code,
             RowOrder::Input => ranges.partition_point(|range| *range.end() < code) as u64,
         };
-        let columns: Vec<usize> = (0..runs.schema.fields().len()).collect();
-        // Pieces are put together on the way: a few large ones take less memory beside their values, and less time.
-        let most = (MANY_ARRAYS / 2 / columns.len().max(1)).max(1);
-        let (mut pieces, mut group) = (Vec::new(), Piece::default());
-        let mut places: Vec<(u64, u32, u32)> = Vec::new();
+        let mut gathering = Gathering::new(&runs.schema, bytes, &rank);
         for run in &runs.runs {
             for piece in runs.pieces(run, low, high) {
                 if !wanted() {
                     return exec_err!("nobody waits for these rows any more");
                 }
-                let piece = inside(piece?, low, high)?;
-                let codes = piece.column(columns.len()).as_primitive::<UInt64Type>().values();
-                let number = pieces.len() as u32;
-                places.extend(codes.iter().zip(group.rows..).map(|(code, row)| (rank(*code), number, row)));
-                group.push(piece.project(&columns)?);
-                if group.bytes >= bytes / GROUPS || group.pieces.len() >= most {
+                let more = gathering.push(&inside(piece?, low, high)?)?;
+                if more > 0 {
                     // Keys of many rows may be neighbours.
-                    taken += group.bytes;
+                    taken += more;
                     reserved.resize(2 * taken.max(bytes))?;
-                    pieces.push(std::mem::take(&mut group).put_together()?);
                 }
             }
         }
-        if !group.pieces.is_empty() {
-            pieces.push(group.put_together()?);
+        let ends: Vec<u64> = ranges.iter().map(|range| rank(*range.end())).collect();
+        gathering.ordered(runs.batch_rows, &ends, reserved)
+    }
+
+    /// The rows of `batches` by their codes, which are in the last column: equal ones as they come.
+    pub(super) fn of(
+        batches: &[RecordBatch],
+        schema: &SchemaRef,
+        batch_rows: usize,
+        reserved: WorkingSet,
+    ) -> Result<Self> {
+        let bytes = batches.iter().map(sliced_bytes).sum();
+        let mut gathering = Gathering::new(schema, bytes, &|code| code);
+        for batch in batches {
+            gathering.push(batch)?;
         }
-        // Equal codes keep the order of the input, which the tuple gives too.
-        places.sort_unstable();
-        let ends = ranges.iter().map(|range| places.partition_point(|(of_row, ..)| *of_row <= rank(*range.end())));
-        let starts = std::iter::once(0).chain(ends).collect();
-        let places = places.into_iter().map(|(_, piece, row)| (piece as usize, row as usize)).collect();
-        let (schema, batch_rows) = (Arc::clone(&runs.schema), runs.batch_rows);
-        Ok(Self { schema, batch_rows, pieces, places, starts, _reserved: reserved })
+        gathering.ordered(batch_rows, &[u64::MAX], reserved)
     }
 
     /// The rows of one of the tasks.
@@ -118,6 +117,59 @@ impl Ordered {
         let pieces: Vec<&RecordBatch> = self.pieces.iter().collect();
         let batch = interleave_record_batch(&pieces, places)?;
         Ok(batch.with_schema(Arc::clone(&self.schema))?)
+    }
+}
+
+/// Rows with their codes on their way into an order.
+struct Gathering<'a> {
+    schema: SchemaRef,
+    /// The place of a row by its code; equal ones stay as they come.
+    rank: &'a dyn Fn(u64) -> u64,
+    columns: Vec<usize>,
+    /// Pieces that are put together have about so many bytes, and are so many at most: a few large ones take less
+    /// memory beside their values, and less time.
+    group_bytes: usize,
+    most: usize,
+    group: Piece,
+    pieces: Vec<RecordBatch>,
+    places: Vec<(u64, u32, u32)>,
+}
+
+impl<'a> Gathering<'a> {
+    /// Of rows with these columns and a code behind them, which have about so many bytes.
+    fn new(schema: &SchemaRef, bytes: usize, rank: &'a dyn Fn(u64) -> u64) -> Self {
+        let columns: Vec<usize> = (0..schema.fields().len()).collect();
+        let most = (MANY_ARRAYS / 2 / columns.len().max(1)).max(1);
+        let (group, pieces, places) = (Piece::default(), Vec::new(), Vec::new());
+        Self { schema: Arc::clone(schema), rank, columns, group_bytes: bytes / GROUPS, most, group, pieces, places }
+    }
+
+    /// Takes some more; returns the bytes of pieces that it has put together.
+    fn push(&mut self, piece: &RecordBatch) -> Result<usize> {
+        let codes = piece.column(self.columns.len()).as_primitive::<UInt64Type>().values();
+        let number = self.pieces.len() as u32;
+        let ranked = codes.iter().zip(self.group.rows..).map(|(code, row)| ((self.rank)(*code), number, row));
+        self.places.extend(ranked);
+        self.group.push(piece.project(&self.columns)?);
+        if self.group.bytes < self.group_bytes && self.group.pieces.len() < self.most {
+            return Ok(0);
+        }
+        let bytes = self.group.bytes;
+        self.pieces.push(std::mem::take(&mut self.group).put_together()?);
+        Ok(bytes)
+    }
+
+    /// All of them in order; tasks end behind rows that are ranked so.
+    fn ordered(mut self, batch_rows: usize, ends: &[u64], reserved: WorkingSet) -> Result<Ordered> {
+        if !self.group.pieces.is_empty() {
+            self.pieces.push(self.group.put_together()?);
+        }
+        // Equal codes keep the order of the input, which the tuple gives too.
+        self.places.sort_unstable();
+        let ends = ends.iter().map(|end| self.places.partition_point(|(of_row, ..)| of_row <= end));
+        let starts = std::iter::once(0).chain(ends).collect();
+        let places = self.places.into_iter().map(|(_, piece, row)| (piece as usize, row as usize)).collect();
+        Ok(Ordered { schema: self.schema, batch_rows, pieces: self.pieces, places, starts, _reserved: reserved })
     }
 }
 

@@ -62,8 +62,14 @@ impl KeyEncoding {
     }
 }
 
+/// The columns of rows with their codes behind them.
+pub(crate) fn with_code(schema: &SchemaRef) -> SchemaRef {
+    let code = Arc::new(Field::new("__blockyard_key", DataType::UInt64, false));
+    Arc::new(Schema::new(schema.fields().iter().cloned().chain([code]).collect::<Vec<_>>()))
+}
+
 /// The codes of the keys of some rows, and the keys.
-fn codes_of_keys(keys: &[Arc<dyn PhysicalExpr>], batch: &RecordBatch) -> Result<(Vec<u64>, Vec<ArrayRef>)> {
+pub(super) fn codes_of_keys(keys: &[Arc<dyn PhysicalExpr>], batch: &RecordBatch) -> Result<(Vec<u64>, Vec<ArrayRef>)> {
     let rows = batch.num_rows();
     let keys: Vec<_> = keys.iter().map(|key| key.evaluate(batch)?.into_array(rows)).collect::<Result<_>>()?;
     let mut codes = vec![0; rows];
@@ -133,8 +139,7 @@ pub(super) struct Router {
 
 impl Router {
     pub(super) fn new(schema: &SchemaRef, coding: KeyEncoding, max_bits: u32, wanted: Wanted, task: u64) -> Self {
-        let key = Arc::new(Field::new("__blockyard_key", DataType::UInt64, false));
-        let with_key = Arc::new(Schema::new(schema.fields().iter().cloned().chain([key]).collect::<Vec<_>>()));
+        let with_key = with_code(schema);
         let (next_row, keyed, rows, bytes, dropped, sum_of_codes) = (0, Vec::new(), 0, 0, 0, 0);
         Self { with_key, coding, max_bits, wanted, task, next_row, keyed, rows, bytes, dropped, sum_of_codes }
     }

@@ -17,7 +17,8 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 
 use super::cuts::equal_range;
-use super::router::{KeyEncoding, MAX_PIECE_BITS, Router, RunPieces, inside, max_piece_bits};
+use super::distributed::Extent;
+use super::router::{KeyEncoding, MAX_PIECE_BITS, Router, RunPieces, inside, max_piece_bits, with_code};
 use super::seen_keys::{KeyNotes, SeenKeys, Wanted};
 use crate::block::{TaskId, compact_views, copied, sliced_bytes};
 use crate::physical::memory::stage_memory;
@@ -186,6 +187,12 @@ impl Runs {
         })
     }
 
+    /// What is known of the rows.
+    pub(crate) fn extent(&self) -> Extent {
+        let (rows, bytes, sum_of_codes) = (self.rows as u64, self.bytes, self.sum_of_codes);
+        Extent { rows, bytes, sum_of_codes, bins: self.bins.clone(), keys: Vec::new() }
+    }
+
     /// Bytes of the rows by the leading bits of their codes.
     pub(crate) fn bins(&self) -> &[usize] {
         &self.bins
@@ -196,20 +203,20 @@ impl Runs {
         self.left_out
     }
 
-    /// The sum of the codes of all rows, which is the same whatever their order is.
-    pub(crate) fn sum_of_codes(&self) -> u64 {
-        self.sum_of_codes
-    }
-
     /// What is known of the keys of all rows, if they were noted.
     pub(crate) fn seen(&self) -> Option<&Arc<SeenKeys>> {
         self.seen.as_ref()
     }
 
     /// The rows with codes in `range` of the first of `runs` and as many of the next as give a batch of a useful size,
-    /// without their codes; and how many were read. Blocks.
-    pub(crate) fn read(&self, runs: Range<usize>, range: &RangeInclusive<u64>) -> Result<(Vec<RecordBatch>, usize)> {
-        let columns: Vec<usize> = (0..self.schema.fields().len()).collect();
+    /// with columns of `schema`: without their codes, or with them; and how many were read. Blocks.
+    fn read(
+        &self,
+        schema: &SchemaRef,
+        runs: Range<usize>,
+        range: &RangeInclusive<u64>,
+    ) -> Result<(Vec<RecordBatch>, usize)> {
+        let columns: Vec<usize> = (0..schema.fields().len()).collect();
         let (mut batches, mut group, mut read) = (Vec::new(), Piece::default(), 0);
         for run in &self.runs[runs] {
             if !batches.is_empty() {
@@ -235,7 +242,7 @@ impl Runs {
         if group.rows > 0 {
             batches.push(group.copied()?);
         }
-        let batches = batches.into_iter().map(|batch| Ok(batch.with_schema(Arc::clone(&self.schema))?));
+        let batches = batches.into_iter().map(|batch| Ok(batch.with_schema(Arc::clone(schema))?));
         Ok((batches.collect::<Result<_>>()?, read))
     }
 
@@ -245,11 +252,28 @@ impl Runs {
         runs: Range<usize>,
         range: RangeInclusive<u64>,
     ) -> BoxStream<'static, Result<RecordBatch>> {
+        self.stream_as(Arc::clone(&self.schema), runs, range)
+    }
+
+    /// The same of all runs, with their codes.
+    pub(crate) fn stream_with_codes(
+        self: &Arc<Self>,
+        range: RangeInclusive<u64>,
+    ) -> BoxStream<'static, Result<RecordBatch>> {
+        self.stream_as(self.schema_with_code(), 0..self.len(), range)
+    }
+
+    fn stream_as(
+        self: &Arc<Self>,
+        schema: SchemaRef,
+        runs: Range<usize>,
+        range: RangeInclusive<u64>,
+    ) -> BoxStream<'static, Result<RecordBatch>> {
         let all = Arc::clone(self);
         let read = move |left: Range<usize>| {
-            let (all, range) = (Arc::clone(&all), range.clone());
+            let (all, range, schema) = (Arc::clone(&all), range.clone(), Arc::clone(&schema));
             begun_on_io_thread(move || {
-                let (batches, read) = all.read(left.clone(), &range)?;
+                let (batches, read) = all.read(&schema, left.clone(), &range)?;
                 Ok((batches, left.start + read..left.end))
             })
         };
@@ -294,6 +318,11 @@ impl Runs {
     pub(super) fn bytes_in(&self, range: &RangeInclusive<u64>) -> usize {
         let starts = |bin: &usize| range.contains(equal_range(*bin, self.bins.len()).start());
         (0..self.bins.len()).filter(starts).map(|bin| self.bins[bin]).sum()
+    }
+
+    /// Columns of the rows, with the code.
+    pub(crate) fn schema_with_code(&self) -> SchemaRef {
+        with_code(&self.schema)
     }
 
     /// Columns of the rows, without the code.

@@ -8,6 +8,7 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::row::{Row, RowConverter, Rows, SortField};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
+use serde::{Deserialize, Serialize};
 
 /// By what rows are sorted.
 #[derive(Debug, Clone)]
@@ -53,8 +54,8 @@ pub(crate) fn can_sort(by: &LexOrdering, schema: &SchemaRef) -> bool {
 }
 
 /// A place between rows, in the order of the sort.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct RowPlace {
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct RowPlace {
     pub(super) key: Box<[u8]>,
     pub(super) run: usize,
     pub(super) row: usize,
@@ -66,14 +67,16 @@ pub(super) struct First {
     /// Its key, or the beginning of a long one.
     pub(super) key: Box<[u8]>,
     pub(super) is_whole: bool,
-    /// Its number in the run.
+    /// The number by which places call it.
     pub(super) row: usize,
+    /// Its number in the run.
+    pub(super) start: usize,
 }
 
 impl First {
-    pub(super) fn new(key: &[u8], row: usize, max_bytes: usize) -> Self {
+    pub(super) fn new(key: &[u8], row: usize, start: usize, max_bytes: usize) -> Self {
         let length = key.len().min(max_bytes);
-        Self { key: key[..length].into(), is_whole: length == key.len(), row }
+        Self { key: key[..length].into(), is_whole: length == key.len(), row, start }
     }
 
     /// Whether the row, of run number `run`, is before a place. `None` where the rest of its key would have to tell.
@@ -184,7 +187,7 @@ mod tests {
     #[test]
     fn the_beginning_of_a_key_tells_where_it_is_or_that_it_does_not() {
         let place = |key: &str, row| RowPlace { key: key.as_bytes().into(), run: 1, row };
-        let first = |key: &str, most| First::new(key.as_bytes(), 5, most);
+        let first = |key: &str, most| First::new(key.as_bytes(), 5, 5, most);
         let cases = [
             ("abcd", 9, "abcd", 4, Some(false)),
             ("abcd", 9, "abcd", 6, Some(true)),

@@ -6,12 +6,12 @@
 //! several buckets at once, and gives them in order.
 
 use std::cmp::Ordering;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::compute::interleave_record_batch;
-use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::datatypes::{SchemaRef, UInt64Type};
 use datafusion::arrow::row::Rows;
 use datafusion::common::{Result, ScalarValue};
 use datafusion::execution::TaskContext;
@@ -40,14 +40,16 @@ const MAX_PIECES: usize = 512;
 const MIN_KEY_BYTES: usize = 512;
 const KEYS_PART: usize = 64;
 /// What sorting a run, or merging a bucket, takes: rows as they come, their keys, and rows in order.
-const COPIES: usize = 3;
+pub(super) const COPIES: usize = 3;
 /// A bucket has at least this many bytes.
 const MIN_BUCKET_BYTES: usize = 1 << 20;
 
 /// How rows are sorted, and where to.
 #[derive(Debug, Clone)]
 pub(super) struct Sorting {
-    order: Order,
+    pub(super) order: Order,
+    /// Whether the last column has numbers of rows, by which they are called in place of their places in a run.
+    numbered: bool,
     /// The most bytes of a run: what is sorted at once.
     run_bytes: usize,
     /// The most bytes of a bucket: what is merged at once.
@@ -72,7 +74,8 @@ impl Sorting {
         let block_bytes = BlockyardOptions::from_task(context).block_bytes(threads);
         let bucket_bytes = block_bytes.min(memory / (8 * threads)).max(MIN_BUCKET_BYTES);
         let batch_rows = context.session_config().batch_size().max(1);
-        Ok(Self { order: Order { by, schema }, run_bytes, bucket_bytes, batch_rows, store, owner: Arc::clone(owner) })
+        let (order, owner) = (Order { by, schema }, Arc::clone(owner));
+        Ok(Self { order, numbered: false, run_bytes, bucket_bytes, batch_rows, store, owner })
     }
 
     fn working_set(&self) -> Result<WorkingSet> {
@@ -81,9 +84,58 @@ impl Sorting {
 
     /// A run of rows of a task, put into the store.
     fn run(&self, task: TaskId, batches: Vec<RecordBatch>) -> Result<SortedRun> {
-        let (block, firsts) = sorted_run(&self.order, batches)?;
+        let (block, firsts) = self.sorted_run(batches)?;
         let handle = self.store.put_pieces(block, NextUse::AfterInput, &self.owner)?;
         Ok(SortedRun { task, handle, firsts })
+    }
+
+    /// Batches in order, as one block whose batches are slices of one.
+    fn sorted_run(&self, batches: Vec<RecordBatch>) -> Result<(Block, Vec<First>)> {
+        let bytes: usize = batches.iter().map(sliced_bytes).sum();
+        let keys = batches.iter().map(|batch| self.order.keys(batch)).collect::<Result<Vec<_>>>()?;
+        let places = places(&keys);
+        let together = interleave_record_batch(&batches.iter().collect::<Vec<_>>(), &places)?;
+        let pieces = (bytes / PIECE_BYTES).clamp(1, MAX_PIECES);
+        let size = together.num_rows().div_ceil(pieces).max(1);
+        let starts = (0..together.num_rows()).step_by(size);
+        let key_bytes = (bytes / KEYS_PART / pieces).max(MIN_KEY_BYTES);
+        let first = |start: usize| {
+            let (batch, at) = places[start];
+            let row = if self.numbered { self.number_of(&together, start) } else { start };
+            First::new(keys[batch].row(at).as_ref(), row, start, key_bytes)
+        };
+        let firsts = starts.clone().map(first).collect();
+        let slices = starts.map(|start| together.slice(start, size.min(together.num_rows() - start))).collect();
+        Ok((Block::new(together.schema(), slices), firsts))
+    }
+
+    /// The same of rows whose last column has their numbers.
+    pub(super) fn of_numbered(self) -> Self {
+        Self { numbered: true, ..self }
+    }
+
+    /// The number by which a row of a batch is called, where it is numbered.
+    pub(super) fn number_of(&self, batch: &RecordBatch, row: usize) -> usize {
+        batch.column(batch.num_columns() - 1).as_primitive::<UInt64Type>().value(row) as usize
+    }
+
+    /// The rows of a task, sorted in runs.
+    pub(super) async fn runs(&self, id: &TaskId, rows: Batches) -> Result<Vec<SortedRun>> {
+        let _reserved = self.working_set()?;
+        let (mut rows, mut runs, mut taken) = (Unsorted::new(rows, self.run_bytes), Vec::new(), 0);
+        loop {
+            let batches = rows.next_run().await?;
+            if !batches.is_empty() {
+                taken += num_rows(&batches);
+                runs.push(self.run(id.child(runs.len()), batches)?);
+            }
+            if rows.have_ended() {
+                break;
+            }
+        }
+        let given = runs.iter().map(|run| run.handle.metadata().num_rows).sum();
+        check_rows(|| format!("sorting the rows of task {id}"), taken, given)?;
+        Ok(runs)
     }
 
     /// All rows of a task in order: at once if they are one run, and merged from runs otherwise.
@@ -110,7 +162,8 @@ impl Sorting {
         Ok(stream::iter(0..sorted.num_tasks()).flat_map(move |bucket| Arc::clone(&sorted).rows_of(bucket)).boxed())
     }
 
-    fn merged(&self, batches: Vec<RecordBatch>, keys: &[Rows], reserved: WorkingSet) -> Merged {
+    /// Batches with their keys, which become one in order.
+    pub(super) fn merged(&self, batches: Vec<RecordBatch>, keys: &[Rows], reserved: WorkingSet) -> Merged {
         let (schema, places) = (Arc::clone(&self.order.schema), places(keys));
         Merged { schema, batch_rows: self.batch_rows, batches, places, _reserved: reserved }
     }
@@ -153,10 +206,34 @@ impl Unsorted {
 
 /// Rows of one task in order, as one block of pieces.
 #[derive(Debug)]
-struct SortedRun {
+pub(super) struct SortedRun {
     task: TaskId,
-    handle: BlockHandle,
-    firsts: Vec<First>,
+    pub(super) handle: BlockHandle,
+    pub(super) firsts: Vec<First>,
+}
+
+impl SortedRun {
+    /// The pieces in which rows between two places may be, if there are any, where the run is called `number`.
+    pub(super) fn pieces_between(
+        &self,
+        number: usize,
+        from: Option<&RowPlace>,
+        to: Option<&RowPlace>,
+    ) -> Option<RangeInclusive<usize>> {
+        // The piece in which a place is: the last that begins before it, or may do so.
+        let piece_of = |place: &RowPlace, unknown: bool| {
+            let before = |first: &First| first.is_before(number, place).unwrap_or(unknown);
+            self.firsts.partition_point(before).saturating_sub(1)
+        };
+        let mut first = from.map_or(0, |place| piece_of(place, false));
+        let last = to.map_or(self.firsts.len().saturating_sub(1), |place| piece_of(place, true));
+        if let (Some(place), [piece, next, ..]) = (from, &self.firsts[first..]) {
+            // A piece of one row that is before the place has none behind it. It may be large.
+            let is_before = piece.is_before(number, place) == Some(true);
+            first += usize::from(is_before && next.start == piece.start + 1);
+        }
+        (first <= last && !self.firsts.is_empty()).then_some(first..=last)
+    }
 }
 
 /// All rows in runs, and where the buckets are cut.
@@ -186,21 +263,7 @@ pub(super) async fn map_side(
             let mut runs = Vec::new();
             while let Some(task) = tasks.try_next().await? {
                 let task = stage.measure(task);
-                let _reserved = sorting.working_set()?;
-                let (mut rows, mut taken, mut given) = (Unsorted::new(task.batches, sorting.run_bytes), 0, 0);
-                loop {
-                    let batches = rows.next_run().await?;
-                    if !batches.is_empty() {
-                        taken += num_rows(&batches);
-                        let run = sorting.run(task.id.child(runs.len()), batches)?;
-                        given += run.handle.metadata().num_rows;
-                        runs.push(run);
-                    }
-                    if rows.have_ended() {
-                        break;
-                    }
-                }
-                check_rows(|| format!("sorting the rows of task {}", task.id), taken, given)?;
+                runs.extend(sorting.runs(&task.id, task.batches).await?);
             }
             Ok(runs)
         });
@@ -212,25 +275,6 @@ pub(super) async fn map_side(
 
 fn num_rows(batches: &[RecordBatch]) -> usize {
     batches.iter().map(RecordBatch::num_rows).sum()
-}
-
-/// Batches in order, as one block whose batches are slices of one.
-fn sorted_run(order: &Order, batches: Vec<RecordBatch>) -> Result<(Block, Vec<First>)> {
-    let bytes: usize = batches.iter().map(sliced_bytes).sum();
-    let keys = batches.iter().map(|batch| order.keys(batch)).collect::<Result<Vec<_>>>()?;
-    let places = places(&keys);
-    let together = interleave_record_batch(&batches.iter().collect::<Vec<_>>(), &places)?;
-    let pieces = (bytes / PIECE_BYTES).clamp(1, MAX_PIECES);
-    let size = together.num_rows().div_ceil(pieces).max(1);
-    let starts = (0..together.num_rows()).step_by(size);
-    let key_bytes = (bytes / KEYS_PART / pieces).max(MIN_KEY_BYTES);
-    let first = |row: usize| {
-        let (batch, at) = places[row];
-        First::new(keys[batch].row(at).as_ref(), row, key_bytes)
-    };
-    let firsts = starts.clone().map(first).collect();
-    let slices = starts.map(|start| together.slice(start, size.min(together.num_rows() - start))).collect();
-    Ok((Block::new(together.schema(), slices), firsts))
 }
 
 /// Where to cut so that buckets have about `target` bytes each.
@@ -320,23 +364,10 @@ impl SortedRows {
         to: Option<&RowPlace>,
     ) -> Result<Option<(RecordBatch, Rows)>> {
         let run = &self.runs[number];
-        // The piece in which a place is: the last that begins before it, or may do so.
-        let piece_of = |place: &RowPlace, unknown: bool| {
-            let before = |first: &First| first.is_before(number, place).unwrap_or(unknown);
-            run.firsts.partition_point(before).saturating_sub(1)
-        };
-        let mut first = from.map_or(0, |place| piece_of(place, false));
-        let last = to.map_or(run.firsts.len().saturating_sub(1), |place| piece_of(place, true));
-        if let (Some(place), [piece, next, ..]) = (from, &run.firsts[first..]) {
-            // A piece of one row that is before the place has none behind it. It may be large.
-            let is_before = piece.is_before(number, place) == Some(true);
-            first += usize::from(is_before && next.row == piece.row + 1);
-        }
-        if first > last {
-            return Ok(None);
-        }
+        let Some(pieces) = run.pieces_between(number, from, to) else { return Ok(None) };
+        let begin = run.firsts[*pieces.start()].start;
         let mut group = Piece::default();
-        for piece in run.handle.batches(first..=last) {
+        for piece in run.handle.batches(pieces) {
             group.push(piece?);
         }
         if group.pieces.is_empty() {
@@ -344,7 +375,6 @@ impl SortedRows {
         }
         let rows = group.copied()?;
         let keys = self.sorting.order.keys(&rows)?;
-        let begin = run.firsts[first].row;
         let row_of = |place: &RowPlace| {
             let (mut low, mut high) = (0, keys.num_rows());
             while low < high {
@@ -370,7 +400,7 @@ impl SortedRows {
 }
 
 /// A bucket that was merged but not yet copied.
-struct Merged {
+pub(super) struct Merged {
     schema: SchemaRef,
     batch_rows: usize,
     batches: Vec<RecordBatch>,
@@ -380,7 +410,7 @@ struct Merged {
 
 impl Merged {
     /// The rows in order, copied batch by batch.
-    fn batches(self) -> impl Iterator<Item = Result<RecordBatch>> {
+    pub(super) fn batches(self) -> impl Iterator<Item = Result<RecordBatch>> {
         (0..self.places.len()).step_by(self.batch_rows).map(move |start| self.batch(start))
     }
 

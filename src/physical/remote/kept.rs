@@ -1,61 +1,83 @@
 //! [`KeptRows`], and how they are cut.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
 
-use super::RemoteExchangeExec;
+use super::StageExchange;
 use crate::physical::StageMetrics;
-use crate::physical::exchange::{Cut, KeyEncoding, Runs, Wanted, cuts};
+use crate::physical::exchange::{Cut, Extent, KeptBy, RowRange, Runs, SortedUnit, TaskRows, Wanted, cuts};
 use crate::physical::tasks::stream_of;
 use crate::store::QueryPool;
 
-/// Rows of some tasks below an exchange, which stay in the store of the process that has made them until they are asked
-/// for by their codes: hashes of their keys.
+/// Rows of a unit of tasks below an exchange, which stay in the store of the process that has made them until they are
+/// asked for.
 #[derive(Debug)]
-pub(crate) struct KeptRows(Arc<Runs>);
+pub(crate) enum KeptRows {
+    /// By codes.
+    Coded(Arc<Runs>),
+    /// By keys.
+    Sorted(Arc<SortedUnit>),
+}
 
 impl KeptRows {
-    /// The rows of `input`, a part of what is below `exchange`.
+    /// The rows of `input`, unit number `unit` of what is below `exchange`.
     pub(crate) async fn collect(
-        exchange: &RemoteExchangeExec,
+        exchange: StageExchange<'_>,
+        unit: usize,
         input: &Arc<dyn ExecutionPlan>,
         context: &Arc<TaskContext>,
     ) -> Result<Self> {
         let stage = StageMetrics::default();
         stage.owner().describe(QueryPool::query_of(context), || "RemoteExchangeExec".to_owned());
-        let coding = KeyEncoding::Hash { keys: exchange.keys().to_vec() };
-        let runs = Runs::collect(input, context, &stage, coding, None, Wanted::default()).await?;
-        Ok(Self(Arc::new(runs)))
+        match exchange.kept_by()? {
+            KeptBy::Codes(coding) => {
+                let runs = Runs::collect(input, context, &stage, coding, None, Wanted::default()).await?;
+                Ok(Self::Coded(Arc::new(runs)))
+            }
+            KeptBy::Keys(order) => {
+                let unit = SortedUnit::collect(input, context, &stage, &order, unit).await?;
+                Ok(Self::Sorted(Arc::new(unit)))
+            }
+        }
     }
 
-    /// How many they are.
-    pub(crate) fn num_rows(&self) -> usize {
-        self.0.num_rows()
+    /// What is known of them.
+    pub(crate) fn extent(&self) -> Extent {
+        match self {
+            Self::Coded(runs) => runs.extent(),
+            Self::Sorted(unit) => unit.extent(),
+        }
     }
 
-    /// The sum of their codes.
-    pub(crate) fn sum_of_codes(&self) -> u64 {
-        self.0.sum_of_codes()
-    }
-
-    /// Their bytes by the leading bits of their codes.
-    pub(crate) fn bins(&self) -> &[usize] {
-        self.0.bins()
-    }
-
-    /// Those with codes in a range, in their order.
-    pub(crate) fn rows(&self, codes: RangeInclusive<u64>) -> SendableRecordBatchStream {
-        stream_of(Arc::clone(self.0.schema()), self.0.stream(0..self.0.len(), codes))
+    /// Those of a range, in their order; with their codes behind their other columns, where they have such.
+    pub(crate) fn rows(&self, range: RowRange, with_codes: bool) -> Result<SendableRecordBatchStream> {
+        Ok(match (self, range) {
+            (Self::Coded(runs), RowRange::Codes(low, high)) if with_codes => {
+                stream_of(runs.schema_with_code(), runs.stream_with_codes(low..=high))
+            }
+            (Self::Coded(runs), RowRange::Codes(low, high)) => {
+                stream_of(Arc::clone(runs.schema()), runs.stream(0..runs.len(), low..=high))
+            }
+            (Self::Sorted(unit), RowRange::Places(from, to)) => {
+                stream_of(Arc::clone(unit.schema()), unit.stream(from, to))
+            }
+            (Self::Coded(_), RowRange::Places(..)) | (Self::Sorted(_), RowRange::Codes(..)) => {
+                return internal_err!("rows are kept otherwise than they are asked for");
+            }
+        })
     }
 }
 
 /// All codes, in ranges with about `target` bytes each of those in `bins`, and at least `least` of them. What is in one
 /// bin stays together.
-pub(crate) fn ranges_of_codes(bins: &[usize], target: usize, least: usize) -> Result<Vec<RangeInclusive<u64>>> {
+pub(crate) fn ranges_of_codes(bins: &[usize], target: usize, least: usize) -> Result<Vec<TaskRows>> {
     let cuts = cuts(bins, target, least, |cut, _| Ok(vec![cut]))?;
-    Ok(cuts.into_iter().map(|Cut { range, .. }| range).collect())
+    let rows = |Cut { range, bytes }: Cut| {
+        let ranges = vec![RowRange::Codes(*range.start(), *range.end())];
+        TaskRows { ranges, bytes }
+    };
+    Ok(cuts.into_iter().map(rows).collect())
 }

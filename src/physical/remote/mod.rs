@@ -45,9 +45,9 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use assign::{assigned, fitting_executors};
-pub(crate) use exchange::RemoteExchangeExec;
+pub(crate) use exchange::{RemoteExchangeExec, SchemeInOrder, StageExchange};
 pub(crate) use exec::{RemoteExec, remote_stages};
-pub(crate) use fetched::fetched;
+pub(crate) use fetched::{FetchedTasksExec, fetched};
 pub(crate) use kept::{KeptRows, ranges_of_codes};
 pub(crate) use parts::{ExchangeSource, Part, StageSource, exchange_of, of_part};
 pub(crate) use print::{StagePrint, stage_print};
@@ -139,7 +139,7 @@ pub(crate) trait StageRunner: Debug + Send + Sync {
     fn sees<'a>(&'a self, directory: &'a Path) -> BoxFuture<'a, bool>;
 
     /// Runs what is below the exchanges of the stage, and says who runs what is above them.
-    fn exchange(&self, source: StageSource) -> BoxFuture<'static, Result<Exchanged>>;
+    fn exchange(&self, source: StageSource, context: &Arc<TaskContext>) -> BoxFuture<'static, Result<Exchanged>>;
 }
 
 /// What other processes have exchanged. They keep it as long as this is there.

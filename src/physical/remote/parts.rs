@@ -23,12 +23,12 @@ use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
-use super::RemoteExchangeExec;
+use super::exchange::{RemoteExchangeExec, SchemeInOrder, StageExchange};
 use crate::physical::operator::{IntoPlan, PlanExt};
 use crate::physical::{CompactExec, FlushExec, FoldExec, GatherExec, Operator, ReadExec};
 
 /// What the tasks of a stage begin with.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct StageSource {
     /// The tasks of its read. Where it has none, there are tasks when all rows have been exchanged.
     pub(crate) tasks: Option<Range<usize>>,
@@ -37,7 +37,7 @@ pub(crate) struct StageSource {
 }
 
 /// An exchange below a stage.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct ExchangeSource {
     /// Which of the exchanges of the whole plan it is.
     pub(crate) number: usize,
@@ -45,6 +45,8 @@ pub(crate) struct ExchangeSource {
     pub(crate) is_whole: bool,
     /// Whether its rows are parts of groups, of which there may be more or fewer when they are made again.
     pub(crate) has_parts_of_groups: bool,
+    /// What gives rows to tasks, where these have them in an order.
+    pub(crate) scheme: Option<SchemeInOrder>,
     /// What the tasks begin with whose rows are exchanged.
     pub(crate) input: StageSource,
 }
@@ -117,12 +119,12 @@ fn source_from(stage: &Arc<dyn ExecutionPlan>, next: &mut usize) -> StageSource 
     if let Some(read) = stage.operator::<ReadExec>() {
         return StageSource { tasks: Some(read.tasks_left()), exchanges: Vec::new() };
     }
-    if let Some(exchange) = stage.operator::<RemoteExchangeExec>() {
+    if let Some(exchange) = StageExchange::of(stage) {
         let number = *next;
         *next += 1;
         let (is_whole, has_parts_of_groups) = (exchange.is_whole(), gives_parts_of_groups(exchange.input()));
-        let input = source_from(exchange.input(), next);
-        let exchange = ExchangeSource { number, is_whole, has_parts_of_groups, input };
+        let (scheme, input) = (exchange.scheme(), source_from(exchange.input(), next));
+        let exchange = ExchangeSource { number, is_whole, has_parts_of_groups, scheme, input };
         return StageSource { tasks: None, exchanges: vec![exchange] };
     }
     let mut all = StageSource::default();
@@ -143,19 +145,15 @@ fn gives_parts_of_groups(plan: &Arc<dyn ExecutionPlan>) -> bool {
 }
 
 /// The exchange of a number, counted as in [`source_of`].
-pub(crate) fn exchange_of(stage: &Arc<dyn ExecutionPlan>, number: usize) -> Option<&RemoteExchangeExec> {
+pub(crate) fn exchange_of(stage: &Arc<dyn ExecutionPlan>, number: usize) -> Option<StageExchange<'_>> {
     exchange_from(stage, &mut 0, number)
 }
 
-fn exchange_from<'a>(
-    stage: &'a Arc<dyn ExecutionPlan>,
-    next: &mut usize,
-    number: usize,
-) -> Option<&'a RemoteExchangeExec> {
+fn exchange_from<'a>(stage: &'a Arc<dyn ExecutionPlan>, next: &mut usize, number: usize) -> Option<StageExchange<'a>> {
     if stage.is_operator::<ReadExec>() {
         return None;
     }
-    if let Some(exchange) = stage.operator::<RemoteExchangeExec>() {
+    if let Some(exchange) = StageExchange::of(stage) {
         let own = *next;
         *next += 1;
         return if own == number { Some(exchange) } else { exchange_from(exchange.input(), next, number) };
@@ -169,7 +167,7 @@ pub(super) fn num_exchanges(stage: &Arc<dyn ExecutionPlan>) -> usize {
         return 0;
     }
     let below = stage_inputs(stage).into_iter().map(num_exchanges).sum::<usize>();
-    usize::from(stage.is_operator::<RemoteExchangeExec>()) + below
+    usize::from(StageExchange::of(stage).is_some()) + below
 }
 
 /// A stage of some of its tasks alone, one after the other. `first` is the number of its first exchange.
@@ -182,7 +180,7 @@ fn part_from(plan: &Arc<dyn ExecutionPlan>, next: &mut Next, part: &Part<'_>) ->
         let Some(tasks) = part.tasks.clone() else { return internal_err!("{} has tasks of its own", plan.name()) };
         return Ok(read.of_tasks(tasks).with_streams(1).into_plan());
     }
-    if plan.is_operator::<RemoteExchangeExec>() {
+    if StageExchange::of(plan).is_some() {
         let number = next.exchange;
         next.exchange += num_exchanges(plan);
         return (part.exchanged)(number);

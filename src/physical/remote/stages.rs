@@ -13,9 +13,10 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 
-use super::RemoteExchangeExec;
+use super::exchange::{RemoteExchangeExec, StageExchange};
 use super::parts::{brings_together, collects_left, exchange_at, source_of, stage_inputs};
 use crate::functions::{Compute, Workers};
+use crate::physical::exchange::ExchangeExec;
 use crate::physical::join::equi_join;
 use crate::physical::operator::{Operator, PlanExt};
 use crate::physical::read::file_scan;
@@ -58,9 +59,15 @@ fn draws_as_before(plan: &Arc<dyn ExecutionPlan>) -> bool {
 /// Whether what an operator makes of some tasks is part of what it makes of all of them: not of groups or pairs of
 /// rows, of which others have some, unless an exchange has brought them together.
 fn has_its_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    if let Some(exchange) = plan.operator::<RemoteExchangeExec>() {
+    if let Some(exchange) = StageExchange::of(plan) {
+        let input = exchange.input();
+        // Places of rows are those that they have in tasks.
+        let has_places = exchange.scheme().is_none() || is_repeatable(input);
         // What is below runs as all executors have room for it.
-        return at_once(exchange.input()) == usize::MAX && !has_actors(exchange.input());
+        return has_places && at_once(input) == usize::MAX && !has_actors(input);
+    }
+    if plan.is_operator::<ExchangeExec>() {
+        return false;
     }
     if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
         return *aggregate.mode() == AggregateMode::Partial || is_exchanged(aggregate.input());
@@ -125,6 +132,9 @@ pub(super) fn said_alone(plan: &Arc<dyn ExecutionPlan>) -> Option<String> {
     }
     if let Some(exchange) = plan.operator::<RemoteExchangeExec>() {
         return said(exchange.keys()).map(|keys| format!("{} {keys}", exchange.is_whole()));
+    }
+    if let Some(exchange) = plan.operator::<ExchangeExec>() {
+        return said(exchange.scheme().keys()).map(|keys| format!("{} {keys}", exchange.scheme()));
     }
     if let Some(repartition) = plan.downcast_ref::<RepartitionExec>() {
         let Partitioning::Hash(keys, partitions) = repartition.partitioning() else { return None };
@@ -245,7 +255,7 @@ pub(super) fn at_once(stage: &Arc<dyn ExecutionPlan>) -> usize {
 /// Whether each task of a stage gives the same rows in the same order whenever it runs: not where rows of several
 /// come together, or are found in a table, or tell of files.
 pub(super) fn is_repeatable(stage: &Arc<dyn ExecutionPlan>) -> bool {
-    source_of(stage).exchanges.is_empty() && has_no_table(stage)
+    source_of(stage).exchanges.iter().all(|exchange| exchange.scheme.is_some()) && has_no_table(stage)
 }
 
 fn has_no_table(stage: &Arc<dyn ExecutionPlan>) -> bool {

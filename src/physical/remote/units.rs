@@ -74,12 +74,13 @@ impl Units {
     ) -> Self {
         let permits = Arc::new(Semaphore::new(at_once.clamp(1, Semaphore::MAX_PERMITS)));
         let tasks = unit.tasks.len();
+        let own = Arc::clone(context);
         let exchanged = async move {
             if source.exchanges.is_empty() {
                 return Ok(Exchanged { runner, tasks });
             }
             // Started by the first poll, on the threads of whoever polls.
-            match Drivers::start([runner.exchange(source)]).next().await {
+            match Drivers::start([runner.exchange(source, &own)]).next().await {
                 Some(exchanged) => exchanged.map_err(Arc::new),
                 None => internal_err!("an exchange vanished").map_err(Arc::new),
             }

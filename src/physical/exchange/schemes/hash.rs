@@ -10,6 +10,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use datafusion::arrow::compute::SortOptions;
 use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::TaskContext;
 use datafusion::physical_expr::PhysicalSortExpr;
 use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -18,7 +19,8 @@ use super::Scheme;
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::physical::exchange::buckets::{Batches, Buckets, MapInput};
-use crate::physical::exchange::cuts::{cuts, equal_parts, equal_ranges};
+use crate::physical::exchange::cuts::{Cut, cuts, equal_parts, equal_ranges};
+use crate::physical::exchange::distributed::{Distributed, Extent, Fetching, KeptBy, RowRange, TaskRows, TaskSizes};
 use crate::physical::exchange::ordered::{RowOrder, SharedReads};
 use crate::physical::exchange::router::KeyEncoding;
 use crate::physical::exchange::runs::Runs;
@@ -116,6 +118,60 @@ impl Scheme for HashScheme {
     fn keys(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
         self.keys.iter().collect()
     }
+
+    fn distributed(&self) -> Option<&dyn Distributed> {
+        Some(self)
+    }
+}
+
+impl HashScheme {
+    /// The codes of each block, of which each has at most so many bytes where nobody says how many there are.
+    fn ranges(&self, bins: &[usize], most: usize, threads: usize, options: &BlockyardOptions) -> Result<Vec<Cut>> {
+        let even = |n| equal_ranges(n).into_iter().map(|range| Cut { range, bytes: 0 }).collect();
+        match self.num_blocks {
+            Some(n) => Ok(even(n)),
+            None => {
+                let target = options.target_shuffle_max_block_size.bound().min(most);
+                cuts(bins, target, 2 * threads, |cut, target| Ok(equal_parts(&cut, target)))
+            }
+        }
+    }
+
+    fn sort_order(&self) -> Vec<PhysicalSortExpr> {
+        let options = SortOptions { descending: false, nulls_first: false };
+        self.keys.iter().map(|expr| PhysicalSortExpr { expr: Arc::clone(expr), options }).collect()
+    }
+}
+
+impl Distributed for HashScheme {
+    fn kept_by(&self) -> KeptBy {
+        KeptBy::Codes(KeyEncoding::Hash { keys: self.keys.clone() })
+    }
+
+    fn tasks(&self, units: &[&Extent], _sizes: TaskSizes, context: &TaskContext) -> Result<Vec<TaskRows>> {
+        let mut bins: Vec<usize> = Vec::new();
+        for unit in units {
+            bins.resize(bins.len().max(unit.bins.len()), 0);
+            bins.iter_mut().zip(&unit.bins).for_each(|(bin, more)| *bin += more);
+        }
+        let threads = context.session_config().target_partitions();
+        let most = (stage_memory(context)? / (BLOCK_PART * threads)).max(MIN_BLOCK_BYTES);
+        let ranges = self.ranges(&bins, most, threads, &BlockyardOptions::from_task(context))?;
+        let rows =
+            |Cut { range, bytes }: Cut| TaskRows { ranges: vec![RowRange::Codes(*range.start(), *range.end())], bytes };
+        Ok(ranges.into_iter().map(rows).collect())
+    }
+
+    fn rows(&self, id: TaskId, rows: TaskRows, fetching: Fetching) -> Result<Batches> {
+        let Fetching { fetch, schema, context, owner } = fetching;
+        let rows = stream::iter(rows.ranges).map(move |range| fetch(range)).flatten().boxed();
+        if !self.sort {
+            return Ok(rows);
+        }
+        let threads = context.session_config().target_partitions();
+        let sorting = Sorting::new(self.sort_order(), schema, &context, threads, &owner)?;
+        Ok(stream::once(sorting.sorted(id, rows)).try_flatten().boxed())
+    }
 }
 
 #[async_trait]
@@ -140,18 +196,10 @@ impl HashScheme {
         let runs = Runs::collect(plan, context, stage, coding, num_blocks, Wanted::from(input.first_code())).await?;
         let threads = context.session_config().target_partitions();
         let most = (stage_memory(context)? / (BLOCK_PART * threads)).max(MIN_BLOCK_BYTES);
-        let ranges = match num_blocks {
-            Some(n) => equal_ranges(n),
-            None => {
-                let target = options.target_shuffle_max_block_size.bound().min(most);
-                let cuts = cuts(runs.bins(), target, 2 * threads, |cut, target| Ok(equal_parts(&cut, target)))?;
-                cuts.into_iter().map(|cut| cut.range).collect()
-            }
-        };
+        let ranges = self.ranges(runs.bins(), most, threads, &options)?.into_iter().map(|cut| cut.range);
         let max_bytes = if sort { usize::MAX } else { block_bytes(context)? };
         let first_task = input.begin.map_or(0, |first| first.task);
         let tasks: Vec<_> = ranges
-            .into_iter()
             .enumerate()
             .skip(first_task)
             .flat_map(|(block, codes)| parts(&runs, TaskId::root(block), codes, max_bytes))
@@ -165,9 +213,8 @@ impl HashScheme {
                 [first, .., last] => runs.bytes_in(&(*first.codes.start()..=*last.codes.end())),
                 _ => 0,
             });
-        let options = SortOptions { descending: false, nulls_first: false };
-        let by = || keys.into_iter().map(|expr| PhysicalSortExpr { expr, options }).collect();
-        let sorting = sort.then(|| Sorting::new(by(), plan.schema(), context, threads, stage.owner())).transpose()?;
+        let sorting = || Sorting::new(self.sort_order(), plan.schema(), context, threads, stage.owner());
+        let sorting = sort.then(sorting).transpose()?;
         Ok(Hashed { runs: Arc::new(runs), tasks, first_task, sorting, together })
     }
 }

@@ -27,6 +27,7 @@ use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
 
 use super::buckets::{Buckets, MapInput};
 use super::cutter::BlockSize;
+use super::distributed::Distributed;
 use crate::physical::operator::TaskIdentity;
 
 /// How an exchange distributes rows. It is shown in plans as its `Display` says.
@@ -83,6 +84,11 @@ pub(crate) trait Scheme: Any + fmt::Debug + fmt::Display + Send + Sync {
     /// Whether it gives blocks of such an input before that has ended.
     fn streams(&self, _input: &Arc<dyn ExecutionPlan>) -> bool {
         self.emission() == EmissionType::Incremental
+    }
+
+    /// The same where several processes have the tasks of its input, if it can be done there.
+    fn distributed(&self) -> Option<&dyn Distributed> {
+        None
     }
 
     /// What it computes for each row.

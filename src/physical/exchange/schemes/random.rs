@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::common::Result;
+use datafusion::execution::TaskContext;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -17,7 +18,10 @@ use super::Scheme;
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::physical::exchange::buckets::{Batches, Buckets, MapInput};
-use crate::physical::exchange::cuts::equal_range;
+use crate::physical::exchange::cuts::{Cut, equal_parts, equal_range};
+use crate::physical::exchange::distributed::{
+    Distributed, Extent, Fetched, Fetching, KeptBy, RowRange, TaskRows, TaskSizes,
+};
 use crate::physical::exchange::ordered::{Ordered, RowOrder, SharedReads};
 use crate::physical::exchange::router::KeyEncoding;
 use crate::physical::exchange::runs::Runs;
@@ -76,8 +80,7 @@ impl Scheme for RandomScheme {
     }
 
     async fn map_side(&self, input: MapInput) -> Result<Arc<dyn Buckets>> {
-        let num_tasks = input.begin.map(|first| first.of).or(self.num_blocks);
-        let shuffled = shuffle(&input, self.seed, num_tasks).await?;
+        let shuffled = shuffle(&input, self).await?;
         input.balance.take(shuffled.runs.num_rows());
         Ok(Arc::new(shuffled))
     }
@@ -94,6 +97,66 @@ impl Scheme for RandomScheme {
     fn planned_blocks(&self, _input: &Arc<dyn ExecutionPlan>) -> Option<usize> {
         self.num_blocks
     }
+
+    fn distributed(&self) -> Option<&dyn Distributed> {
+        Some(self)
+    }
+}
+
+impl RandomScheme {
+    /// Output tasks follow from the data alone: their ids give the randomness above. Powers of two keep the small
+    /// differences that the limit makes to the bytes (offsets of more or fewer pieces) from changing their number.
+    fn num_tasks(&self, bytes: usize, rows: usize, options: &BlockyardOptions) -> usize {
+        let by_size = (bytes / options.target_shuffle_max_block_size.bound()).next_power_of_two();
+        let by_rows = (rows / TASK_ROWS).min(2 * options.num_cpus);
+        self.num_blocks.unwrap_or_else(|| by_size.max(by_rows)).max(1)
+    }
+}
+
+impl Distributed for RandomScheme {
+    fn kept_by(&self) -> KeptBy {
+        KeptBy::Codes(KeyEncoding::Random { seed: self.seed })
+    }
+
+    fn with_codes(&self) -> bool {
+        true
+    }
+
+    fn tasks(&self, units: &[&Extent], _sizes: TaskSizes, context: &TaskContext) -> Result<Vec<TaskRows>> {
+        let bytes = units.iter().map(|unit| unit.bytes).sum();
+        let rows = units.iter().map(|unit| unit.rows as usize).sum();
+        let num_tasks = self.num_tasks(bytes, rows, &BlockyardOptions::from_task(context));
+        let task = |task| {
+            let codes = equal_range(task, num_tasks);
+            TaskRows { ranges: vec![RowRange::Codes(*codes.start(), *codes.end())], bytes: bytes / num_tasks }
+        };
+        Ok((0..num_tasks).map(task).collect())
+    }
+
+    fn rows(&self, _id: TaskId, rows: TaskRows, fetching: Fetching) -> Result<Batches> {
+        let threads = fetching.context.session_config().target_partitions();
+        let parts = rows.bytes.div_ceil(sorted_bytes(&fetching.context, threads)?).max(1);
+        let (bytes, batch_rows) = (rows.bytes / parts, fetching.context.session_config().batch_size());
+        let parts = rows.ranges.into_iter().flat_map(move |range| match range {
+            RowRange::Codes(low, high) => parts_of(low..=high, parts),
+            RowRange::Places(..) => Vec::new(),
+        });
+        let ordered = stream::iter(parts).then(move |codes| {
+            let fetching = fetching.clone();
+            async move {
+                let fetched = fetching.all(RowRange::Codes(*codes.start(), *codes.end()), bytes, 2).await?;
+                let Fetched { batches, reserved } = fetched;
+                on_io_thread(move || Ordered::of(&batches, &fetching.schema, batch_rows, reserved)).await
+            }
+        });
+        Ok(ordered.map_ok(|ordered| stream::iter(Arc::new(ordered).batches(0))).try_flatten().boxed())
+    }
+}
+
+/// A range of codes in so many of equal width, or fewer.
+fn parts_of(codes: RangeInclusive<u64>, parts: usize) -> Vec<RangeInclusive<u64>> {
+    let parts = equal_parts(&Cut { range: codes, bytes: parts }, 1);
+    parts.into_iter().map(|part| part.range).collect()
 }
 
 #[async_trait]
@@ -107,22 +170,22 @@ impl Buckets for Shuffled {
     }
 }
 
+/// What `threads` sort at once each.
+fn sorted_bytes(context: &TaskContext, threads: usize) -> Result<usize> {
+    Ok((stage_memory(context)? / (8 * threads)).clamp(MIN_SORTED_BYTES, MAX_SORTED_BYTES))
+}
+
 /// The map side: runs the tasks of the input and routes their rows.
-async fn shuffle(input: &MapInput, seed: u64, num_tasks: Option<usize>) -> Result<Shuffled> {
+async fn shuffle(input: &MapInput, scheme: &RandomScheme) -> Result<Shuffled> {
     let MapInput { plan, context, stage, .. } = input;
     let options = BlockyardOptions::from_task(context);
-    let runs =
-        Runs::collect(plan, context, stage, KeyEncoding::Random { seed }, None, Wanted::from(input.first_code()))
-            .await?;
-    let (bytes, rows) = (runs.bytes, runs.rows);
-    // Output tasks follow from the data alone: their ids give the randomness above. Powers of two keep the small
-    // differences that the limit makes to the bytes (offsets of more or fewer pieces) from changing their number.
-    let by_size = (bytes / options.target_shuffle_max_block_size.bound()).next_power_of_two();
-    let by_rows = (rows / TASK_ROWS).min(2 * options.num_cpus);
-    let num_tasks = num_tasks.unwrap_or_else(|| by_size.max(by_rows)).max(1);
+    let coding = KeyEncoding::Random { seed: scheme.seed };
+    let runs = Runs::collect(plan, context, stage, coding, None, Wanted::from(input.first_code())).await?;
+    let (bytes, rows, num_tasks) = (runs.bytes, runs.rows, input.begin.map(|first| first.of));
+    let num_tasks = num_tasks.unwrap_or_else(|| scheme.num_tasks(bytes, rows, &options));
     // What is sorted at once follows from the limit.
     let partitions = plan.output_partitioning().partition_count();
-    let sorted_bytes = (stage_memory(context)? / (8 * partitions)).clamp(MIN_SORTED_BYTES, MAX_SORTED_BYTES);
+    let sorted_bytes = sorted_bytes(context, partitions)?;
     // A power of two as well: where the number of tasks is one, no piece then belongs to two buckets.
     let first_task = input.begin.map_or(0, |first| first.task);
     let wanted_tasks = num_tasks.saturating_sub(first_task).max(1);
