@@ -269,6 +269,7 @@ mod tests {
         let logical: Vec<_> = registry.logical_rules().unwrap().iter().map(|r| r.name().to_owned()).collect();
         let added = [
             "change_tables",
+            "compute_keys",
             "drop_constant_keys",
             "evaluate_once",
             "exact_casts",

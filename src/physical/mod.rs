@@ -56,9 +56,10 @@ pub(crate) use read::{
 pub use remote::ExecutorStatus;
 pub(crate) use remote::{
     Assigned, Connector, ExchangeSource, Exchanged, Executors, FetchedTasksExec, KeptRows, Part, RemoteExchangeExec,
-    RemoteExec, SchemeInOrder, StagePrint, StageRunner, StageSource, Statuses, Unit, WholeRows, assigned, exchange_of,
-    executor_statuses, fetched, fitting_executors, gives_no_left_rows, is_first_rows_of_stage, is_stage, is_whole,
-    is_worthwhile, of_part, ranges_of_codes, remote_stages, stage_print,
+    RemoteExec, SchemeInOrder, StagePrint, StageRunner, StageSource, Statuses, Unit, WholeRows, assigned,
+    evaluates_windows, exchange_of, executor_statuses, fetched, fitting_executors, gives_no_left_rows, is_exchanged,
+    is_first_rows_of_stage, is_stage, is_whole, is_worthwhile, keeps_partitions, of_part, ranges_of_codes,
+    remote_stages, stage_print,
 };
 pub(crate) use resume::ResumeExec;
 pub(crate) use shared::{SharedExec, linked};

@@ -10,6 +10,7 @@ mod cursors;
 mod dates;
 mod depth;
 mod distinct_from;
+mod escapes;
 mod functions;
 mod messages;
 mod names;

@@ -6,7 +6,7 @@
 //!   (`using.rs`), `IS DISTINCT FROM` is put where it binds (`distinct_from.rs`), `EXCEPT ALL` and `INTERSECT ALL`
 //!   become calls (`set_operations.rs`).
 //! * `(a, b) IN (SELECT ..)` becomes EXISTS (`row_in.rs`).
-//! * `SIMILAR TO` becomes a regular expression (`similar_to.rs`).
+//! * `SIMILAR TO` becomes a regular expression (`similar_to.rs`), and `ESCAPE` of `LIKE` backslashes (`escapes.rs`).
 //! * Words that DataFusion does not know become those that it knows (`other_words.rs`).
 //! * Columns that would have one name get names of their own (`repeated_names.rs`), and so do
 //!   calls that differ in casts alone (`repeated_calls.rs`).
@@ -28,8 +28,8 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::syntax::{function_of, named, select_all};
 use super::{
-    copies, distinct_from, names, other_words, recursive, repeated_calls, repeated_names, row_in, set_operations,
-    similar_to, tensor_shapes, this_window, using, windows,
+    copies, distinct_from, escapes, names, other_words, recursive, repeated_calls, repeated_names, row_in,
+    set_operations, similar_to, tensor_shapes, this_window, using, windows,
 };
 use crate::call::TableFunctions;
 
@@ -118,7 +118,7 @@ impl VisitorMut for Normaliser<'_> {
         distinct_from::rebind(expr);
         tensor_shapes::write_out(expr);
         row_in::write_out(expr);
-        continue_unless(similar_to::write_out(expr))
+        continue_unless(escapes::write_out(expr).and_then(|()| similar_to::write_out(expr)))
     }
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {

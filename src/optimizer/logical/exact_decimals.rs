@@ -24,7 +24,7 @@ use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{Cast, TryCast};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::type_coercion::binary::comparison_coercion;
-use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, LogicalPlan};
+use datafusion::logical_expr::{Between, BinaryExpr, Expr, ExprSchemable, LogicalPlan, Operator};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::logical::{columns_within, compares, has_casts};
@@ -81,32 +81,56 @@ fn cast_of(expr: &Expr) -> Option<(&Expr, &FieldRef)> {
 
 /// A comparison of a decimal with a floating-point number, of which DataFusion has made a decimal for that.
 fn compared_as_floats(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
-    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = expr else { return None };
-    if !compares(*op) {
-        return None;
+    if let Expr::Between(Between { expr, negated, low, high }) = expr {
+        let all = [expr.as_ref(), low, high];
+        let least = as_floats(expr, Operator::GtEq, low, &all, schema);
+        let most = as_floats(expr, Operator::LtEq, high, &all, schema);
+        if least.is_none() && most.is_none() || expr.is_volatile() {
+            return None;
+        }
+        let least = least.unwrap_or_else(|| expr.as_ref().clone().gt_eq(low.as_ref().clone()));
+        let most = most.unwrap_or_else(|| expr.as_ref().clone().lt_eq(high.as_ref().clone()));
+        return Some(if *negated { !least.and(most) } else { least.and(most) });
     }
-    let compared = |left: Expr, right: Expr| Expr::BinaryExpr(BinaryExpr::new(Box::new(left), *op, Box::new(right)));
-    let of_left = float_in(left, right, schema).map(|(float, decimal)| compared(float, decimal));
-    of_left.or_else(|| float_in(right, left, schema).map(|(float, decimal)| compared(decimal, float)))
+    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = expr else { return None };
+    compares(*op).then(|| as_floats(left, *op, right, &[left, right], schema)).flatten()
 }
 
-/// The number that was cast for a comparison with `decimal`, and that as a floating-point number.
-fn float_in(side: &Expr, decimal: &Expr, schema: &DFSchema) -> Option<(Expr, Expr)> {
+/// Two of `all` that are compared, where one is such a number.
+fn as_floats(left: &Expr, op: Operator, right: &Expr, all: &[&Expr], schema: &DFSchema) -> Option<Expr> {
+    let compared = |left: Expr, right: Expr| Expr::BinaryExpr(BinaryExpr::new(Box::new(left), op, Box::new(right)));
+    let of_left = float_in(left, right, all, schema).map(|(float, decimal)| compared(float, decimal));
+    of_left.or_else(|| float_in(right, left, all, schema).map(|(float, decimal)| compared(decimal, float)))
+}
+
+/// The number that was cast for a comparison of `all` with `decimal`, and that as a floating-point number.
+fn float_in(side: &Expr, decimal: &Expr, all: &[&Expr], schema: &DFSchema) -> Option<(Expr, Expr)> {
     let (float, field) = cast_of(side)?;
-    let of_float = match float.get_type(schema).ok()? {
-        DataType::Float64 => DataType::Decimal128(30, 15),
-        DataType::Float32 => DataType::Decimal128(14, 7),
-        _ => return None,
-    };
+    let float_type = float.get_type(schema).ok().filter(DataType::is_floating)?;
     let decimal = match cast_of(decimal) {
         Some((inner, to)) if to.data_type() == field.data_type() && is_decimal(inner, schema) => inner,
         _ => decimal,
     };
-    let given = decimal.get_type(schema).ok().filter(DataType::is_decimal)?;
+    if !is_decimal(decimal, schema) {
+        return None;
+    }
     // A cast that somebody has written makes another type of it.
-    let is_for_comparison = comparison_coercion(&of_float, &given).as_ref() == Some(field.data_type());
-    let float_type = float.get_type(schema).ok()?;
+    let given = all.iter().map(|side| type_before(side, field.data_type(), schema)).collect::<Option<Vec<_>>>()?;
+    let common = match given.as_slice() {
+        [left, right] => comparison_coercion(left, right),
+        [of, low, high] => comparison_coercion(&comparison_coercion(of, low)?, &comparison_coercion(of, high)?),
+        _ => None,
+    };
+    let is_for_comparison = common.as_ref() == Some(field.data_type());
     is_for_comparison.then(|| (float.clone(), Expr::Cast(Cast::new(Box::new(decimal.clone()), float_type))))
+}
+
+/// The type of a side before it was cast to that of the comparison.
+fn type_before(side: &Expr, common: &DataType, schema: &DFSchema) -> Option<DataType> {
+    match cast_of(side) {
+        Some((inner, to)) if to.data_type() == common => inner.get_type(schema).ok(),
+        _ => side.get_type(schema).ok(),
+    }
 }
 
 fn is_decimal(expr: &Expr, schema: &DFSchema) -> bool {

@@ -1,6 +1,7 @@
 //! Logical rules, in the order in which they are registered.
 
 mod change_tables;
+mod compute_keys;
 mod drop_constant_keys;
 mod evaluate_once;
 mod exact_casts;
@@ -35,6 +36,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     let distinct = group_distinct::GroupDistinct;
     registry.add_logical(Arc::new(distinct), Anchor::before("single_distinct_aggregation_to_group_by"), &[]);
     let keys = drop_constant_keys::DropConstantKeys;
+    registry.add_logical(Arc::new(keys), Anchor::before("eliminate_group_by_constant"), &[]);
+    let keys = compute_keys::ComputeKeys;
     registry.add_logical(Arc::new(keys), Anchor::before("eliminate_group_by_constant"), &[]);
     let partial = order_partial_functions::OrderPartialFunctions;
     registry.add_logical(Arc::new(partial), Anchor::after("evaluate_once"), &[]);

@@ -38,7 +38,8 @@ use super::restore_orders::{has_order, in_order};
 use crate::config::BlockyardOptions;
 use crate::physical::{
     CompactExec, ExchangeExec, GatherExec, IntoPlan, PlanExt, ReadExec, RemoteExchangeExec, RemoteExec, WriteExec,
-    equi_join, gives_no_left_rows, is_first_rows_of_stage, is_stage, is_whole, is_worthwhile,
+    equi_join, evaluates_windows, gives_no_left_rows, is_exchanged, is_first_rows_of_stage, is_stage, is_whole,
+    is_worthwhile, keeps_partitions,
 };
 
 #[derive(Debug)]
@@ -130,6 +131,12 @@ fn exchanged(node: Arc<dyn ExecutionPlan>, least: usize) -> Result<Transformed<A
         let distributed = exchange.distributed().map(IntoPlan::into_plan).filter(is_stage);
         return Ok(distributed.map_or_else(|| Transformed::no(node), Transformed::yes));
     }
+    if evaluates_windows(&node)
+        && let Some(by_partitions) = below_windows(&node, least)?
+    {
+        let is_stage = is_stage(&by_partitions);
+        return Ok(if is_stage { Transformed::yes(by_partitions) } else { Transformed::no(node) });
+    }
     let exchanged = match (keys_of_inputs(&node), left_of_all(&node)) {
         (Some(keys), _) if has_rows(node.children().into_iter().map(expected_rows), least) => {
             let inputs = node.children().into_iter().zip(keys);
@@ -147,6 +154,23 @@ fn exchanged(node: Arc<dyn ExecutionPlan>, least: usize) -> Result<Transformed<A
         true => Transformed::yes(by_executors),
         false => Transformed::no(node),
     })
+}
+
+/// Windows of at least so many rows, with these exchanged by the keys by which they are dealt out among threads.
+fn below_windows(node: &Arc<dyn ExecutionPlan>, least: usize) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let children = node.children();
+    let [input] = children.as_slice() else { return Ok(None) };
+    if let Some(Partitioning::Hash(keys, _)) = node.downcast_ref::<RepartitionExec>().map(RepartitionExec::partitioning)
+    {
+        let are_enough = !is_exchanged(node) && has_rows([expected_rows(input)].into_iter(), least);
+        return are_enough.then(|| with_exchange(Arc::clone(node), keys.clone())).transpose();
+    }
+    match keeps_partitions(node) {
+        true => below_windows(input, least)?
+            .map(|below| replace_children_if_necessary(Arc::clone(node), vec![below]))
+            .transpose(),
+        false => Ok(None),
+    }
 }
 
 /// Whether these are so many rows together, or may be.

@@ -16,17 +16,18 @@
 //! A join tells its probe side the keys that it has seen, among which values are looked up by their bits: 0.0 is not
 //! -0.0 there, and a list with a null is in no list. Where keys are of such types, a barrier keeps it from that.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::expressions::{Column, DynamicFilterPhysicalExpr, lit};
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
 use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::physical::{FilterBarrierExec, IntoPlan, PlanExt, unambiguous};
@@ -54,7 +55,7 @@ impl PhysicalOptimizerRule for GuardFilterPushdown {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         let guarded = Arc::clone(&plan).transform_up(|node| {
             let node = match self.is_of_operators {
-                true => without_inexact_keys(node)?,
+                true => of_columns(node)?.transform_data(without_inexact_keys)?,
                 false => Transformed::no(node),
             };
             Ok(match is_ambiguous(node.data.as_ref()) {
@@ -82,6 +83,24 @@ impl PhysicalOptimizerRule for GuardFilterPushdown {
     fn schema_check(&self) -> bool {
         self.rule.schema_check()
     }
+}
+
+/// First rows whose filter is one of columns. By itself it is one of keys, and where one of these is within another, as
+/// in `ORDER BY a - c, a`, projections below give it the column of the one and not those of the other.
+fn of_columns(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let Some(sort) = plan.downcast_ref::<SortExec>().filter(|sort| !sort.dynamic_expressions_produced().is_empty())
+    else {
+        return Ok(Transformed::no(plan));
+    };
+    let columns = sort.expr().iter().flat_map(|key| collect_columns(&key.expr));
+    let columns: BTreeMap<usize, Column> = columns.map(|column| (column.index(), column)).collect();
+    if columns.is_empty() || sort.expr().iter().all(|key| key.expr.is::<Column>()) {
+        return Ok(Transformed::no(plan));
+    }
+    let columns = columns.into_values().map(|column| Arc::new(column) as _).collect();
+    let filter = DynamicFilterPhysicalExpr::new(columns, lit(true));
+    let sort = sort.clone().with_dynamic_filter_expr(Arc::new(filter))?;
+    Ok(Transformed::yes(Arc::new(sort)))
 }
 
 /// A join that does not tell its probe side keys among which it would look up values by their bits.
@@ -113,7 +132,7 @@ mod tests {
     use datafusion::arrow::datatypes::{DataType, Field, Schema};
     use datafusion::logical_expr::Operator;
     use datafusion::physical_expr::PhysicalExpr;
-    use datafusion::physical_expr::expressions::{BinaryExpr, col, lit};
+    use datafusion::physical_expr::expressions::{BinaryExpr, col};
     use datafusion::physical_plan::displayable;
     use datafusion::physical_plan::empty::EmptyExec;
     use datafusion::physical_plan::filter::FilterExec;

@@ -187,7 +187,8 @@ impl Operator for ExchangeExec {
 
     fn describe(&self) -> String {
         let first = self.begin.map_or_else(String::new, |first| format!(", first_task={} of {}", first.task, first.of));
-        format!("{} => {}, scheme={}{first}", self.map_stage_name(), self.scheme.reduce_name(), self.scheme)
+        let by = if self.distributed { ", by executors" } else { "" };
+        format!("{} => {}, scheme={}{first}{by}", self.map_stage_name(), self.scheme.reduce_name(), self.scheme)
     }
 
     fn describe_in_tree(&self) -> String {

@@ -72,11 +72,16 @@ pub(crate) fn with_code(schema: &SchemaRef) -> SchemaRef {
 pub(super) fn codes_of_keys(keys: &[Arc<dyn PhysicalExpr>], batch: &RecordBatch) -> Result<(Vec<u64>, Vec<ArrayRef>)> {
     let rows = batch.num_rows();
     let keys: Vec<_> = keys.iter().map(|key| key.evaluate(batch)?.into_array(rows)).collect::<Result<_>>()?;
+    Ok((codes_of(&keys, rows)?, keys))
+}
+
+/// The codes of so many rows of these columns.
+fn codes_of(columns: &[ArrayRef], rows: usize) -> Result<Vec<u64>> {
     let mut codes = vec![0; rows];
-    create_hashes(&keys, &RandomState::with_seed(CODE_SEED), &mut codes)?;
+    create_hashes(columns, &RandomState::with_seed(CODE_SEED), &mut codes)?;
     // The leading bits tell buckets apart, and others do so in hash tables.
     codes.iter_mut().for_each(|code| *code = mix(*code));
-    Ok((codes, keys))
+    Ok(codes)
 }
 
 /// Which rows may have `keys` that were seen.
@@ -86,9 +91,7 @@ pub(crate) fn among(seen: &SeenKeys, keys: &[Arc<dyn PhysicalExpr>], batch: &Rec
 
 /// The code of a row whose only key, of this type, is null.
 pub(crate) fn code_of_null(key_type: &DataType) -> Result<u64> {
-    let mut codes = [0];
-    create_hashes(&[new_null_array(key_type, 1)], &RandomState::with_seed(CODE_SEED), &mut codes)?;
-    Ok(mix(codes[0]))
+    Ok(codes_of(&[new_null_array(key_type, 1)], 1)?[0])
 }
 
 /// What is known of a run's rows without reading them.
@@ -133,7 +136,7 @@ pub(super) struct Router {
     pub(super) bytes: usize,
     /// Rows that are not wanted.
     pub(super) dropped: usize,
-    /// The sum of the codes of the rows that have come, as a digest of them.
+    /// The sum of the codes of the rows that have come, or of those of all of their columns, as a digest of them.
     pub(super) sum_of_codes: u64,
 }
 
@@ -148,7 +151,9 @@ impl Router {
     pub(super) fn push(&mut self, batch: RecordBatch, bytes: usize, notes: Option<&mut KeyNotes>) -> Result<()> {
         let (codes, keys) = self.coding.codes(&batch, self.task, self.next_row)?;
         self.next_row += batch.num_rows() as u64;
-        self.sum_of_codes = codes.iter().fold(self.sum_of_codes, |sum, code| sum.wrapping_add(*code));
+        let of_rows = if self.wanted.whole_rows { Some(codes_of(batch.columns(), batch.num_rows())?) } else { None };
+        let summed = of_rows.as_ref().unwrap_or(&codes);
+        self.sum_of_codes = summed.iter().fold(self.sum_of_codes, |sum, code| sum.wrapping_add(*code));
         if let Some(notes) = notes {
             notes.note(&keys, &codes)?;
         }

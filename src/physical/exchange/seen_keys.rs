@@ -156,6 +156,8 @@ pub(crate) struct Wanted {
     pub(crate) seen: Option<Arc<SeenKeys>>,
     /// Whether somebody wants to know what keys were seen.
     pub(crate) notes: bool,
+    /// Whether the sum of codes is of all columns, to tell whether the same rows have come again.
+    pub(crate) whole_rows: bool,
 }
 
 impl Wanted {

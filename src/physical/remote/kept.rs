@@ -7,6 +7,7 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::StageExchange;
+use super::stages::has_windows;
 use crate::physical::StageMetrics;
 use crate::physical::exchange::{Cut, Extent, KeptBy, RowRange, Runs, SortedUnit, TaskRows, Wanted, cuts};
 use crate::physical::tasks::stream_of;
@@ -34,7 +35,9 @@ impl KeptRows {
         stage.owner().describe(QueryPool::query_of(context), || "RemoteExchangeExec".to_owned());
         match exchange.kept_by()? {
             KeptBy::Codes(coding) => {
-                let runs = Runs::collect(input, context, &stage, coding, None, Wanted::default()).await?;
+                // Which row of a partition was the first is told by other columns than the keys.
+                let wanted = Wanted { whole_rows: has_windows(exchange.input()), ..Wanted::default() };
+                let runs = Runs::collect(input, context, &stage, coding, None, wanted).await?;
                 Ok(Self::Coded(Arc::new(runs)))
             }
             KeptBy::Keys(order) => {

@@ -51,7 +51,10 @@ pub(crate) use fetched::{FetchedTasksExec, fetched};
 pub(crate) use kept::{KeptRows, ranges_of_codes};
 pub(crate) use parts::{ExchangeSource, Part, StageSource, exchange_of, of_part};
 pub(crate) use print::{StagePrint, stage_print};
-pub(crate) use stages::{gives_no_left_rows, is_first_rows_of_stage, is_stage, is_whole, is_worthwhile};
+pub(crate) use stages::{
+    evaluates_windows, gives_no_left_rows, is_exchanged, is_first_rows_of_stage, is_stage, is_whole, is_worthwhile,
+    keeps_partitions,
+};
 pub(crate) use whole::WholeRows;
 
 use crate::physical::Writing;

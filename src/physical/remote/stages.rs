@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use datafusion::common::JoinType;
 use datafusion::physical_expr::Partitioning;
+use datafusion::physical_expr::window::WindowExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::filter::FilterExec;
@@ -12,6 +13,7 @@ use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 
 use super::exchange::{RemoteExchangeExec, StageExchange};
 use super::parts::{brings_together, collects_left, exchange_at, source_of, stage_inputs};
@@ -22,13 +24,14 @@ use crate::physical::operator::{Operator, PlanExt};
 use crate::physical::read::file_scan;
 use crate::physical::said::said;
 use crate::physical::{
-    BucketJoinExec, CompactExec, FlushExec, FoldExec, MapExec, MapStep, QueueExec, ReadExec, WriteTasksExec,
+    BucketJoinExec, CompactExec, CumulativeWindowsExec, FlushExec, FoldExec, MapExec, MapStep, QueueExec, ReadExec,
+    WindowPartitionsExec, WriteTasksExec,
 };
 
 /// Whether a plan is a stage that is worth to run elsewhere: not where rows would only be counted up there.
 pub(crate) fn is_worthwhile(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let counts_up = plan.operator::<ReadExec>().is_some_and(|read| file_scan(read.scan()).is_none());
-    !counts_up && is_stage(plan)
+    !counts_up && !plan.is::<SortExec>() && is_stage(plan)
 }
 
 /// Whether the rows of a plan are made of the tasks of one read, which another process that has planned the same can
@@ -41,10 +44,9 @@ pub(crate) fn is_stage(plan: &Arc<dyn ExecutionPlan>) -> bool {
         return said_alone(plan).is_some() && read.num_tasks() > 0;
     }
     let any_thread_runs_it = plan.operator::<MapExec>().is_none_or(|map| tasks_at_once(map.compute()).is_some());
-    let gives_all_as_they_come = !plan.is_operator::<QueueExec>() && plan.downcast_ref::<SortExec>().is_none();
     any_thread_runs_it
         && draws_as_before(plan)
-        && gives_all_as_they_come
+        && !plan.is_operator::<QueueExec>()
         && has_its_rows(plan)
         && said_alone(plan).is_some()
         && stage_inputs(plan).into_iter().all(is_stage)
@@ -75,6 +77,9 @@ fn has_its_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if plan.is::<RepartitionExec>() || brings_together(plan) {
         return exchange_at(plan).is_some();
     }
+    if plan.is::<SortExec>() || windows_of(plan).is_some() {
+        return !gives_first_rows(plan) && plan.children().into_iter().all(has_whole_partitions);
+    }
     let Some(join) = equi_join(plan) else { return true };
     if collects_left(plan).is_none() || is_exchanged(join.left()) {
         return [join.left(), join.right()].into_iter().all(is_exchanged);
@@ -91,8 +96,58 @@ pub(crate) fn gives_no_left_rows(join_type: JoinType) -> bool {
     )
 }
 
+/// What an operator evaluates that evaluates windows.
+fn windows_of(plan: &Arc<dyn ExecutionPlan>) -> Option<&[Arc<dyn WindowExpr>]> {
+    let of_datafusion = || match (plan.downcast_ref::<WindowAggExec>(), plan.downcast_ref::<BoundedWindowAggExec>()) {
+        (Some(window), _) => Some(window.window_expr()),
+        (_, Some(window)) => Some(window.window_expr()),
+        (None, None) => None,
+    };
+    let partitions = || plan.operator::<WindowPartitionsExec>().map(WindowPartitionsExec::windows);
+    plan.operator::<CumulativeWindowsExec>()
+        .map(CumulativeWindowsExec::windows)
+        .or_else(partitions)
+        .or_else(of_datafusion)
+}
+
+/// Whether an operator evaluates windows.
+pub(crate) fn evaluates_windows(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    windows_of(plan).is_some()
+}
+
+/// Whether windows are evaluated above the next exchanges between executors.
+pub(super) fn has_windows(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    StageExchange::of(plan).is_none() && (evaluates_windows(plan) || plan.children().into_iter().any(has_windows))
+}
+
+/// Whether operators hand on the rows of each partition of their input, with others beside them or without some.
+pub(crate) fn keeps_partitions(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let sorts =
+        plan.downcast_ref::<SortExec>().is_some_and(|sort| sort.preserve_partitioning() && sort.fetch().is_none());
+    sorts
+        || windows_of(plan).is_some()
+        || plan.is::<ProjectionExec>()
+        || plan.downcast_ref::<FilterExec>().is_some_and(|filter| filter.fetch().is_none())
+        || plan.is_operator::<CompactExec>()
+}
+
+/// Whether the partitions of a plan have all rows of the keys by which they were dealt out, since executors have
+/// exchanged them by these.
+fn has_whole_partitions(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    match plan.children().as_slice() {
+        _ if exchange_at(plan).is_some() => is_exchanged(plan),
+        [below] if keeps_partitions(plan) => has_whole_partitions(below),
+        [below] => {
+            let groups = plan.downcast_ref::<AggregateExec>().map(AggregateExec::mode);
+            matches!(groups, Some(AggregateMode::FinalPartitioned | AggregateMode::SinglePartitioned))
+                && is_exchanged(below)
+        }
+        _ => false,
+    }
+}
+
 /// Whether executors have exchanged the rows of an input by keys.
-fn is_exchanged(input: &Arc<dyn ExecutionPlan>) -> bool {
+pub(crate) fn is_exchanged(input: &Arc<dyn ExecutionPlan>) -> bool {
     exchange_at(input).is_some_and(|exchange| !exchange.is_whole())
 }
 
@@ -152,9 +207,11 @@ pub(super) fn said_alone(plan: &Arc<dyn ExecutionPlan>) -> Option<String> {
     if let Some(write) = plan.operator::<WriteTasksExec>() {
         return write.files().said();
     }
-    if gives_first_rows(plan) {
-        let sort = plan.downcast_ref::<SortExec>()?;
+    if let Some(sort) = plan.downcast_ref::<SortExec>() {
         return said(sort.expr().iter().map(|key| &key.expr));
+    }
+    if let Some(windows) = windows_of(plan) {
+        return windows.iter().map(said_of_window).collect();
     }
     plan.downcast_ref::<AggregateExec>().and_then(said_of_groups)
 }
@@ -191,6 +248,13 @@ fn said_of_join(plan: &Arc<dyn ExecutionPlan>, join: &HashJoinExec) -> Option<St
 fn said_of_steps(map: &MapExec) -> Option<String> {
     let said = |step: &Arc<dyn MapStep>| step.said().filter(|_| step.is_deterministic());
     map.steps().iter().map(said).collect()
+}
+
+/// The same of a window.
+fn said_of_window(window: &Arc<dyn WindowExpr>) -> Option<String> {
+    let keys = window.partition_by().iter().chain(window.order_by().iter().map(|key| &key.expr));
+    let arguments = window.expressions();
+    Some(format!("{} {} {window:?}", said(keys)?, said(&arguments)?))
 }
 
 /// The same of an aggregate.

@@ -60,6 +60,11 @@ impl WindowPartitionsExec {
         Self { window, properties: Arc::new(properties), metrics: ExecutionPlanMetricsSet::new() }
     }
 
+    /// What it evaluates.
+    pub(crate) fn windows(&self) -> &[Arc<dyn WindowExpr>] {
+        self.window.window_expr()
+    }
+
     fn keys(&self) -> &[Arc<dyn PhysicalExpr>] {
         self.window.window_expr()[0].partition_by()
     }

@@ -1,5 +1,6 @@
 mod exchanges;
 mod losses;
+mod order;
 mod writes;
 
 use std::io::{BufRead, BufReader};

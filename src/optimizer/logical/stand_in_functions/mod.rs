@@ -6,6 +6,7 @@
 //! - `min` and `max` of floating-point numbers by group lose infinities and NaN: see [`float_bounds`].
 //! - Aggregates of distinct floating-point numbers and partitions of windows tell -0.0 from 0.0: they get the sum of
 //!   each and 0.0.
+//! - Aggregates in an order that names a key twice fail: they get it once.
 //! - `lag` and `lead` with IGNORE NULLS, of a row further away than the next, lose count: see [`shifts`].
 //!
 //! They have the names of those that they stand for, so that columns and plans are called as before.
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchemaRef, Result};
-use datafusion::logical_expr::expr::{AggregateFunction, WindowFunction};
+use datafusion::logical_expr::expr::{AggregateFunction, Sort, WindowFunction};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, WindowFunctionDefinition, lit};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
@@ -72,6 +73,9 @@ impl Rows {
 fn stand_in(expr: Expr, rows: &Rows) -> Transformed<Expr> {
     match expr {
         Expr::AggregateFunction(AggregateFunction { func, mut params }) => {
+            let given = params.order_by.len();
+            without_known_keys(&mut params.order_by);
+            let has_fewer_keys = params.order_by.len() < given;
             let tells_zeros = params.distinct && params.order_by.is_empty();
             let changes = params.args.iter_mut().map(|arg| tells_zeros && has_one_zero(arg, rows));
             let has_zeros = changes.fold(false, |any, changes| any | changes);
@@ -83,7 +87,7 @@ fn stand_in(expr: Expr, rows: &Rows) -> Transformed<Expr> {
                 Some(func) => Transformed::yes(Expr::AggregateFunction(AggregateFunction { func, params })),
                 None => {
                     let call = Expr::AggregateFunction(AggregateFunction { func, params });
-                    Transformed::new_transformed(call, has_zeros)
+                    Transformed::new_transformed(call, has_zeros || has_fewer_keys)
                 }
             }
         }
@@ -99,6 +103,16 @@ fn stand_in(expr: Expr, rows: &Rows) -> Transformed<Expr> {
         }
         expr => Transformed::no(expr),
     }
+}
+
+/// Drops keys by which rows are sorted already: aggregates take the order that is left for another one.
+fn without_known_keys(order: &mut Vec<Sort>) {
+    let mut known = Vec::new();
+    order.retain(|key| {
+        let is_new = !known.contains(&key.expr);
+        known.push(key.expr.clone());
+        is_new
+    });
 }
 
 /// Makes 0.0 of -0.0 where a value is looked up by its bits. Says whether it has changed it.

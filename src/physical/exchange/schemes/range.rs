@@ -22,6 +22,9 @@ use crate::physical::exchange::sorted::{self, COPIES, SortedRows, Sorting};
 use crate::physical::operator::TaskIdentity;
 use crate::runtime::on_io_thread;
 
+/// What processes sort at once has at least so many bytes.
+const MIN_PART_BYTES: usize = 1 << 20;
+
 /// Rows sorted, in blocks of neighbours.
 #[derive(Debug)]
 pub(crate) struct RangeScheme {
@@ -90,9 +93,10 @@ impl Distributed for RangeScheme {
         let total: usize = units.iter().map(|unit| unit.bytes).sum();
         let threads = context.session_config().target_partitions();
         let most = BlockyardOptions::from_task(context).block_bytes(threads);
-        let target = most.min(total / sizes.least.max(1)).max(sizes.sorted_bytes);
+        let even = (total / sizes.least.max(1)).max(MIN_PART_BYTES);
+        let target = most.min(even);
         let mut tasks: Vec<TaskRows> = Vec::new();
-        for part in parts(units, sizes.sorted_bytes) {
+        for part in parts(units, sizes.sorted_bytes.min(even)) {
             match tasks.last_mut() {
                 Some(task) if task.bytes + part.bytes <= target => {
                     task.ranges.extend(part.ranges);

@@ -49,6 +49,11 @@ impl CumulativeWindowsExec {
         self.replaced.children()[0]
     }
 
+    /// What it evaluates.
+    pub(crate) fn windows(&self) -> &[Arc<dyn WindowExpr>] {
+        &self.windows
+    }
+
     /// Names of the windows.
     fn names(&self) -> String {
         let names: Vec<_> = self.windows.iter().map(|window| window.name()).collect();
