@@ -1,4 +1,4 @@
-"""Joins, groups and what else moves rows, with two executors of one thread beside one process with two threads.
+"""Joins, groups, shuffles, sorts, windows, with two executors of one thread beside one process with two threads.
 
     cargo build --release
     python3 benches/peers/cluster.py [--rows 20000000] [--rounds 3] [--memory 1GiB] [--tool target/release/blockyard]
@@ -31,7 +31,13 @@ QUERIES = {
     "join and group by keys": "SELECT count(*), max(n) FROM (SELECT b.k, count(*) AS n, min(t) AS t FROM 'large' a JOIN "
                               "'other' b ON a.id = b.id GROUP BY b.k)",
     "semi join": "SELECT count(*), max(t) FROM 'large' a WHERE EXISTS (SELECT 1 FROM 'other' b WHERE b.id = a.id)",
+    "windows by 1,000,003 keys": "SELECT count(*), max(s), max(t) FROM (SELECT t, sum(id) OVER (PARTITION BY k ORDER BY id) AS s "
+                                 "FROM 'large')",
     "sort by two keys": "SELECT count(*), max(t) FROM (SELECT * FROM 'large' ORDER BY g, k OFFSET 1)",
+    "shuffle to files": "COPY (SELECT * FROM random_shuffle('large', seed => 7)) TO 'out' STORED AS PARQUET OPTIONS (mode 'overwrite')",
+    "sort by two keys to files": "COPY (SELECT * FROM 'large' ORDER BY g, k) TO 'out' STORED AS PARQUET OPTIONS (mode 'overwrite')",
+    "repartition by key to files": "COPY (SELECT * FROM repartition('large', 64, keys => ['k'])) TO 'out' STORED AS PARQUET "
+                                   "OPTIONS (mode 'overwrite')",
 }
 
 
@@ -78,6 +84,7 @@ def main():
         print("|---|---|---|---|---|---|")
         for name in arguments.queries:
             sql = QUERIES[name].replace("'large'", f"'{directory}/large/'").replace("'other'", f"'{directory}/other/'")
+            sql = sql.replace("'out'", f"'{directory}/out/'")
             here, there, peaks = [], [], [0, 0]
             for _ in range(arguments.rounds):
                 one, seconds, memory = run(arguments.tool, sql, ["--memory", arguments.memory])

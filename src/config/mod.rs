@@ -208,7 +208,7 @@ options! {
         /// A file with the token that executors want to see. Those at `unix:PATH` want none.
         pub cluster_token_file: String, default = String::new()
 
-        /// Rows from which on joins and groups are made by executors, which exchange rows for them. Fewer come to this
+        /// Rows from which on joins, groups, windows, shuffles and sorts are made by executors. Fewer come to this
         /// process.
         pub cluster_exchange_min_rows: usize, default = 100_000
 

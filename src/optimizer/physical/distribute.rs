@@ -1,9 +1,11 @@
 //! Marks the stages that executors may run, where a session has executors.
 //!
 //! A stage is what is made of the tasks of one read, each by itself: its steps, and aggregates of what there is. Above
-//! the first rows of some order, each stage gives its own. Joins and groups of many rows are part of stages, too: the
-//! executors exchange what is below them. Files of a stage are written by its tasks. It is the last of the rules that
-//! change operators, since what it marks has to be the same in all processes that plan a statement.
+//! the first rows of some order, each stage gives its own. Joins, groups and windows of many rows are part of stages,
+//! too: the executors exchange what is below them. So are shuffles and sorts of what each task gives again in the same
+//! order: the exchange is marked as one that several processes make. Files of a stage are written by its tasks. It is
+//! the last of the rules that change operators, since what it marks has to be the same in all processes that plan a
+//! statement.
 //!
 //! ```text
 //! AggregateExec: mode=Final                      AggregateExec: mode=Final
@@ -16,6 +18,10 @@
 //!     AggregateExec: mode=Partial                    RepartitionExec: hash(k)
 //!       ReadExec: ReadParquet, tasks=200               RemoteExchangeExec: keys=[k]
 //!                                                        AggregateExec: mode=Partial ..
+//!
+//! ExchangeExec: scheme=random(seed=7)            RemoteExec: RandomShuffleReduce, exchanges=1
+//!   ReadExec: ReadParquet, tasks=200     ->        ExchangeExec: scheme=random(seed=7), by executors
+//!                                                    ReadExec: ReadParquet, tasks=200
 //! ```
 
 use std::sync::Arc;

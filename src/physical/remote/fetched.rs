@@ -74,6 +74,26 @@ impl fmt::Debug for FetchedTasksExec {
     }
 }
 
+/// What the tasks have given.
+struct Given {
+    /// Tasks that have not come to their end.
+    left: AtomicUsize,
+    rows: AtomicU64,
+    ended: Ended,
+}
+
+impl Given {
+    /// Notes what comes next of a task: nothing at its end.
+    fn note(&self, batch: Option<&RecordBatch>) -> Result<()> {
+        if let Some(batch) = batch {
+            self.rows.fetch_add(batch.num_rows() as u64, AcqRel);
+        } else if self.left.fetch_sub(1, AcqRel) == 1 {
+            (self.ended)(self.rows.load(Acquire))?;
+        }
+        Ok(())
+    }
+}
+
 impl FetchedTasksExec {
     /// Tasks from number `first` on, of rows with columns of `schema`, which `fetch` gets as the scheme wants them.
     /// When all have come to their end, `ended` is told how many rows they gave.
@@ -134,21 +154,17 @@ impl TaskPlan for FetchedTasksExec {
             owner: owner_of(self, &context),
             context,
         };
-        let (first, ended) = (self.first, Arc::clone(&self.ended));
-        let progress = Arc::new((AtomicUsize::new(tasks.len()), AtomicU64::new(0)));
+        let (left, rows, ended) = (AtomicUsize::new(tasks.len()), AtomicU64::new(0), Arc::clone(&self.ended));
+        let (first, given) = (self.first, Arc::new(Given { left, rows, ended }));
         let task = move |index: usize| {
             let id = TaskId::root(first + index);
             let rows = scheme.distributed()?.rows(id.clone(), tasks[index].clone(), fetching.clone())?;
-            let (counting, progress, ended) = (Arc::clone(&progress), Arc::clone(&progress), Arc::clone(&ended));
-            let counted = rows.inspect_ok(move |batch| _ = counting.1.fetch_add(batch.num_rows() as u64, AcqRel));
-            let end = stream::once(async move {
-                match progress.0.fetch_sub(1, AcqRel) {
-                    1 => ended(progress.1.load(Acquire)).map(|()| None),
-                    _ => Ok(None),
-                }
+            let counted = stream::try_unfold((rows, Arc::clone(&given)), |(mut rows, given)| async move {
+                let next = rows.try_next().await?;
+                given.note(next.as_ref())?;
+                Ok(next.map(|batch| (batch, (rows, given))))
             });
-            let rows = counted.chain(end.try_filter_map(|none: Option<RecordBatch>| async move { Ok(none) }));
-            Ok(Task::new(id, stream_of(Arc::clone(&schema), rows.boxed())))
+            Ok(Task::new(id, stream_of(Arc::clone(&schema), counted.boxed())))
         };
         Ok(stream::iter(0..self.tasks.len()).map(task).boxed())
     }

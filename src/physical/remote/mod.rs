@@ -18,7 +18,8 @@
 //!            <───────────────── rows ──────
 //! ```
 //!
-//! Below joins and groups of a stage there may be [exchanges](RemoteExchangeExec): what is below them runs first.
+//! Below joins, groups and windows of a stage there may be [exchanges](RemoteExchangeExec), and those of shuffles and
+//! sorts may be [made so](StageExchange), too: what is below them runs first.
 
 mod assign;
 mod exchange;
