@@ -105,7 +105,7 @@ pub use physical::{ExecutorStatus, Resumes};
 pub use remote::{SplitClient, SplitClientOptions, SplitServer};
 pub use seed::RandomSeed;
 pub use session::{Blockyard, SessionStateBuilderExt};
-pub use sinks::{Datasink, SaveMode, WriteJob, WrittenFile};
+pub use sinks::{Datasink, Repaired, SaveMode, WriteJob, WrittenFile, repair};
 pub use sources::{
     Datasource, FileRead, FileSchema, FileShuffle, Filters, PathPartitioning, ReadBinaryFilesOptions, ReadCsvOptions,
     ReadJsonOptions, ReadParquetOptions, ReadPlan, ReadRequest, ReadTask, ReadTextOptions, TaskOrigin, TextEncoding,

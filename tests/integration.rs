@@ -81,6 +81,9 @@ mod oracle;
 /// Random pipelines against a model.
 #[path = "integration/pipelines/mod.rs"]
 mod pipelines;
+/// Commits that were cut short.
+#[path = "integration/repair.rs"]
+mod repair;
 /// Iterators that go on where others were.
 #[path = "integration/resume.rs"]
 mod resume;

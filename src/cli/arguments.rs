@@ -48,6 +48,13 @@ pub(super) enum Command {
         #[command(subcommand)]
         command: Cluster,
     },
+    /// End the writes to local directories whose processes have died: a commit that had begun is finished, what was
+    /// staged otherwise is removed
+    Repair {
+        /// Directories that were written to
+        #[arg(required = true)]
+        directories: Vec<PathBuf>,
+    },
     /// Read statements from a prompt (the default on a terminal)
     Shell,
 }
@@ -231,6 +238,7 @@ impl Options {
             Command::Sql { .. } | Command::Run { .. } | Command::Shell => return Ok(()),
             Command::Serve { .. } => ("serve", [&results[..], &tokens[1..]].concat()),
             Command::Consume(_) => ("consume", [&tokens[..], &batches[..]].concat()),
+            Command::Repair { .. } => ("repair", [&results[..], &tokens[..], &batches[..]].concat()),
             Command::Cluster { .. } => ("cluster", [&results[..], &tokens[..], &batches[..]].concat()),
         };
         match unused.into_iter().find(|(_, is_said)| *is_said) {

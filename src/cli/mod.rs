@@ -1,5 +1,6 @@
 //! The command-line tool: `blockyard sql`, `blockyard run`, `blockyard shell`, and `blockyard serve` and `blockyard
-//! consume` for several consumers of one query; `blockyard cluster executor` runs stages of the queries of others.
+//! consume` for several consumers of one query; `blockyard cluster executor` runs stages of the queries of others, `blockyard
+//! repair` ends writes of dead processes.
 
 mod arguments;
 mod completion;
@@ -12,6 +13,7 @@ mod output;
 mod plans;
 mod positions;
 mod progress;
+mod repair;
 mod serve;
 mod session;
 mod shell;
@@ -70,8 +72,11 @@ fn run(arguments: Arguments, allocator: Option<Arc<dyn Allocator>>) -> Result<()
         Command::Sql { statements } => vec![Script::typed(statements)],
         Command::Run { files } => files.iter().map(|file| Script::read(file)).collect::<Result<_, _>>()?,
         Command::Serve { file, .. } => vec![Script::read(file)?],
-        Command::Consume(_) | Command::Cluster { .. } | Command::Shell => Vec::new(),
+        Command::Consume(_) | Command::Repair { .. } | Command::Cluster { .. } | Command::Shell => Vec::new(),
     };
+    if let Command::Repair { directories } = &command {
+        return repair::repair(directories);
+    }
     let mut session = Session::start(&options, allocator)?;
     match command {
         Command::Sql { .. } | Command::Run { .. } => session.run_scripts(&scripts)?,
@@ -80,6 +85,7 @@ fn run(arguments: Arguments, allocator: Option<Arc<dyn Allocator>>) -> Result<()
         Command::Cluster { command: Cluster::Executor(executor) } => return executor::run(&mut session, &executor),
         Command::Cluster { command: Cluster::Status } => return executor::status(&mut session),
         Command::Shell => return shell::run(&mut session),
+        Command::Repair { .. } => {}
     }
     session.check_written()
 }

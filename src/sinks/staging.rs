@@ -2,10 +2,11 @@
 //!
 //! On local disks files are written into a hidden directory beside their place and renamed when all are complete. A
 //! reader never sees part of a file, and sees none of the files before all of them are written. Renaming many files
-//! is not atomic: a process that is killed in that moment leaves some of them, and those that an overwrite replaces in
-//! a `.blockyard-*-old` directory, which nobody removes. Writes to one local directory are committed one after the
-//! other. What a killed process had staged stays in a `.blockyard-*` directory: the next write to the same place
-//! removes it, or the next session with the same spill directory. Readers ignore both.
+//! is not atomic: a process that is killed in that moment leaves some of them, and a record of what it was about to do
+//! (`local_commit.rs`). The next write to the same place finishes that, or the next session with the same spill
+//! directory, or [`repair`](super::repair). What had been staged without one is removed then. Until then it stays in a
+//! `.blockyard-*` directory, and what an overwrite replaces in one that ends with `-old`. Readers ignore both. Writes to
+//! one local directory are committed one after the other.
 //!
 //! In object stores files are uploads to their places, which are completed when all are uploaded: nothing is copied.
 //! Meanwhile readers see those that are completed, and after them what an overwrite deletes last. Their names have the
@@ -19,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err, internal_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -27,20 +28,21 @@ use tokio::time::sleep;
 
 use super::area::{StagingArea, StagingDirectory, UploadArea};
 use super::file_names::{FileNames, is_visible};
+use super::local_commit::end_writes;
 use super::save_mode::SaveMode;
 use super::target::Target;
 use super::write_id::WriteId;
 use crate::block::TaskId;
-use crate::disk::{LockedDirectory, was_left_or_begun_long_ago};
+use crate::disk::LockedDirectory;
 use crate::error::ErrorContext;
 use crate::runtime::to_its_end;
 
 /// How the directories of files are called that are not complete.
-const PREFIX: &str = ".blockyard-";
+pub(super) const PREFIX: &str = ".blockyard-";
 /// How those of old files end.
-const SET_ASIDE: &str = "-old";
+pub(super) const SET_ASIDE: &str = "-old";
 /// And those of what is being removed.
-const GONE: &str = "-gone";
+pub(super) const GONE: &str = "-gone";
 /// How often it is looked whether another write has been committed.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -94,30 +96,34 @@ pub struct WrittenFile {
 /// One write that has not been committed. Dropping it removes what was staged on local disks.
 #[derive(Debug)]
 pub(crate) struct Staging {
-    store: Arc<dyn ObjectStore>,
-    target: Target,
+    pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) target: Target,
     /// The directory of the finished files.
-    directory: Path,
+    pub(super) directory: Path,
     area: Arc<StagingArea>,
     /// Its directory, where it is one.
-    staged: Path,
+    pub(super) staged: Path,
     /// Where old files wait until the new ones are in place. It is never removed with files in it: a commit that is cut
     /// short must not take them along.
-    set_aside: Path,
+    pub(super) set_aside: Path,
     /// The numbers of the next files in each directory, behind those that are there if the write appends.
-    next_numbers: HashMap<Path, usize>,
+    pub(super) next_numbers: HashMap<Path, usize>,
     /// Whether the directory was there before.
     was_there: bool,
     /// The staged directory on local disks.
     local: Option<LockedDirectory>,
     /// What tells the write apart in the names of files.
-    write: WriteId,
+    pub(super) write: WriteId,
 }
 
 impl Staging {
     /// Prepares a write. Fails where the mode says that nothing may be there.
     pub(crate) async fn begin(store: Arc<dyn ObjectStore>, target: Target) -> Result<Begun> {
         let path = target.url.prefix().clone();
+        if let Some(local) = local_root_of(&target) {
+            // Where there is no directory, nobody has written.
+            let _ended = end_writes(&local, false);
+        }
         if let Some(write) = &target.write_id
             && let Some(rows) = write.rows(store.as_ref(), &path).await?
         {
@@ -152,10 +158,9 @@ impl Staging {
         let next_numbers = next_numbers(&target, existing);
         let staged = directory.clone().join(name.as_str());
         let set_aside = directory.clone().join(format!("{name}{SET_ASIDE}"));
-        let local = (target.url.scheme() == "file").then(|| PathBuf::from(format!("/{directory}")));
+        let local = local_root_of(&target);
         let was_there = local.as_ref().is_none_or(|local| local.exists());
         let local = local.map(|local| {
-            sweep(&local);
             let created = LockedDirectory::create(&local, &name, &format!("{name}.new"));
             let created = created.map_err(|e| exec_datafusion_err!("cannot write to '{}': {e}", local.display()))?;
             open_as(created.path(), &local);
@@ -175,6 +180,11 @@ impl Staging {
         };
         let area = Arc::new(area);
         Ok(Self { store, target, directory, area, staged, set_aside, next_numbers, was_there, local, write })
+    }
+
+    /// The directory of the finished files, on local disks.
+    fn local_root(&self) -> Option<PathBuf> {
+        local_root_of(&self.target)
     }
 
     /// Where its files are until they are committed.
@@ -197,6 +207,10 @@ impl Staging {
     pub(crate) async fn commit(self: &Arc<Self>, files: Vec<Staged>) -> Result<Vec<WrittenFile>> {
         // Of those who overwrite a place at once, the last one stays.
         let alone = self.alone().await?;
+        if let Some(local) = self.local_root() {
+            // What others were about to commit comes first.
+            let _ended = end_writes(&local, alone.is_some());
+        }
         let staging = Arc::clone(self);
         // A query that is cancelled now leaves all files, not some.
         to_its_end(async move {
@@ -233,32 +247,14 @@ impl Staging {
         let goes = |path: &Path| self.target.mode == SaveMode::OverwriteAll || self.target.has_made(path);
         let is_old = |path: &&Path| replaces && goes(path) || self.target.has_left(path);
         let old: Vec<&Path> = existing.iter().filter(is_old).collect();
-        let staged = match self.area.as_ref() {
-            StagingArea::Directory(staged) => staged,
-            StagingArea::Uploads(area) => return self.complete(area, &old, &files).await,
-        };
-        let mut moved = Vec::new();
-        let mut published = Vec::new();
-        let written = match self.replace(staged, &old, files, &mut moved, &mut published).await {
-            Ok(written) => written,
-            Err(e) => {
-                for path in &published {
-                    self.store.delete(path).await?;
-                }
-                for (from, to) in &moved {
-                    self.store.rename(to, from).await?;
-                }
-                return Err(e);
-            }
-        };
-        for (_, path) in &moved {
-            self.store.delete(path).await?;
+        match self.area.as_ref() {
+            StagingArea::Directory(staged) => self.publish_staged(staged, &old, files).await,
+            StagingArea::Uploads(area) => self.complete(area, &old, &files).await,
         }
-        Ok(written)
     }
 
     /// What is told of a file that can be read now.
-    fn written(&self, place: &Path, rows: usize, bytes: u64) -> WrittenFile {
+    pub(super) fn written(&self, place: &Path, rows: usize, bytes: u64) -> WrittenFile {
         let path = match self.is_local() {
             true => format!("/{place}"),
             false => format!("{}{place}", self.target.url.object_store()),
@@ -307,50 +303,6 @@ impl Staging {
         }
     }
 
-    /// Sets old files aside and puts the new ones in place, noting each step so that it can be undone.
-    async fn replace(
-        &self,
-        staged: &StagingDirectory,
-        old: &[&Path],
-        files: Vec<Staged>,
-        moved: &mut Vec<(Path, Path)>,
-        published: &mut Vec<Path>,
-    ) -> Result<Vec<WrittenFile>> {
-        for (number, path) in old.iter().enumerate() {
-            let aside = self.set_aside.clone().join(format!("old-{number}"));
-            self.store.rename(path, &aside).await?;
-            moved.push(((*path).clone(), aside));
-        }
-        let mut numbers = self.next_numbers.clone();
-        let mut written = Vec::new();
-        for file in files {
-            let (name, bytes) = found(staged, &file)?;
-            let from = self.staged.clone().join(name);
-            if self.target.single_file {
-                self.store.rename(&from, self.target.url.prefix()).await?;
-                written.push(self.written(self.target.url.prefix(), file.rows, bytes));
-                continue;
-            }
-            let directory: Path = self.directory.parts().chain(file.directory.parts()).collect();
-            let next = numbers.entry(directory.clone()).or_default();
-            loop {
-                let to = directory.clone().join(self.target.names.name(&[*next], &self.write, &self.target.extension));
-                *next += 1;
-                match self.store.rename_if_not_exists(&from, &to).await {
-                    Ok(()) => {
-                        written.push(self.written(&to, file.rows, bytes));
-                        published.push(to);
-                        break;
-                    }
-                    // Somebody else appends at the same time.
-                    Err(object_store::Error::AlreadyExists { .. }) if self.target.mode == SaveMode::Append => {}
-                    Err(e) => return Err(e.into()),
-                }
-            }
-        }
-        Ok(written)
-    }
-
     /// Removes what was staged.
     pub(crate) async fn abort(&self) -> Result<()> {
         match self.area.as_ref() {
@@ -394,30 +346,6 @@ fn open_as(directory: &std::path::Path, other: &std::path::Path) {
     let _same = (directory, other);
 }
 
-/// The name of a staged file and its bytes. Fails where another process has written more or less than there is.
-fn found(staged: &StagingDirectory, file: &Staged) -> Result<(String, u64)> {
-    let name = file.elsewhere.as_ref().map_or_else(|| staged.name_of(&file.id), |other| other.name.clone());
-    let path = staged.path().join(&name);
-    let bytes = std::fs::metadata(&path).map_err(|e| exec_datafusion_err!("'{}' is not there: {e}", path.display()))?;
-    match file.elsewhere.as_ref().filter(|other| other.bytes != bytes.len()) {
-        Some(other) => {
-            internal_err!("'{}' was written with {} bytes and has {}", path.display(), other.bytes, bytes.len())
-        }
-        None => Ok((name, bytes.len())),
-    }
-}
-
-/// Removes what dead processes have staged in a directory. What cannot be removed stays; so do files that were set
-/// aside.
-fn sweep(directory: &std::path::Path) {
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with(PREFIX) && !name.ends_with(SET_ASIDE) && was_left_or_begun_long_ago(&entry.path()) {
-            let _gone = std::fs::remove_dir_all(entry.path());
-        }
-    }
-}
-
 /// Removes an object, which may be gone already. The client does not ask again where a connection broke, since it does
 /// not know that removing twice is removing once.
 async fn remove(store: &dyn ObjectStore, path: &Path) -> object_store::Result<()> {
@@ -442,7 +370,13 @@ async fn visible_files(store: &dyn ObjectStore, directory: &Path) -> Result<Vec<
     }
 }
 
-fn parent(path: &Path) -> Path {
+/// The directory of the finished files, on local disks.
+fn local_root_of(target: &Target) -> Option<PathBuf> {
+    let directory = if target.single_file { parent(target.url.prefix()) } else { target.url.prefix().clone() };
+    (target.url.scheme() == "file").then(|| PathBuf::from(format!("/{directory}")))
+}
+
+pub(super) fn parent(path: &Path) -> Path {
     let parts: Vec<_> = path.parts().collect();
     Path::from_iter(parts[..parts.len().saturating_sub(1)].iter().cloned())
 }

@@ -5,7 +5,7 @@ use std::{fs, io};
 
 use uuid::Uuid;
 
-use crate::disk::{was_left, was_left_or_begun_long_ago};
+use crate::disk::{end_left, was_left};
 
 /// How the directories of processes are called.
 pub(super) const PREFIX: &str = "blockyard-";
@@ -41,15 +41,17 @@ pub(super) fn sweep(root: &Path) {
     };
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let dead = match name.strip_prefix('.') {
-            None => name.starts_with(PREFIX) && was_left(&path),
+        match name.strip_prefix('.') {
+            None if name.starts_with(PREFIX) && was_left(&path) => {
+                sweep_noted(&path);
+                let _gone = fs::remove_dir_all(&path);
+            }
             // Of a directory that is being made; or of a write that is not complete, in which old files may be set
             // aside.
-            Some(name) => name.starts_with(PREFIX) && !name.ends_with(SET_ASIDE) && was_left_or_begun_long_ago(&path),
-        };
-        if dead {
-            sweep_noted(&path);
-            let _gone = fs::remove_dir_all(&path);
+            Some(name) if name.starts_with(PREFIX) && !name.ends_with(SET_ASIDE) => {
+                let _ended = end_left(&path, false);
+            }
+            _ => {}
         }
     }
 }
@@ -63,8 +65,9 @@ fn sweep_noted(directory: &Path) {
         };
         let staged = Path::new(&staged);
         let name = staged.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.strip_prefix('.').is_some_and(|name| name.starts_with(PREFIX)) && was_left(staged) {
-            let _gone = fs::remove_dir_all(staged);
+        if name.strip_prefix('.').is_some_and(|name| name.starts_with(PREFIX)) {
+            // A commit that had begun is finished.
+            let _ended = end_left(staged, false);
         }
     }
 }
