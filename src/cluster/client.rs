@@ -195,7 +195,7 @@ fn assigned(prints: &[StagePrint], answers: Vec<(&Address, Answer)>, token: Opti
         }
     }
     if executors.is_empty() {
-        return exec_err!("none of {all} executors can be reached; {}", others.join("; "));
+        return exec_err!("none of {all} executors takes the query; {}", others.join("; "));
     }
     let others: Arc<[String]> = others.into();
     let next = Arc::<AtomicU64>::default();

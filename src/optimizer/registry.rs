@@ -288,6 +288,7 @@ mod tests {
             "safe_conditions_first",
             "share_subplans",
             "stand_in_functions",
+            "steady_hidden_columns",
             "unnest_subqueries",
         ];
         let ours = |n: &&String| !added.contains(&n.as_str());

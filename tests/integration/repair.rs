@@ -60,9 +60,7 @@ async fn the_tool_repairs_directories() {
     let other = directory.path().join(".blockyard-2");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("lock"), "").unwrap();
-    let repair = |path: &Path| {
-        Command::new(env!("CARGO_BIN_EXE_blockyard")).arg("repair").arg(path).output().unwrap()
-    };
+    let repair = |path: &Path| Command::new(env!("CARGO_BIN_EXE_blockyard")).arg("repair").arg(path).output().unwrap();
     let done = repair(directory.path());
     let said = String::from_utf8(done.stdout).unwrap();
     assert!(said.contains(r#""files":1,"finished_writes":1,"removed_writes":1"#), "{said}");

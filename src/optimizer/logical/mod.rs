@@ -22,6 +22,7 @@ mod safe_conditions_first;
 mod same;
 mod share_subplans;
 mod stand_in_functions;
+mod steady_hidden_columns;
 mod unnest_subqueries;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use super::{Anchor, RuleRegistry};
 pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(evaluate_once::EvaluateOnce), Anchor::First, &[]);
     registry.add_logical(Arc::new(change_tables::ChangeTables), Anchor::First, &[]);
+    registry.add_logical(Arc::new(steady_hidden_columns::SteadyHiddenColumns), Anchor::First, &[]);
     let guard = guard_filter_pushdown::GuardFilterPushdown::new();
     registry.add_logical(Arc::new(guard), Anchor::replace("push_down_filter"), &[]);
     let distinct = group_distinct::GroupDistinct;

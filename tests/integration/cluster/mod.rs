@@ -186,7 +186,7 @@ async fn errors_say_which_executor_and_why() {
     let address = server.address();
     drop(server);
     let gone = sql_error(&there, count).await;
-    assert!(gone.contains("none of 1 executors can be reached") && gone.contains(&address), "{gone}");
+    assert!(gone.contains("none of 1 executors takes the query") && gone.contains(&address), "{gone}");
     let nonsense = context_with(2, |options| options.cluster = "10.0.0.1".to_owned());
     assert!(sql_error(&nonsense, count).await.contains("blockyard.cluster = '10.0.0.1'"));
 
