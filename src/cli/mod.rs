@@ -1,6 +1,6 @@
 //! The command-line tool: `blockyard sql`, `blockyard run`, `blockyard shell`, and `blockyard serve` and `blockyard
-//! consume` for several consumers of one query; `blockyard cluster executor` runs stages of the queries of others, `blockyard
-//! repair` ends writes of dead processes.
+//! consume` for several consumers of one query; `blockyard cluster executor` runs stages of the queries of others, and
+//! `blockyard repair` ends writes of dead processes.
 
 mod arguments;
 mod completion;

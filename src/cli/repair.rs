@@ -19,6 +19,9 @@ pub(super) fn repair(directories: &[PathBuf]) -> Result<(), Failure> {
             "removed_writes": done.removed,
         });
         println!("{line}");
+        if let Some(why) = done.failed.first() {
+            return Err(exec_datafusion_err!("a commit cannot be finished, {why}").into());
+        }
     }
     Ok(())
 }

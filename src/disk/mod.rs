@@ -1,5 +1,5 @@
-//! Reading files that are in the page cache, writing to local disks, through the page cache or past it, directories that
-//! belong to a process, and what one that dies was about to commit.
+//! Reading files that are in the page cache, writing to local disks, through the page cache or past it, directories
+//! that belong to a process, and what one that dies was about to commit.
 
 mod commit_record;
 mod direct;
@@ -8,7 +8,7 @@ mod local_files;
 mod locked;
 mod pace;
 
-pub(crate) use commit_record::{CommitRecord, Ended, end_left};
+pub(crate) use commit_record::{CommitRecord, Ended, OldFile, end_left, remove_left};
 pub(crate) use direct::{PAGE, Pages, open_direct};
 #[cfg(target_os = "linux")]
 pub(crate) use local_files::LocalFiles;

@@ -2,7 +2,7 @@
 //! written down before, for whoever comes next should the process die meanwhile.
 
 use std::collections::HashMap;
-use std::path::{Path as FilePath, PathBuf};
+use std::path::PathBuf;
 
 use datafusion::common::{Result, exec_datafusion_err, internal_err};
 use object_store::ObjectStoreExt;
@@ -11,49 +11,8 @@ use object_store::path::Path;
 
 use super::area::StagingDirectory;
 use super::save_mode::SaveMode;
-use super::staging::{GONE, PREFIX, SET_ASIDE, Staged, Staging, WrittenFile, parent};
-use crate::disk::{CommitRecord, Ended, end_left};
-
-/// What was done about writes whose processes have died.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Repaired {
-    /// Commits that had begun, and were finished.
-    pub finished: usize,
-    /// Files that came to their places for that.
-    pub files: usize,
-    /// Writes that had not come to their commit, whose files were removed.
-    pub removed: usize,
-}
-
-/// Ends the writes to a directory whose processes have died: a commit that had begun is finished, and of other writes
-/// what they have staged is removed. The next write to the directory does the same.
-///
-/// # Errors
-///
-/// Where there is no such directory.
-pub fn repair(directory: impl AsRef<FilePath>) -> std::io::Result<Repaired> {
-    end_writes(directory.as_ref(), false)
-}
-
-/// The same, for a process that may be the only one which commits.
-pub(super) fn end_writes(directory: &FilePath, is_alone: bool) -> std::io::Result<Repaired> {
-    let mut repaired = Repaired::default();
-    for entry in std::fs::read_dir(directory)?.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if !name.starts_with(PREFIX) || name.ends_with(SET_ASIDE) {
-            continue;
-        }
-        match end_left(&entry.path(), is_alone) {
-            Ended::Finished(files) => {
-                repaired.finished += 1;
-                repaired.files += files;
-            }
-            Ended::Removed if !name.ends_with(GONE) => repaired.removed += 1,
-            Ended::Removed | Ended::Left => {}
-        }
-    }
-    Ok(repaired)
-}
+use super::staging::{Staged, Staging, WrittenFile, parent};
+use crate::disk::{CommitRecord, OldFile};
 
 /// The numbers of the next files in each directory.
 type Numbers = HashMap<Path, usize>;
@@ -68,6 +27,7 @@ struct Place {
 
 impl Staging {
     /// Sets old files aside, puts the new ones in place, and removes the old ones; where that fails, all is as before.
+    /// If that fails too, what is noted stays, for whoever comes next.
     pub(super) async fn publish_staged(
         &self,
         staged: &StagingDirectory,
@@ -77,26 +37,27 @@ impl Staging {
         let (places, mut numbers) = self.places(staged, old, files)?;
         let cannot_note = |e| exec_datafusion_err!("cannot write to '{}': {e}", staged.path().display());
         // One file comes to its place at once.
-        if places.len() + old.len() > 1 {
+        if places.len() > 1 || !old.is_empty() {
             self.record(&places, old)?.write(staged.path()).map_err(cannot_note)?;
         }
         let (mut moved, mut published) = (Vec::new(), Vec::new());
-        let replaced = self.replace(old, &places, &mut numbers, &mut moved, &mut published).await;
-        if replaced.is_err() {
-            CommitRecord::forget(staged.path()).map_err(cannot_note)?;
-            for path in &published {
-                self.store.delete(path).await?;
+        let written = match self.replace(old, &places, &mut numbers, &mut moved, &mut published).await {
+            Ok(written) => {
+                for (_, aside) in &moved {
+                    self.store.delete(aside).await?;
+                }
+                Ok(written)
             }
-            for (from, to) in &moved {
-                self.store.rename(to, from).await?;
+            Err(e) => {
+                // Back to where they came from: should the process die now, what is noted can still be done.
+                for (from, to) in published.iter().chain(&moved).rev() {
+                    self.store.rename(to, from).await?;
+                }
+                Err(e)
             }
-            return replaced;
-        }
-        for (_, path) in &moved {
-            self.store.delete(path).await?;
-        }
+        };
         CommitRecord::forget(staged.path()).map_err(cannot_note)?;
-        replaced
+        written
     }
 
     /// Where files go, numbered in their order, and the numbers of those behind them.
@@ -135,12 +96,8 @@ impl Staging {
             Err(_) => internal_err!("'{path}' is not in '{}'", root.display()),
         };
         let places = places.iter().map(|place| Ok((PathBuf::from(&place.name), below(&place.to)?)));
-        let old = old.iter().map(|path| below(path));
-        Ok(CommitRecord {
-            places: places.collect::<Result<_>>()?,
-            old: old.collect::<Result<_>>()?,
-            set_aside: below(&self.set_aside)?,
-        })
+        let old = old.iter().map(|path| Ok(OldFile::of(&local_path(path)?, below(path)?)?));
+        Ok(CommitRecord { places: places.collect::<Result<_>>()?, old: old.collect::<Result<_>>()? })
     }
 
     /// Sets old files aside and puts the new ones in place, noting each step so that it can be undone.
@@ -150,7 +107,7 @@ impl Staging {
         places: &[Place],
         numbers: &mut Numbers,
         moved: &mut Vec<(Path, Path)>,
-        published: &mut Vec<Path>,
+        published: &mut Vec<(Path, Path)>,
     ) -> Result<Vec<WrittenFile>> {
         for (number, path) in old.iter().enumerate() {
             let aside = self.set_aside.clone().join(format!("old-{number}"));
@@ -176,7 +133,7 @@ impl Staging {
                 }
             }
             written.push(self.written(&to, *rows, *bytes));
-            published.push(to);
+            published.push((from, to));
         }
         Ok(written)
     }

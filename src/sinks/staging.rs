@@ -1,12 +1,12 @@
 //! The commit protocol: nothing can be read of a write before all of it is written.
 //!
 //! On local disks files are written into a hidden directory beside their place and renamed when all are complete. A
-//! reader never sees part of a file, and sees none of the files before all of them are written. Renaming many files
-//! is not atomic: a process that is killed in that moment leaves some of them, and a record of what it was about to do
-//! (`local_commit.rs`). The next write to the same place finishes that, or the next session with the same spill
-//! directory, or [`repair`](super::repair). What had been staged without one is removed then. Until then it stays in a
-//! `.blockyard-*` directory, and what an overwrite replaces in one that ends with `-old`. Readers ignore both. Writes to
-//! one local directory are committed one after the other.
+//! reader never sees part of a file, and sees none of the files before all of them are written. Renaming many files is
+//! not atomic: a process that is killed in that moment leaves some of them, and a record of what it was about to do
+//! (`local_commit.rs`). The next write to the same place finishes that, or [`repair`](super::repair()). What had been
+//! staged without one is removed then, or by the next session with the same spill directory. Until then it stays in a
+//! `.blockyard-*` directory, and what an overwrite replaces in one that ends with `-old`. Readers ignore both. Writes
+//! to one local directory are committed one after the other.
 //!
 //! In object stores files are uploads to their places, which are completed when all are uploaded: nothing is copied.
 //! Meanwhile readers see those that are completed, and after them what an overwrite deletes last. Their names have the
@@ -28,21 +28,15 @@ use tokio::time::sleep;
 
 use super::area::{StagingArea, StagingDirectory, UploadArea};
 use super::file_names::{FileNames, is_visible};
-use super::local_commit::end_writes;
+use super::repair::{GONE, PREFIX, SET_ASIDE, end_writes};
 use super::save_mode::SaveMode;
 use super::target::Target;
 use super::write_id::WriteId;
 use crate::block::TaskId;
-use crate::disk::LockedDirectory;
+use crate::disk::{CommitRecord, LockedDirectory};
 use crate::error::ErrorContext;
 use crate::runtime::to_its_end;
 
-/// How the directories of files are called that are not complete.
-pub(super) const PREFIX: &str = ".blockyard-";
-/// How those of old files end.
-pub(super) const SET_ASIDE: &str = "-old";
-/// And those of what is being removed.
-pub(super) const GONE: &str = "-gone";
 /// How often it is looked whether another write has been committed.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -122,7 +116,7 @@ impl Staging {
         let path = target.url.prefix().clone();
         if let Some(local) = local_root_of(&target) {
             // Where there is no directory, nobody has written.
-            let _ended = end_writes(&local, false);
+            end_writes(&local, false).unwrap_or_default().check()?;
         }
         if let Some(write) = &target.write_id
             && let Some(rows) = write.rows(store.as_ref(), &path).await?
@@ -209,7 +203,7 @@ impl Staging {
         let alone = self.alone().await?;
         if let Some(local) = self.local_root() {
             // What others were about to commit comes first.
-            let _ended = end_writes(&local, alone.is_some());
+            end_writes(&local, alone.is_some())?.check()?;
         }
         let staging = Arc::clone(self);
         // A query that is cancelled now leaves all files, not some.
@@ -316,7 +310,12 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        if let Some(directory) = self.local.take().map(|local| local.path().to_owned()) {
+        if let Some(local) = self.local.take() {
+            let directory = local.path().to_owned();
+            if CommitRecord::is_in(&directory) {
+                // Whoever comes next does what is noted.
+                return;
+            }
             // After a commit the directory is empty; after a failure it is not. Nothing more can be done if this fails.
             // Under another name it gets no more files of processes that have not heard of it.
             let gone = PathBuf::from(format!("{}{GONE}", directory.display()));

@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::UNIX_EPOCH;
 
-use crate::fixtures::{context, rows};
+use crate::fixtures::{context, rows, sql_error};
 
 /// What a process has left that was about to put `2,x` in the place of the first file of a directory.
 fn cut_short(directory: &Path) {
@@ -12,8 +13,24 @@ fn cut_short(directory: &Path) {
     fs::create_dir(&staged).unwrap();
     fs::write(staged.join("lock"), "").unwrap();
     fs::write(staged.join("0.csv"), "id,s\n2,x\n").unwrap();
-    let record = r#"{"places":[["0.csv","part-000002.csv"]],"old":["part-000000.csv"],"set_aside":".blockyard-1-old"}"#;
+    let old = fs::metadata(directory.join("part-000000.csv")).unwrap();
+    let modified = old.modified().unwrap().duration_since(UNIX_EPOCH).unwrap();
+    let record = format!(
+        r#"{{"places":[["0.csv","part-000002.csv"]],"old":[{{"path":"part-000000.csv","bytes":{},
+        "modified":{{"secs_since_epoch":{},"nanos_since_epoch":{}}}}}]}}"#,
+        old.len(),
+        modified.as_secs(),
+        modified.subsec_nanos()
+    );
     fs::write(staged.join("commit.json"), record).unwrap();
+}
+
+/// The same, with a record that nobody understands.
+fn cut_short_again(directory: &Path) {
+    let staged = directory.join(".blockyard-3");
+    fs::create_dir(&staged).unwrap();
+    fs::write(staged.join("lock"), "").unwrap();
+    fs::write(staged.join("commit.json"), r#"{"places":[["0.csv","../part-000002.csv"]],"old":[]}"#).unwrap();
 }
 
 fn names(directory: &Path) -> Vec<String> {
@@ -67,6 +84,14 @@ async fn the_tool_repairs_directories() {
     assert_eq!(names(directory.path()), ["part-000001.csv", "part-000002.csv"]);
     let again = blockyard::repair(directory.path()).unwrap();
     assert_eq!(again, blockyard::Repaired::default());
+    // What cannot be finished is said, and left.
+    cut_short_again(directory.path());
+    let failed = repair(directory.path());
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("a commit cannot be finished, '"), "{failed:?}");
+    let copy = format!("COPY (SELECT 1 AS id) TO '{}/' STORED AS CSV", directory.path().display());
+    assert!(sql_error(&context(), &copy).await.contains("a write was cut short in its commit"));
+    assert!(directory.path().join(".blockyard-3").exists());
     let missing = repair(&directory.path().join("missing"));
     assert_eq!(missing.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("cannot repair '"), "{missing:?}");

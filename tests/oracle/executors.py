@@ -114,6 +114,7 @@ def query(draw, tables):
         f"SELECT a.id, a.s FROM '{a}' a WHERE {kept} (SELECT 1 FROM '{b}' b WHERE b.k = a.k AND b.d > a.d)",
         f"SELECT j.k, c.s, count(*), max(j.i) FROM {joined} j JOIN '{c}' c ON j.i = c.id GROUP BY j.k, c.s",
         f"SELECT g.n, count(*) FROM (SELECT k, count(*) AS n FROM '{a}' GROUP BY k) g JOIN '{b}' b ON g.k = b.k GROUP BY g.n",
+        f"SELECT * FROM repartition('{a}', 5, keys => ['k', 's']) {where}",
         f"SELECT id, k, s FROM map_batches('{a}', 'identity', batch_size => 100) {where}",
         f"SELECT k, count(*) AS n FROM {joined} GROUP BY k ORDER BY n DESC, k LIMIT 20",
         f"SELECT id, lag(s) OVER (PARTITION BY k ORDER BY id) AS l, count(*) OVER (PARTITION BY k) AS n FROM '{a}' {where}",

@@ -105,7 +105,9 @@ struct Below {
 impl Below {
     /// Puts a column in place of a key.
     fn compute(&mut self, key: &mut Expr) {
-        let number = self.keys.iter().position(|known| known == key).unwrap_or_else(|| {
+        // What is drawn is drawn for each.
+        let known = self.keys.iter().position(|known| known == key && !key.is_volatile());
+        let number = known.unwrap_or_else(|| {
             self.keys.push(key.clone());
             self.keys.len() - 1
         });

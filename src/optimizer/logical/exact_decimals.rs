@@ -106,6 +106,9 @@ fn as_floats(left: &Expr, op: Operator, right: &Expr, all: &[&Expr], schema: &DF
 /// The number that was cast for a comparison of `all` with `decimal`, and that as a floating-point number.
 fn float_in(side: &Expr, decimal: &Expr, all: &[&Expr], schema: &DFSchema) -> Option<(Expr, Expr)> {
     let (float, field) = cast_of(side)?;
+    if is_written(float) {
+        return None;
+    }
     let float_type = float.get_type(schema).ok().filter(DataType::is_floating)?;
     let decimal = match cast_of(decimal) {
         Some((inner, to)) if to.data_type() == field.data_type() && is_decimal(inner, schema) => inner,
@@ -123,6 +126,20 @@ fn float_in(side: &Expr, decimal: &Expr, all: &[&Expr], schema: &DFSchema) -> Op
     };
     let is_for_comparison = common.as_ref() == Some(field.data_type());
     is_for_comparison.then(|| (float.clone(), Expr::Cast(Cast::new(Box::new(decimal.clone()), float_type))))
+}
+
+/// Whether a number is computed of what is written alone, as `0.06 + 0.01`: the decimal with 15 digits is what is
+/// meant.
+fn is_written(float: &Expr) -> bool {
+    match float {
+        Expr::Literal(ScalarValue::Float64(Some(number)), _) => number.is_finite(),
+        Expr::Literal(ScalarValue::Float32(Some(number)), _) => number.is_finite(),
+        Expr::Literal(value, _) => value.data_type().is_integer() && !value.is_null(),
+        Expr::Negative(of) => is_written(of),
+        Expr::Cast(cast) => is_written(&cast.expr),
+        Expr::BinaryExpr(BinaryExpr { left, right, .. }) => is_written(left) && is_written(right),
+        _ => false,
+    }
 }
 
 /// The type of a side before it was cast to that of the comparison.

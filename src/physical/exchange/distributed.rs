@@ -35,6 +35,12 @@ pub(crate) trait Distributed: Send + Sync {
         false
     }
 
+    /// Whether a task gives its rows in the same order again when some of them were made again, whatever memory has cut
+    /// what is kept of them.
+    fn is_steady(&self) -> bool {
+        true
+    }
+
     /// The rows of each task, by what is known of those of all units in the order of the input.
     fn tasks(&self, units: &[&Extent], sizes: TaskSizes, context: &TaskContext) -> Result<Vec<TaskRows>>;
 

@@ -29,6 +29,8 @@ use crate::runtime::{Drivers, begun_on_io_thread};
 
 /// Of so many rows the keys are told.
 const KNOWN_KEYS: usize = 4096;
+/// And of each so many bytes: they come in a line.
+const KNOWN_BYTES: usize = 512;
 
 /// Rows of a unit in order, as runs whose last column has the number of each row in the unit.
 #[derive(Debug)]
@@ -80,7 +82,9 @@ impl SortedUnit {
         let mut keys = Vec::new();
         for run in &self.runs {
             let bytes = run.handle.metadata().size_bytes / run.firsts.len().max(1);
-            keys.extend(run.firsts.iter().map(|first| KnownKey { key: first.key.clone(), row: first.row, bytes }));
+            // The beginning of a key is a place, too.
+            let known = |key: &[u8]| key[..key.len().min(KNOWN_BYTES)].into();
+            keys.extend(run.firsts.iter().map(|first| KnownKey { key: known(&first.key), row: first.row, bytes }));
         }
         keys.sort_unstable_by(|a, b| (&a.key, a.row).cmp(&(&b.key, b.row)));
         let together = keys.len().div_ceil(KNOWN_KEYS).max(1);

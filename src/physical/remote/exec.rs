@@ -12,7 +12,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 
 use super::parts::{num_exchanges, source_of};
-use super::stages::{at_once, has_actors, is_repeatable};
+use super::stages::{at_once, has_actors, has_own_tasks, is_repeatable};
 use super::units::{Grouping, Units};
 use super::{StageRunner, Unit};
 use crate::physical::operator::{IntoPlan, Operator, PlanExt, Starts, TaskIdentity, TaskPlan, claims};
@@ -94,7 +94,7 @@ impl RemoteExec {
         let rows = self.written().map_or(&self.stage, WriteTasksExec::input);
         match has_actors(rows) {
             true => Grouping::WithActors,
-            false if !is_repeatable(rows) => Grouping::Together,
+            false if !has_own_tasks(rows) => Grouping::Together,
             false if self.written().is_some() => Grouping::Writing,
             false => Grouping::ByTask,
         }

@@ -15,10 +15,10 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 
-use super::exchange::{RemoteExchangeExec, StageExchange};
+use super::exchange::{RemoteExchangeExec, SchemeInOrder, StageExchange};
 use super::parts::{brings_together, collects_left, exchange_at, source_of, stage_inputs};
 use crate::functions::{Compute, Workers};
-use crate::physical::exchange::ExchangeExec;
+use crate::physical::exchange::{Distributed, ExchangeExec};
 use crate::physical::join::equi_join;
 use crate::physical::operator::{Operator, PlanExt};
 use crate::physical::read::file_scan;
@@ -319,6 +319,13 @@ pub(super) fn at_once(stage: &Arc<dyn ExecutionPlan>) -> usize {
 /// Whether each task of a stage gives the same rows in the same order whenever it runs: not where rows of several
 /// come together, or are found in a table, or tell of files.
 pub(super) fn is_repeatable(stage: &Arc<dyn ExecutionPlan>) -> bool {
+    let is_steady = |scheme: &SchemeInOrder| scheme.distributed().is_ok_and(Distributed::is_steady);
+    let mut exchanges = source_of(stage).exchanges.into_iter();
+    exchanges.all(|exchange| exchange.scheme.as_ref().is_some_and(is_steady)) && has_no_table(stage)
+}
+
+/// Whether the tasks of a stage are those of one process, with the rows that they have there.
+pub(super) fn has_own_tasks(stage: &Arc<dyn ExecutionPlan>) -> bool {
     source_of(stage).exchanges.iter().all(|exchange| exchange.scheme.is_some()) && has_no_table(stage)
 }
 

@@ -5,7 +5,7 @@ use std::{fs, io};
 
 use uuid::Uuid;
 
-use crate::disk::{end_left, was_left};
+use crate::disk::{remove_left, was_left};
 
 /// How the directories of processes are called.
 pub(super) const PREFIX: &str = "blockyard-";
@@ -49,7 +49,7 @@ pub(super) fn sweep(root: &Path) {
             // Of a directory that is being made; or of a write that is not complete, in which old files may be set
             // aside.
             Some(name) if name.starts_with(PREFIX) && !name.ends_with(SET_ASIDE) => {
-                let _ended = end_left(&path, false);
+                remove_left(&path);
             }
             _ => {}
         }
@@ -66,8 +66,8 @@ fn sweep_noted(directory: &Path) {
         let staged = Path::new(&staged);
         let name = staged.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name.strip_prefix('.').is_some_and(|name| name.starts_with(PREFIX)) {
-            // A commit that had begun is finished.
-            let _ended = end_left(staged, false);
+            // Where it was about to commit, the next write to the place goes on.
+            remove_left(staged);
         }
     }
 }

@@ -148,6 +148,11 @@ impl Distributed for HashScheme {
         KeptBy::Codes(KeyEncoding::Hash { keys: self.keys.clone() })
     }
 
+    // Rows with other keys come run by run.
+    fn is_steady(&self) -> bool {
+        self.sort
+    }
+
     fn tasks(&self, units: &[&Extent], _sizes: TaskSizes, context: &TaskContext) -> Result<Vec<TaskRows>> {
         let mut bins: Vec<usize> = Vec::new();
         for unit in units {
