@@ -106,7 +106,7 @@ fn as_floats(left: &Expr, op: Operator, right: &Expr, all: &[&Expr], schema: &DF
 /// The number that was cast for a comparison of `all` with `decimal`, and that as a floating-point number.
 fn float_in(side: &Expr, decimal: &Expr, all: &[&Expr], schema: &DFSchema) -> Option<(Expr, Expr)> {
     let (float, field) = cast_of(side)?;
-    if is_written(float) {
+    if is_computed_decimal(float, field.data_type()) {
         return None;
     }
     let float_type = float.get_type(schema).ok().filter(DataType::is_floating)?;
@@ -128,17 +128,33 @@ fn float_in(side: &Expr, decimal: &Expr, all: &[&Expr], schema: &DFSchema) -> Op
     is_for_comparison.then(|| (float.clone(), Expr::Cast(Cast::new(Box::new(decimal.clone()), float_type))))
 }
 
-/// Whether a number is computed of what is written alone, as `0.06 + 0.01`: the decimal with 15 digits is what is
-/// meant.
-fn is_written(float: &Expr) -> bool {
+/// Whether a number is computed of what is written alone, as `0.06 + 0.01`, and fits a decimal: that is what is meant.
+fn is_computed_decimal(float: &Expr, decimal: &DataType) -> bool {
+    let DataType::Decimal128(precision, scale) = decimal else { return false };
+    let most = 10f64.powi(i32::from(*precision) - i32::from(*scale));
+    !matches!(float, Expr::Literal(..)) && written(float).is_some_and(|number| number.abs() < most)
+}
+
+/// The number that is written, if it is nothing but that.
+fn written(float: &Expr) -> Option<f64> {
     match float {
-        Expr::Literal(ScalarValue::Float64(Some(number)), _) => number.is_finite(),
-        Expr::Literal(ScalarValue::Float32(Some(number)), _) => number.is_finite(),
-        Expr::Literal(value, _) => value.data_type().is_integer() && !value.is_null(),
-        Expr::Negative(of) => is_written(of),
-        Expr::Cast(cast) => is_written(&cast.expr),
-        Expr::BinaryExpr(BinaryExpr { left, right, .. }) => is_written(left) && is_written(right),
-        _ => false,
+        Expr::Literal(value, _) if value.data_type().is_numeric() => match value.cast_to(&DataType::Float64).ok()? {
+            ScalarValue::Float64(number) => number,
+            _ => None,
+        },
+        Expr::Negative(of) => written(of).map(|number| -number),
+        Expr::Cast(cast) if cast.field.data_type().is_numeric() => written(&cast.expr),
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+            let (left, right) = (written(left)?, written(right)?);
+            match op {
+                Operator::Plus => Some(left + right),
+                Operator::Minus => Some(left - right),
+                Operator::Multiply => Some(left * right),
+                Operator::Divide => Some(left / right),
+                _ => None,
+            }
+        }
+        _ => None,
     }
 }
 
