@@ -50,7 +50,7 @@ impl Staging {
             }
             Err(e) => {
                 // Back to where they came from: should the process die now, what is noted can still be done.
-                for (from, to) in published.iter().chain(&moved).rev() {
+                for (from, to) in published.iter().rev().chain(moved.iter().rev()) {
                     self.store.rename(to, from).await?;
                 }
                 Err(e)
