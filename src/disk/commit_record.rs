@@ -20,6 +20,8 @@ use super::was_left_or_begun_long_ago;
 /// How it is called in the directory of a write, and before it is complete.
 const RECORD: &str = "commit.json";
 const INCOMPLETE: &str = "commit.json.new";
+/// How the directory of old files ends, which is called like that of the write otherwise.
+pub(crate) const SET_ASIDE: &str = "-old";
 /// A file that is made to see whose files this process makes.
 const PROBE: &str = "owner";
 
@@ -181,7 +183,7 @@ impl CommitRecord {
             }
         }
         let mut set_aside = directory.as_os_str().to_owned();
-        set_aside.push("-old");
+        set_aside.push(SET_ASIDE);
         match fs::remove_dir_all(&set_aside) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}

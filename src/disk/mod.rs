@@ -8,7 +8,7 @@ mod local_files;
 mod locked;
 mod pace;
 
-pub(crate) use commit_record::{CommitRecord, Ended, OldFile, end_left, remove_left};
+pub(crate) use commit_record::{CommitRecord, Ended, OldFile, SET_ASIDE, end_left, remove_left};
 pub(crate) use direct::{PAGE, Pages, open_direct};
 #[cfg(target_os = "linux")]
 pub(crate) use local_files::LocalFiles;

@@ -4,13 +4,11 @@ use std::path::Path;
 
 use datafusion::common::{Result, exec_err};
 
-use crate::disk::{Ended, end_left};
+use crate::disk::{Ended, SET_ASIDE, end_left};
 
 /// How the directories of files are called that are not complete.
 pub(super) const PREFIX: &str = ".blockyard-";
-/// How those of old files end.
-pub(super) const SET_ASIDE: &str = "-old";
-/// And those of what is being removed.
+/// How those of what is being removed end.
 pub(super) const GONE: &str = "-gone";
 
 /// What was done about writes whose processes have died.

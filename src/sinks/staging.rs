@@ -28,12 +28,12 @@ use tokio::time::sleep;
 
 use super::area::{StagingArea, StagingDirectory, UploadArea};
 use super::file_names::{FileNames, is_visible};
-use super::repair::{GONE, PREFIX, SET_ASIDE, end_writes};
+use super::repair::{GONE, PREFIX, end_writes};
 use super::save_mode::SaveMode;
 use super::target::Target;
 use super::write_id::WriteId;
 use crate::block::TaskId;
-use crate::disk::{CommitRecord, LockedDirectory};
+use crate::disk::{CommitRecord, LockedDirectory, SET_ASIDE};
 use crate::error::ErrorContext;
 use crate::runtime::to_its_end;
 

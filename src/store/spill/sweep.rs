@@ -5,12 +5,10 @@ use std::{fs, io};
 
 use uuid::Uuid;
 
-use crate::disk::{remove_left, was_left};
+use crate::disk::{SET_ASIDE, remove_left, was_left};
 
 /// How the directories of processes are called.
 pub(super) const PREFIX: &str = "blockyard-";
-/// How directories with old files end that a write has set aside. They are not ours to remove.
-const SET_ASIDE: &str = "-old";
 /// How the files are called that say where a process has others.
 const NOTE: &str = "staged-";
 

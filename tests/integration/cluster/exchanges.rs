@@ -7,7 +7,7 @@ use blockyard::prelude::*;
 use datafusion::arrow::array::RecordBatch;
 use futures::TryStreamExt;
 
-use super::losses::{held_up, signal, until_lost};
+use super::losses::{held_up, lose, signal};
 use super::{executor, process};
 use crate::fixtures::{context_with, ints, lines, mib, rows};
 
@@ -169,7 +169,7 @@ async fn what_a_lost_executor_has_exchanged_is_made_again() {
         let directory = tempfile::tempdir().unwrap();
         let here = context_with(2, |_| {});
         let (lost, kept) = (context_with(1, |_| {}), context_with(1, |_| {}));
-        let (reached, go_on) = held_up(&lost, after);
+        let held_up = held_up(&lost, after);
         let servers = [executor(&lost, directory.path(), "0").await, executor(&kept, directory.path(), "1").await];
         let there = exchanging(format!("{},{}", servers[0].address(), servers[1].address()));
         for context in [&here, &kept, &there] {
@@ -179,13 +179,7 @@ async fn what_a_lost_executor_has_exchanged_is_made_again() {
         let expected = sorted(&here, query).await;
         let dataset = there.sql(query).await.unwrap();
         let [first, _second] = servers;
-        let lose = async {
-            reached.acquire().await.unwrap().forget();
-            drop(first);
-            until_lost(&dataset).await;
-            go_on.add_permits(100_000);
-        };
-        let (batches, ()) = tokio::join!(dataset.take_all(), lose);
+        let (batches, ()) = tokio::join!(dataset.take_all(), lose(first, held_up, &dataset));
         let mut found = lines(&batches.unwrap());
         found.sort_unstable();
         assert!(found == expected, "{query} after {after}: {} rows, not {}", found.len(), expected.len());

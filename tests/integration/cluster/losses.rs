@@ -33,6 +33,19 @@ pub(super) async fn until_lost(dataset: &Dataset) {
     }
 }
 
+/// Loses an executor whose function is held up, which goes on when the session knows.
+pub(super) async fn lose(
+    lost: blockyard::ExecutorServer,
+    held_up: (Arc<Semaphore>, Arc<Semaphore>),
+    dataset: &Dataset,
+) {
+    let (reached, go_on) = held_up;
+    reached.acquire().await.unwrap().forget();
+    drop(lost);
+    until_lost(dataset).await;
+    go_on.add_permits(100_000);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_a_lost_executor_ran_runs_on_another() {
     for (query, comes_back) in [

@@ -4,7 +4,7 @@ use blockyard::prelude::*;
 
 use super::exchanges::{TABLES, exchanging, sorted};
 use super::executor;
-use super::losses::{held_up, until_lost};
+use super::losses::{held_up, lose};
 use crate::fixtures::{context_with, lines, mib, rows};
 
 /// A session that sorts rows with equal keys as they came, however few there are.
@@ -74,7 +74,7 @@ async fn what_is_lost_of_a_shuffle_comes_in_its_place() {
         let (lost, kept, here) = (small(), small(), stable(context_with(2, |_| {})).await);
         kept.register_batches("gate", Ok);
         here.register_batches("gate", Ok);
-        let (reached, go_on) = held_up(&lost, after);
+        let held_up = held_up(&lost, after);
         let servers = [executor(&lost, directory.path(), "0").await, executor(&kept, directory.path(), "1").await];
         let there = stable(exchanging(format!("{},{}", servers[0].address(), servers[1].address()))).await;
         there.register_batches("gate", Ok);
@@ -83,13 +83,7 @@ async fn what_is_lost_of_a_shuffle_comes_in_its_place() {
         }
         let dataset = there.sql(query).await.unwrap();
         let [first, _second] = servers;
-        let lose = async {
-            reached.acquire().await.unwrap().forget();
-            drop(first);
-            until_lost(&dataset).await;
-            go_on.add_permits(1000);
-        };
-        let (batches, ()) = tokio::join!(dataset.take_all(), lose);
+        let (batches, ()) = tokio::join!(dataset.take_all(), lose(first, held_up, &dataset));
         let found = lines(&batches.unwrap());
         assert_eq!(found, rows(&here, query).await, "{query}");
     }
