@@ -8,9 +8,10 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
+use object_store::multipart::MultipartStore;
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 
-use super::opening::Opening;
+use super::opening::{KindStore, Opening};
 use super::requests::Requests;
 use crate::error::{ErrorContext, unknown_name};
 
@@ -142,7 +143,7 @@ impl StoreKind {
     }
 
     /// Opens the store at an address.
-    pub(super) fn open(self, opening: Opening<'_>) -> Result<Arc<dyn ObjectStore>> {
+    pub(super) fn open(self, opening: Opening<'_>) -> Result<KindStore> {
         let Opening { url, options, settings, traffic } = opening;
         let text = &url[..url::Position::BeforePath];
         // Whoever writes an endpoint without TLS means it.
@@ -169,15 +170,19 @@ impl StoreKind {
                         Err(_) => builder,
                     }
                 });
-                builder.build().map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
+                builder.build().map(Arc::new)
             }};
         }
         let opened = match self {
-            Self::S3 => opened!(AmazonS3Builder, AmazonS3ConfigKey),
-            Self::Gcs => opened!(GoogleCloudStorageBuilder, GoogleConfigKey),
-            Self::Azure => opened!(MicrosoftAzureBuilder, AzureConfigKey),
-            Self::Http => opened!(HttpBuilder, ClientConfigKey),
+            Self::S3 => opened!(AmazonS3Builder, AmazonS3ConfigKey).map(takes_uploads),
+            Self::Gcs => opened!(GoogleCloudStorageBuilder, GoogleConfigKey).map(takes_uploads),
+            Self::Azure => opened!(MicrosoftAzureBuilder, AzureConfigKey).map(takes_uploads),
+            Self::Http => opened!(HttpBuilder, ClientConfigKey).map(|objects| KindStore { objects, uploads: None }),
         };
         opened.map_err(DataFusionError::from).while_doing(|| format!("opening '{text}'"))
     }
+}
+
+fn takes_uploads<S: ObjectStore + MultipartStore>(store: Arc<S>) -> KindStore {
+    KindStore { objects: Arc::clone(&store) as _, uploads: Some(store) }
 }

@@ -1,11 +1,8 @@
 //! Without the feature `cloud` there are no kinds of stores, but their addresses are known.
 
-use std::sync::Arc;
-
 use datafusion::common::{Result, plan_err};
-use object_store::ObjectStore;
 
-use super::opening::Opening;
+use super::opening::{KindStore, Opening};
 
 /// Schemes that the feature `cloud` reads.
 const SCHEMES: [&str; 8] = ["s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"];
@@ -54,7 +51,7 @@ impl StoreKind {
         match self {}
     }
 
-    pub(super) fn open(self, _opening: Opening<'_>) -> Result<Arc<dyn ObjectStore>> {
+    pub(super) fn open(self, _opening: Opening<'_>) -> Result<KindStore> {
         match self {}
     }
 }

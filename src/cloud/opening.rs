@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use object_store::ObjectStore;
+use object_store::multipart::MultipartStore;
 use url::Url;
 
 use super::traffic::Traffic;
@@ -28,6 +30,13 @@ impl Settings {
             retry_timeout: options.store_retry_timeout.0,
         }
     }
+}
+
+/// A store that was opened.
+pub(super) struct KindStore {
+    pub(super) objects: Arc<dyn ObjectStore>,
+    /// The same for uploads, if it takes such.
+    pub(super) uploads: Option<Arc<dyn MultipartStore>>,
 }
 
 /// A store that is opened.

@@ -9,11 +9,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use datafusion::common::{Result, plan_err};
 use datafusion::execution::object_store::ObjectStoreRegistry;
 use object_store::ObjectStore;
+use object_store::multipart::MultipartStore;
 use parking_lot::RwLock;
 use url::Url;
 
 use super::kinds::StoreKind;
-use super::opening::{Opening, Settings};
+use super::opening::{KindStore, Opening, Settings};
 use super::secrets::{SecretStatus, Secrets, StoreEnvironment, StoreOptions};
 use super::traffic::Traffic;
 use crate::config::BlockyardOptions;
@@ -53,7 +54,7 @@ struct State {
 struct Opened {
     kind: StoreKind,
     secret: String,
-    store: Arc<dyn ObjectStore>,
+    store: KindStore,
     traffic: Arc<Traffic>,
 }
 
@@ -116,6 +117,16 @@ impl CloudStores {
         self.state.read().secrets.statuses()
     }
 
+    /// What takes uploads to the store at an address, which any process can complete. None where the store was
+    /// registered, takes no uploads, or was not asked for before.
+    pub(crate) fn uploads_to(&self, url: &Url) -> Option<Arc<dyn MultipartStore>> {
+        if self.registered.get_store(url).is_ok() {
+            return None;
+        }
+        let state = self.state.read();
+        state.opened.get(&url[..url::Position::BeforePath])?.store.uploads.clone()
+    }
+
     /// The stores that are open.
     pub(crate) fn stores(&self) -> Vec<StoreStatus> {
         let status = |(store, opened): (&String, &Opened)| {
@@ -160,11 +171,11 @@ impl ObjectStoreRegistry for CloudStores {
         };
         let address = url[..url::Position::BeforePath].to_owned();
         if let Some(opened) = self.state.read().opened.get(&address) {
-            return Ok(Arc::clone(&opened.store));
+            return Ok(Arc::clone(&opened.store.objects));
         }
         let mut state = self.state.write();
         if let Some(opened) = state.opened.get(&address) {
-            return Ok(Arc::clone(&opened.store));
+            return Ok(Arc::clone(&opened.store.objects));
         }
         let mut options = kind.options_of(self.environment.variables());
         let secret = state.secrets.of(kind, &address).map(|(name, secret)| {
@@ -175,9 +186,9 @@ impl ObjectStoreRegistry for CloudStores {
         let traffic = Arc::new(Traffic::new(state.settings.concurrency));
         let opening = Opening { url, options: &options, settings: state.settings, traffic: Arc::clone(&traffic) };
         let store = kind.open(opening)?;
-        let opened = Opened { kind, secret: secret.unwrap_or_default(), store: Arc::clone(&store), traffic };
-        state.opened.insert(address, opened);
-        Ok(store)
+        let objects = Arc::clone(&store.objects);
+        state.opened.insert(address, Opened { kind, secret: secret.unwrap_or_default(), store, traffic });
+        Ok(objects)
     }
 }
 

@@ -9,7 +9,7 @@ use datafusion::common::{DataFusionError, Result, exec_err, plan_err};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::messages::{CALL_BYTES, Call, Connection, Hello, PROTOCOL, Reply, See, VERSION};
+use super::messages::{CALL_BYTES, Call, Connection, Hello, PROTOCOL, Reply, VERSION};
 use super::queries::Queries;
 use crate::dataset::DataContext;
 use crate::error::one_message;
@@ -128,7 +128,7 @@ impl Executor {
                 let queries = Arc::clone(&self.queries);
                 Drivers::on(self.queries.threads(), async move { queries.give(connection, fetch).await }).await
             }
-            Call::See(see) => match seen(&see).await {
+            Call::See(see) => match self.queries.sees(&see).await {
                 Ok(()) => connection.say_last(&Reply::Seen).await,
                 Err(e) => connection.say_last(&Reply::Failed(one_message(&e))).await,
             },
@@ -153,13 +153,6 @@ impl Executor {
         }
         read_line_within(&mut connection.read, CALL_BYTES).await
     }
-}
-
-/// Whether files can be written to a directory that another process has made.
-async fn seen(see: &See) -> Result<()> {
-    let file = see.directory.join(format!("{}-seen", see.attempt));
-    tokio::fs::File::create_new(&file).await?;
-    Ok(tokio::fs::remove_file(&file).await?)
 }
 
 /// Whether two tokens are the same, in a time that does not tell how much of them is.

@@ -1,6 +1,5 @@
 //! What drivers and executors say to each other, in lines of JSON.
 
-use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -9,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, BufReader, ReadHalf, WriteHalf, split};
 use tokio::time::timeout;
 
-use crate::physical::{ExecutorStatus, Extent, RowRange, StagePrint, TaskRows};
+use crate::physical::{ExecutorStatus, Extent, RowRange, StagePrint, TaskRows, WritePlace};
 use crate::wire::{Address, Duplex, read_line_within, write_line};
 
 /// The version of what is said.
-pub(super) const PROTOCOL: u64 = 5;
+pub(super) const PROTOCOL: u64 = 6;
 /// Both sides plan alike if they are of the same version.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Bytes of a call, with the statements of a session, or of a reply, with keys of rows.
@@ -90,10 +89,7 @@ pub(super) struct Run {
 /// Where tasks put their files.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Write {
-    /// A directory that is there until the driver has all files, or has given up.
-    pub(super) directory: PathBuf,
-    /// The ending of the files.
-    pub(super) extension: String,
+    pub(super) place: WritePlace,
     /// Bytes of the rows of one.
     pub(super) target_bytes: usize,
     /// No two attempts are called so.
@@ -102,10 +98,10 @@ pub(super) struct Write {
     pub(super) within: usize,
 }
 
-/// A directory that an executor may see.
+/// Where an executor may write.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct See {
-    pub(super) directory: PathBuf,
+    pub(super) place: WritePlace,
     /// How a file may be called that nobody else makes.
     pub(super) attempt: u64,
 }

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::messages::{BEAT, Begin, Connection, Prepare, Prepared, Reply, VERSION, hung_up};
+use super::messages::{BEAT, Begin, Connection, Prepare, Prepared, Reply, See, VERSION, hung_up};
 use super::query::Query;
 use crate::dataset::DataContext;
 use crate::error::one_message;
@@ -65,6 +65,11 @@ impl Queries {
 
     pub(super) fn is_closing(&self) -> bool {
         self.is_closing.load(Relaxed)
+    }
+
+    /// Sees whether tasks can write somewhere.
+    pub(super) async fn sees(&self, see: &See) -> Result<()> {
+        see.place.try_out(&self.context.session().task_ctx(), see.attempt).await
     }
 
     /// How the executor is.

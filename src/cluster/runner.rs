@@ -1,12 +1,11 @@
 //! [`Runner`]: the rows of tasks that executors run, whichever of them dies meanwhile.
 
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use datafusion::arrow::array::RecordBatch;
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
@@ -16,7 +15,9 @@ use super::exchanges::{Level, Mapping};
 use super::executors::{Busy, Ended, Executor, Shares};
 use super::messages::{Call, Connection, Part, Reply, Run, See, Source, Write};
 use crate::block::Block;
-use crate::physical::{Exchanged, StagePrint, StageRunner, StageSource, Unit, Writing, block_batches, stream_of};
+use crate::physical::{
+    Exchanged, StagePrint, StageRunner, StageSource, Unit, WritePlace, Writing, block_batches, stream_of,
+};
 use crate::runtime::UnderWay;
 use crate::store::{BlockHandle, BlockStore, NextUse, Owner};
 use crate::wire::BatchReader;
@@ -92,11 +93,11 @@ impl StageRunner for Runner {
         Ok(stream_of(schema, rows))
     }
 
-    fn sees<'a>(&'a self, directory: &'a Path) -> BoxFuture<'a, bool> {
+    fn sees<'a>(&'a self, place: &'a WritePlace) -> BoxFuture<'a, bool> {
         let shares = &self.mapping.shares;
         async move {
             let asked = shares.living().map(|share| async move {
-                let see = Call::See(See { directory: directory.to_owned(), attempt: self.mapping.number() });
+                let see = Call::See(See { place: place.clone(), attempt: self.mapping.number() });
                 let answer = tokio::select! {
                     answer = share.executor.call(&see) => answer,
                     loss = share.executor.loss() => Err(Ended::Lost(loss)),
@@ -242,9 +243,10 @@ async fn source(mapping: Arc<Mapping>, exchanged: Option<Arc<Level>>, tasks: Ran
 
 /// Where the tasks from `within` on put their files.
 fn write_of(writing: &Writing, attempt: u64, within: usize) -> Result<Write> {
-    let directory = writing.directory()?;
-    let (path, extension) = (directory.path().to_owned(), directory.extension().to_owned());
-    Ok(Write { directory: path, extension, target_bytes: writing.target_bytes(), attempt, within })
+    match writing.place() {
+        Some(place) => Ok(Write { place, target_bytes: writing.target_bytes(), attempt, within }),
+        None => internal_err!("other processes cannot write there"),
+    }
 }
 
 /// What comes next of a unit.

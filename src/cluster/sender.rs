@@ -15,7 +15,7 @@ use super::query::Query;
 use super::taken::Taken;
 use crate::block::{compact_views, pieces, sliced_bytes};
 use crate::error::one_message;
-use crate::physical::{PlanExt, StagingDirectory, WriteTasksExec, Writing, stream_of};
+use crate::physical::{PlanExt, WriteTasksExec, Writing, stream_of};
 use crate::runtime::in_background;
 use crate::wire::{BatchWriter, write_line};
 
@@ -128,10 +128,10 @@ fn rows_of_run(part: Arc<dyn ExecutionPlan>, run: &Run, query: &Query) -> Result
         (None, None) => Ok(rows_of(part, context)),
         (Some(tasks), None) => Ok(rows_of(Arc::clone(tasks.input()), context)),
         (Some(tasks), Some(write)) => {
-            let directory = StagingDirectory::new(write.directory.clone(), &write.extension, Some(write.attempt));
+            let area = Arc::new(write.place.clone().area(context, write.attempt)?);
             // No more than there is room for here.
             let target_bytes = write.target_bytes.min(tasks.files().block_bytes(context)?);
-            let writing = Writing::new(&Arc::new(directory.into()), Some(write.within), target_bytes);
+            let writing = Writing::new(&area, Some(write.within), target_bytes);
             let (schema, context) = (part.schema(), writing.context(context));
             Ok(stream_of(schema, query.in_turn(move || rows_of(part, &context))))
         }

@@ -72,9 +72,7 @@ pub(crate) use tasks::{
     has_steady_tasks, is_one_task, is_ordered, planned_blocks, steady_parts, stores_rows, stream_of, ungathered,
     uses_ours,
 };
-pub(crate) use write::{
-    BlockTarget, SinkExec, StagingDirectory, StoreExec, WriteExec, WriteTasksExec, Writing, write_time,
-};
+pub(crate) use write::{BlockTarget, SinkExec, StoreExec, WriteExec, WritePlace, WriteTasksExec, Writing, write_time};
 
 use std::sync::Arc;
 

@@ -1,16 +1,13 @@
 //! [`StagingArea`]: where the files of a write are until it is committed.
 
-use std::collections::HashMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
 use datafusion::common::{Result, internal_err};
-use object_store::ObjectStore;
 use object_store::path::Path;
 
-use super::target::Target;
-use super::uploads::{Upload, Uploads};
-use super::write_id::WriteId;
+use super::upload_area::UploadArea;
+use super::uploads::Upload;
 use crate::block::TaskId;
 use crate::disk::WriteSpeeds;
 
@@ -31,20 +28,6 @@ pub(crate) struct StagingDirectory {
     /// What tells the files of one process, and of one of its attempts, from those of others.
     attempt: Option<u64>,
     pace: Arc<WriteSpeeds>,
-}
-
-/// Where uploads go.
-#[derive(Debug)]
-pub(crate) struct UploadArea {
-    pub(super) store: Arc<dyn ObjectStore>,
-    pub(super) target: Target,
-    /// The directory of the files.
-    pub(super) directory: Path,
-    /// The numbers of the next files in each directory, behind those that are there if the write appends.
-    pub(super) next_numbers: HashMap<Path, usize>,
-    /// What tells the write apart in the names of files.
-    pub(super) write: WriteId,
-    pub(super) uploads: Arc<Uploads>,
 }
 
 impl StagingDirectory {
@@ -82,21 +65,6 @@ impl StagingDirectory {
     }
 }
 
-impl UploadArea {
-    /// The place of the block `id`, in a directory below that of the write.
-    pub(super) fn place_of(&self, id: &TaskId, directory: &Path) -> Path {
-        if self.target.single_file {
-            return self.target.url.prefix().clone();
-        }
-        let directory: Path = self.directory.parts().chain(directory.parts()).collect();
-        let mut number: Vec<usize> = id.parts().iter().map(|part| *part as usize).collect();
-        if let Some(first) = number.first_mut() {
-            *first += self.next_numbers.get(&directory).copied().unwrap_or_default();
-        }
-        directory.join(self.target.names.name(&number, &self.write, &self.target.extension))
-    }
-}
-
 impl StagingArea {
     /// The directory of its files, if they are on a local disk.
     pub(crate) fn directory(&self) -> Option<&StagingDirectory> {
@@ -112,7 +80,7 @@ impl StagingArea {
             Self::Directory(_) => internal_err!("block {id} goes to a local disk"),
             Self::Uploads(area) => {
                 let place = area.place_of(id, directory);
-                Upload::begin(area.store.as_ref(), place, Arc::clone(&area.uploads), buffer_bytes).await
+                Upload::begin(place, Arc::clone(area.uploads()), buffer_bytes).await
             }
         }
     }

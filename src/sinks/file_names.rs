@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use datafusion::common::{Result, plan_err};
 use object_store::path::{Path, PathPart};
+use serde::{Deserialize, Serialize};
 
 use super::endings::without_compression;
 use super::write_id::WriteId;
@@ -31,10 +32,10 @@ pub(crate) fn is_hidden(name: &str) -> bool {
 }
 
 /// How the files of a write are called.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileNames(Vec<Piece>);
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum Piece {
     Text(String),
     /// The number of a file, with at least so many digits.

@@ -11,7 +11,8 @@ use object_store::path::Path;
 
 use super::area::StagingDirectory;
 use super::save_mode::SaveMode;
-use super::staging::{Staged, Staging, WrittenFile, parent};
+use super::staged::{Staged, WrittenFile};
+use super::staging::{Staging, parent};
 use crate::disk::{CommitRecord, OldFile};
 
 /// The numbers of the next files in each directory.
@@ -31,7 +32,7 @@ impl Staging {
     pub(super) async fn publish_staged(
         &self,
         staged: &StagingDirectory,
-        old: &[&Path],
+        old: &[Path],
         files: Vec<Staged>,
     ) -> Result<Vec<WrittenFile>> {
         let (places, mut numbers) = self.places(staged, old, files)?;
@@ -61,7 +62,7 @@ impl Staging {
     }
 
     /// Where files go, numbered in their order, and the numbers of those behind them.
-    fn places(&self, staged: &StagingDirectory, old: &[&Path], files: Vec<Staged>) -> Result<(Vec<Place>, Numbers)> {
+    fn places(&self, staged: &StagingDirectory, old: &[Path], files: Vec<Staged>) -> Result<(Vec<Place>, Numbers)> {
         let mut numbers = self.next_numbers.clone();
         let mut places = Vec::new();
         for file in files {
@@ -74,7 +75,7 @@ impl Staging {
             let directory: Path = self.directory.parts().chain(file.directory.parts()).collect();
             let mut to = self.next_place(&directory, &mut numbers);
             // Somebody else has appended meanwhile.
-            while self.target.mode == SaveMode::Append && !old.contains(&&to) && local_path(&to)?.exists() {
+            while self.target.mode == SaveMode::Append && !old.contains(&to) && local_path(&to)?.exists() {
                 to = self.next_place(&directory, &mut numbers);
             }
             places.push(Place { name, rows, bytes, to });
@@ -89,7 +90,7 @@ impl Staging {
     }
 
     /// What is about to be done.
-    fn record(&self, places: &[Place], old: &[&Path]) -> Result<CommitRecord> {
+    fn record(&self, places: &[Place], old: &[Path]) -> Result<CommitRecord> {
         let root = local_path(&self.directory)?;
         let below = |path: &Path| match local_path(path)?.strip_prefix(&root) {
             Ok(below) => Ok(below.to_owned()),
@@ -103,7 +104,7 @@ impl Staging {
     /// Sets old files aside and puts the new ones in place, noting each step so that it can be undone.
     async fn replace(
         &self,
-        old: &[&Path],
+        old: &[Path],
         places: &[Place],
         numbers: &mut Numbers,
         moved: &mut Vec<(Path, Path)>,
@@ -112,7 +113,7 @@ impl Staging {
         for (number, path) in old.iter().enumerate() {
             let aside = self.set_aside.clone().join(format!("old-{number}"));
             self.store.rename(path, &aside).await?;
-            moved.push(((*path).clone(), aside));
+            moved.push((path.clone(), aside));
         }
         let mut written = Vec::new();
         for Place { name, rows, bytes, to } in places {

@@ -2,6 +2,7 @@
 //! trait of other places that take rows.
 
 mod area;
+mod completing;
 mod datasink;
 mod endings;
 mod file_names;
@@ -9,13 +10,19 @@ mod file_writer;
 mod formats;
 mod local_commit;
 mod local_file;
+mod one_process;
 mod partitions;
+mod path_text;
 mod repair;
 mod save_mode;
+mod staged;
 mod staging;
 mod target;
+mod upload_area;
+mod upload_commit;
 mod uploads;
 mod write_id;
+mod write_note;
 
 pub(crate) use area::{StagingArea, StagingDirectory};
 pub(crate) use datasink::{AnyDatasink, AnyWriteJob};
@@ -28,7 +35,10 @@ pub use formats::{EncodeRows, WriteFormat};
 pub(crate) use partitions::{HIVE_NULL, PartitionColumns};
 pub use repair::{Repaired, repair};
 pub use save_mode::SaveMode;
-pub use staging::WrittenFile;
-pub(crate) use staging::{Begun, OtherFile, Staged, Staging};
+pub use staged::WrittenFile;
+pub(crate) use staged::{OtherFile, Staged};
+pub(crate) use staging::{Begun, Staging};
 pub(crate) use target::Target;
+pub(crate) use upload_area::{UploadArea, UploadPlaces, WrittenStore};
+pub(crate) use uploads::UploadedFile;
 pub(crate) use write_id::WriteId;

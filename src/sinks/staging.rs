@@ -11,7 +11,8 @@
 //! In object stores files are uploads to their places, which are completed when all are uploaded: nothing is copied.
 //! Meanwhile readers see those that are completed, and after them what an overwrite deletes last. Their names have the
 //! number of the write: two that append at once take no file from each other. A process that is killed leaves uploads
-//! that nobody sees; stores remove these by a rule for incomplete ones.
+//! that nobody sees; stores remove these by a rule for incomplete ones. Those of a write with a name are noted when
+//! they are about to be completed, and its next run does that (`upload_commit.rs`).
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
@@ -26,23 +27,21 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::time::sleep;
 
-use super::area::{StagingArea, StagingDirectory, UploadArea};
+use super::area::{StagingArea, StagingDirectory};
+use super::completing::finish;
 use super::file_names::{FileNames, is_visible};
 use super::repair::{GONE, PREFIX, end_writes};
 use super::save_mode::SaveMode;
+use super::staged::{Staged, WrittenFile};
 use super::target::Target;
+use super::upload_area::{UploadArea, UploadPlaces, WrittenStore};
 use super::write_id::WriteId;
-use crate::block::TaskId;
+use super::write_note::NotePlace;
 use crate::disk::{CommitRecord, LockedDirectory, SET_ASIDE};
-use crate::error::ErrorContext;
 use crate::runtime::to_its_end;
 
 /// How often it is looked whether another write has been committed.
 const LOOK: Duration = Duration::from_millis(5);
-
-/// How often it is tried to remove an object, and the first pause between.
-const REMOVED_TRIES: usize = 5;
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// How a write begins.
 #[derive(Debug)]
@@ -53,38 +52,6 @@ pub(crate) enum Begun {
     LeaveIt,
     /// It has been written, with so many rows.
     Done(usize),
-}
-
-/// A file that is complete, but not visible.
-#[derive(Debug)]
-pub(crate) struct Staged {
-    /// Which block it is.
-    pub(crate) id: TaskId,
-    /// Its rows.
-    pub(crate) rows: usize,
-    /// Its directory below that of the write.
-    pub(crate) directory: Path,
-    /// What is known of the file where another process has written it.
-    pub(crate) elsewhere: Option<OtherFile>,
-}
-
-/// A file that another process has staged.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OtherFile {
-    /// How it is called there.
-    pub(crate) name: String,
-    pub(crate) bytes: u64,
-}
-
-/// A file of a write that was committed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WrittenFile {
-    /// Its path on a disk of this machine, or its address.
-    pub path: String,
-    /// Its rows.
-    pub rows: usize,
-    /// Its bytes.
-    pub bytes: u64,
 }
 
 /// One write that has not been committed. Dropping it removes what was staged on local disks.
@@ -112,15 +79,13 @@ pub(crate) struct Staging {
 
 impl Staging {
     /// Prepares a write. Fails where the mode says that nothing may be there.
-    pub(crate) async fn begin(store: Arc<dyn ObjectStore>, target: Target) -> Result<Begun> {
-        let path = target.url.prefix().clone();
+    pub(crate) async fn begin(written: WrittenStore, target: Target) -> Result<Begun> {
+        let (store, path) = (Arc::clone(&written.store), target.url.prefix().clone());
         if let Some(local) = local_root_of(&target) {
             // Where there is no directory, nobody has written.
             end_writes(&local, false).unwrap_or_default().check()?;
         }
-        if let Some(write) = &target.write_id
-            && let Some(rows) = write.rows(store.as_ref(), &path).await?
-        {
+        if let Some(rows) = rows_written(&written, &target).await? {
             return Ok(Begun::Done(rows));
         }
         let existing = match target.single_file {
@@ -137,11 +102,12 @@ impl Staging {
             return Ok(Begun::LeaveIt);
         }
         target.check_mode(&existing)?;
-        Ok(Begun::Write(Box::new(Self::beside(store, target, &existing)?)))
+        Ok(Begun::Write(Box::new(Self::beside(written, target, &existing)?)))
     }
 
     /// A write beside what is there.
-    fn beside(store: Arc<dyn ObjectStore>, target: Target, existing: &[Path]) -> Result<Self> {
+    fn beside(into: WrittenStore, target: Target, existing: &[Path]) -> Result<Self> {
+        let store = Arc::clone(&into.store);
         let path = target.url.prefix();
         let directory = match target.single_file {
             true => parent(path),
@@ -163,14 +129,10 @@ impl Staging {
         let local = local.transpose()?;
         let area = match &local {
             Some(local) => StagingDirectory::new(local.path().to_owned(), &target.extension, None).into(),
-            None => StagingArea::Uploads(Box::new(UploadArea {
-                store: Arc::clone(&store),
-                target: target.clone(),
-                directory: directory.clone(),
-                next_numbers: next_numbers.clone(),
-                write: write.clone(),
-                uploads: Arc::default(),
-            })),
+            None => {
+                let places = UploadPlaces::of(&target, &write, &next_numbers);
+                StagingArea::Uploads(Box::new(UploadArea::new(into, places)))
+            }
         };
         let area = Arc::new(area);
         Ok(Self { store, target, directory, area, staged, set_aside, next_numbers, was_there, local, write })
@@ -216,20 +178,33 @@ impl Staging {
 
     async fn commit_alone(&self, files: Vec<Staged>) -> Result<Vec<WrittenFile>> {
         let Some(write) = &self.target.write_id else { return self.publish(files).await };
-        let store = self.store.as_ref();
-        if write.rows(store, &self.directory).await?.is_some() {
+        if let StagingArea::Uploads(area) = self.area.as_ref()
+            && area.shared().is_some()
+        {
+            return self.complete_once(write, area, sorted(files)).await;
+        }
+        let note = NotePlace::of(write, self.store.as_ref(), &self.directory);
+        if note.read().await?.is_some_and(|found| found.note.pending.is_none()) {
             // Another run of it was faster.
             self.abort().await?;
             return Ok(Vec::new());
         }
         let (rows, number) = (files.iter().map(|file| file.rows).sum(), files.len());
         let written = self.publish(files).await?;
-        write.is_complete(store, &self.directory, rows, number).await?;
+        note.is_complete(rows, number).await?;
         Ok(written)
     }
 
-    async fn publish(&self, mut files: Vec<Staged>) -> Result<Vec<WrittenFile>> {
-        files.sort_by(|a, b| a.id.cmp(&b.id));
+    async fn publish(&self, files: Vec<Staged>) -> Result<Vec<WrittenFile>> {
+        let (files, old) = (sorted(files), self.old_files().await?);
+        match self.area.as_ref() {
+            StagingArea::Directory(staged) => self.publish_staged(staged, &old, files).await,
+            StagingArea::Uploads(area) => self.complete(area, &old, files).await,
+        }
+    }
+
+    /// The files that go when the new ones are there. Fails where these must not be beside others.
+    pub(super) async fn old_files(&self) -> Result<Vec<Path>> {
         let replaces = [SaveMode::Overwrite, SaveMode::OverwriteAll].contains(&self.target.mode);
         let existing = match (replaces || self.target.write_id.is_some()) && !self.target.single_file {
             true => visible_files(self.store.as_ref(), &self.directory).await?,
@@ -239,12 +214,8 @@ impl Staging {
             self.target.check_no_strangers(&existing)?;
         }
         let goes = |path: &Path| self.target.mode == SaveMode::OverwriteAll || self.target.has_made(path);
-        let is_old = |path: &&Path| replaces && goes(path) || self.target.has_left(path);
-        let old: Vec<&Path> = existing.iter().filter(is_old).collect();
-        match self.area.as_ref() {
-            StagingArea::Directory(staged) => self.publish_staged(staged, &old, files).await,
-            StagingArea::Uploads(area) => self.complete(area, &old, &files).await,
-        }
+        let is_old = |path: &Path| replaces && goes(path) || self.target.has_left(path);
+        Ok(existing.into_iter().filter(is_old).collect())
     }
 
     /// What is told of a file that can be read now.
@@ -254,29 +225,6 @@ impl Staging {
             false => format!("{}{place}", self.target.url.object_store()),
         };
         WrittenFile { path, rows, bytes }
-    }
-
-    /// Completes the uploads of these files. Old ones go last.
-    async fn complete(&self, area: &UploadArea, old: &[&Path], files: &[Staged]) -> Result<Vec<WrittenFile>> {
-        let places: Vec<_> = files.iter().map(|file| area.place_of(&file.id, &file.directory)).collect();
-        let mut completed = Vec::new();
-        if let Err(e) = area.uploads.complete(&places, &mut completed).await {
-            if !self.target.single_file {
-                for path in &completed {
-                    // The first error is the one to tell.
-                    let _removed = remove(self.store.as_ref(), path).await;
-                }
-            }
-            return Err(e);
-        }
-        for path in old.iter().filter(|old| !places.contains(old)) {
-            let removed = remove(self.store.as_ref(), path).await;
-            removed
-                .map_err(DataFusionError::from)
-                .while_doing(|| format!("removing '{path}', beside which all new files can be read now"))?;
-        }
-        let written = places.iter().zip(files);
-        Ok(written.map(|(place, file)| self.written(place, file.rows, area.uploads.size(place))).collect())
     }
 
     /// Waits until nobody else commits to the same directory, as far as it is a local one. Dropping it lets others go
@@ -302,7 +250,7 @@ impl Staging {
         match self.area.as_ref() {
             // It goes with its directory.
             StagingArea::Directory(_) => {}
-            StagingArea::Uploads(area) => area.uploads.abort().await,
+            StagingArea::Uploads(area) => area.uploads().abort().await,
         }
         Ok(())
     }
@@ -331,6 +279,24 @@ impl Drop for Staging {
     }
 }
 
+/// In the order of their rows.
+fn sorted(mut files: Vec<Staged>) -> Vec<Staged> {
+    files.sort_by(|a, b| a.id.cmp(&b.id));
+    files
+}
+
+/// The rows of a write with a name that is complete, or could be completed.
+async fn rows_written(written: &WrittenStore, target: &Target) -> Result<Option<usize>> {
+    let Some(write) = &target.write_id else { return Ok(None) };
+    let note = NotePlace::of(write, written.store.as_ref(), target.url.prefix());
+    let Some(found) = note.read().await? else { return Ok(None) };
+    let is_complete = match &written.uploads {
+        Some(uploads) => finish(&note, written.store.as_ref(), uploads.as_ref(), &found).await?,
+        None => found.note.pending.is_none(),
+    };
+    Ok(is_complete.then_some(found.note.rows))
+}
+
 /// Lets those make files in a directory who may in another one: executors may be of other users. What cannot be changed
 /// stays, and they send rows.
 fn open_as(directory: &std::path::Path, other: &std::path::Path) {
@@ -343,20 +309,6 @@ fn open_as(directory: &std::path::Path, other: &std::path::Path) {
     }
     #[cfg(not(unix))]
     let _same = (directory, other);
-}
-
-/// Removes an object, which may be gone already. The client does not ask again where a connection broke, since it does
-/// not know that removing twice is removing once.
-async fn remove(store: &dyn ObjectStore, path: &Path) -> object_store::Result<()> {
-    let mut pause = FIRST_PAUSE;
-    for _ in 1..REMOVED_TRIES {
-        match store.delete(path).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => return Ok(()),
-            Err(_) => sleep(pause).await,
-        }
-        pause *= 2;
-    }
-    store.delete(path).await
 }
 
 /// Files under a directory that are not hidden. A directory which does not exist has none.

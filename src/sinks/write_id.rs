@@ -1,35 +1,22 @@
 //! Writes with a name, which happen once: a second run of one that was completed does nothing, and of one that was cut
 //! short it takes the place of what that left.
 //!
-//! The files of such a write have its name in theirs, or a number that follows from it. When all of them are there, a
-//! note in `_blockyard/`, which no read looks at, says so.
+//! The files of such a write have its name in theirs, or a number that follows from it. A note says what has become of
+//! it (`write_note.rs`).
 
 use std::fmt;
 
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err, plan_err};
-use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use datafusion::common::{Result, plan_err};
 use serde::{Deserialize, Serialize};
 
-use crate::error::ErrorContext;
-
-/// The directory of the notes.
-const NOTES: &str = "_blockyard";
 /// Letters that a name may have.
 const MAX_LENGTH: usize = 128;
 
 /// The name of a write.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WriteId {
     name: String,
     digits: String,
-}
-
-/// What is noted of a write that is complete.
-#[derive(Debug, Serialize, Deserialize)]
-struct Note {
-    rows: usize,
-    files: usize,
 }
 
 impl WriteId {
@@ -68,37 +55,6 @@ impl WriteId {
     /// What follows from its name, and is short.
     pub(super) fn digits(&self) -> &str {
         &self.digits
-    }
-
-    /// The rows that it has written below a directory, if it is complete.
-    pub(super) async fn rows(&self, store: &dyn ObjectStore, directory: &Path) -> Result<Option<usize>> {
-        let place = self.note(directory);
-        let bytes = match store.get(&place).await {
-            Ok(found) => found.bytes().await?,
-            Err(object_store::Error::NotFound { .. }) => return Ok(None),
-            Err(e) => return Err(DataFusionError::from(e)).while_doing(|| format!("reading '{place}'")),
-        };
-        let note: Note = serde_json::from_slice(&bytes)
-            .map_err(|e| exec_datafusion_err!("'{place}' is no note of a write that was completed: {e}"))?;
-        Ok(Some(note.rows))
-    }
-
-    /// Notes that it is complete.
-    pub(super) async fn is_complete(
-        &self,
-        store: &dyn ObjectStore,
-        directory: &Path,
-        rows: usize,
-        files: usize,
-    ) -> Result<()> {
-        let note = serde_json::to_vec(&Note { rows, files }).map_err(|e| DataFusionError::External(Box::new(e)))?;
-        let place = self.note(directory);
-        let put = store.put(&place, PutPayload::from(note)).await.map_err(DataFusionError::from);
-        put.while_doing(|| format!("noting that write '{}' is complete", self.name)).map(|_| ())
-    }
-
-    fn note(&self, directory: &Path) -> Path {
-        directory.clone().join(NOTES).join(format!("{}.json", self.name))
     }
 }
 

@@ -107,7 +107,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "token",
         ],
     ),
-    ("physical", &["block", "config", "error", "functions", "runtime", "sinks", "store", "token"]),
+    ("physical", &["block", "cloud", "config", "error", "functions", "runtime", "sinks", "store", "token"]),
     ("observability", &["block", "cloud", "config", "error", "functions", "physical", "runtime", "sinks", "store"]),
     ("sinks", &["block", "disk", "error", "runtime"]),
     ("cloud", &["config", "error", "runtime"]),

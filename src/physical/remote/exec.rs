@@ -220,8 +220,11 @@ impl TaskPlan for RemoteExec {
         };
         let (runner, here) = (Arc::clone(runner), task_stream(written_here, partition, context)?);
         let chosen = stream::once(async move {
-            let directory = writing.directory()?.path();
-            Ok::<_, DataFusionError>(if writing.elsewhere(runner.sees(directory)).await { there } else { here })
+            let is_elsewhere = match writing.place() {
+                Some(place) => writing.elsewhere(runner.sees(&place)).await,
+                None => false,
+            };
+            Ok::<_, DataFusionError>(if is_elsewhere { there } else { here })
         });
         Ok(chosen.try_flatten().boxed())
     }

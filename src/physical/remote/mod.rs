@@ -35,7 +35,6 @@ mod whole;
 use std::any::Any;
 use std::fmt::Debug;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
@@ -58,7 +57,7 @@ pub(crate) use stages::{
 };
 pub(crate) use whole::WholeRows;
 
-use crate::physical::Writing;
+use crate::physical::{WritePlace, Writing};
 
 /// How an executor is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,8 +138,8 @@ pub(crate) trait StageRunner: Debug + Send + Sync {
     /// The rows of some tasks of the stage, whatever becomes of the process that begins to run them.
     fn run(&self, unit: Unit, context: &Arc<TaskContext>) -> Result<SendableRecordBatchStream>;
 
-    /// Whether any of them can write to a directory of this process. Those that cannot run no tasks that do.
-    fn sees<'a>(&'a self, directory: &'a Path) -> BoxFuture<'a, bool>;
+    /// Whether any of them can write where this process does. Those that cannot run no tasks that do.
+    fn sees<'a>(&'a self, place: &'a WritePlace) -> BoxFuture<'a, bool>;
 
     /// Runs what is below the exchanges of the stage, and says who runs what is above them.
     fn exchange(&self, source: StageSource, context: &Arc<TaskContext>) -> BoxFuture<'static, Result<Exchanged>>;

@@ -11,10 +11,12 @@ use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
+use futures::future::ready;
 use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 
 use super::files::{FileJob, RowFiles};
+use super::store::written_store;
 use super::tasks::{WriteTasksExec, Writing, staged_by_tasks};
 use crate::physical::operator::InputOrder;
 use crate::physical::operator::{Operator, Retention};
@@ -69,9 +71,9 @@ impl WriteExec {
         Self { files: RowFiles { by: Some(by), max_rows, ..self.files }, ..self }
     }
 
-    /// What its tasks can do by themselves; nothing where all rows go to one file, or to an object store.
+    /// What its tasks can do by themselves; nothing where all rows go to one file.
     pub(crate) fn by_tasks(&self) -> Option<WriteTasksExec> {
-        let is_possible = self.target.url.scheme() == "file" && !self.target.single_file && self.files.said().is_some();
+        let is_possible = !self.target.single_file && self.files.said().is_some();
         is_possible.then(|| WriteTasksExec::new(Arc::clone(ungathered(&self.input)), self.files.clone()))
     }
 
@@ -179,7 +181,7 @@ struct Job {
 
 impl Job {
     async fn run(self) -> Result<usize> {
-        let store = self.context.runtime_env().object_store(self.target.url.object_store())?;
+        let store = written_store(&self.context, self.target.url.object_store())?;
         let staging: Arc<Staging> = match Staging::begin(store, self.target.clone()).await? {
             Begun::Write(staging) => staging.into(),
             Begun::LeaveIt => return Ok(0),
@@ -243,7 +245,9 @@ impl Job {
         let told = partitions.map(|partition| {
             let tasks = measured_task_stream(&self.input, partition, Arc::clone(&context))?;
             let told = tasks.map_ok(|task| task.batches).try_flatten();
-            Ok(told.and_then(async |told| staged_by_tasks(&told)).try_concat())
+            let area = Arc::clone(&job.area);
+            let staged = move |told: RecordBatch| ready(staged_by_tasks(&told, &area));
+            Ok(told.and_then(staged).try_concat())
         });
         let told = told.collect::<Result<Vec<_>>>()?;
         Ok(Drivers::start(told).finish().await?.into_iter().flatten().collect())

@@ -7,6 +7,7 @@ mod each_block;
 mod exec;
 mod files;
 mod sink;
+mod store;
 mod store_rows;
 mod tasks;
 
@@ -14,6 +15,4 @@ pub(crate) use clock::write_time;
 pub(crate) use exec::WriteExec;
 pub(crate) use sink::SinkExec;
 pub(crate) use store_rows::{BlockTarget, StoreExec};
-pub(crate) use tasks::{WriteTasksExec, Writing};
-
-pub(crate) use crate::sinks::StagingDirectory;
+pub(crate) use tasks::{WritePlace, WriteTasksExec, Writing};

@@ -7,27 +7,31 @@
 //!       ReadExec
 //! ```
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{RecordBatch, StringArray};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::cast::as_string_array;
-use datafusion::common::{Result, internal_datafusion_err, internal_err};
+use datafusion::common::{Result, exec_datafusion_err, internal_datafusion_err, internal_err};
+use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::EmissionType;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProperties};
 use futures::{StreamExt, stream};
+use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
 use super::files::{FileJob, RowFiles};
+use super::store::written_store;
 use crate::block::TaskId;
 use crate::physical::operator::{IntoPlan, Operator, Retention};
 use crate::physical::tasks::{RowBalance, properties, stream_of};
-use crate::sinks::{OtherFile, Staged, StagingArea, StagingDirectory};
+use crate::sinks::{OtherFile, Staged, StagingArea, StagingDirectory, UploadArea, UploadPlaces, UploadedFile};
 
 /// Where the tasks of a write put their files, as an extension of the configuration that they run with.
 #[derive(Debug)]
@@ -47,10 +51,15 @@ impl Writing {
         Self { area: Arc::clone(area), within, target_bytes, elsewhere: OnceCell::new() }
     }
 
-    /// The directory of the files.
-    pub(crate) fn directory(&self) -> Result<&StagingDirectory> {
-        let directory = self.area.directory();
-        directory.ok_or_else(|| internal_datafusion_err!("only files of local disks are written by tasks"))
+    /// Where other processes put files; none where they cannot.
+    pub(crate) fn place(&self) -> Option<WritePlace> {
+        match self.area.as_ref() {
+            StagingArea::Directory(directory) => Some(WritePlace::Directory {
+                path: directory.path().to_owned(),
+                extension: directory.extension().to_owned(),
+            }),
+            StagingArea::Uploads(area) => area.shared().map(|places| WritePlace::Uploads(places.clone())),
+        }
     }
 
     /// Bytes of the rows of a file.
@@ -83,6 +92,50 @@ impl Writing {
             context.runtime_env(),
         ))
     }
+}
+
+/// Where the tasks of a write put their files, as other processes know it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum WritePlace {
+    /// A directory that is there until the write has all files, or is given up.
+    Directory {
+        path: PathBuf,
+        /// The ending of the files.
+        extension: String,
+    },
+    /// An object store.
+    Uploads(UploadPlaces),
+}
+
+impl WritePlace {
+    /// The area of an attempt of this number there.
+    pub(crate) fn area(self, context: &TaskContext, attempt: u64) -> Result<StagingArea> {
+        match self {
+            Self::Directory { path, extension } => Ok(StagingDirectory::new(path, &extension, Some(attempt)).into()),
+            Self::Uploads(places) => {
+                let uploads = uploads_to(&places, context)?;
+                Ok(StagingArea::Uploads(Box::new(UploadArea::elsewhere(uploads, places))))
+            }
+        }
+    }
+
+    /// Sees whether this process can write there, by a file that is gone then.
+    pub(crate) async fn try_out(&self, context: &TaskContext, attempt: u64) -> Result<()> {
+        match self {
+            Self::Directory { path, .. } => {
+                let file = path.join(format!("{attempt}-seen"));
+                tokio::fs::File::create_new(&file).await?;
+                Ok(tokio::fs::remove_file(&file).await?)
+            }
+            Self::Uploads(places) => places.try_out(uploads_to(places, context)?.as_ref(), attempt).await,
+        }
+    }
+}
+
+/// What takes uploads of several processes.
+fn uploads_to(places: &UploadPlaces, context: &TaskContext) -> Result<Arc<dyn MultipartStore>> {
+    let store = written_store(context, ObjectStoreUrl::parse(places.store())?)?;
+    store.uploads.ok_or_else(|| exec_datafusion_err!("'{}' takes no uploads of several processes", places.store()))
 }
 
 /// Writes the rows of its tasks to files that nobody can read yet, and gives a row for each file.
@@ -159,7 +212,7 @@ impl Operator for WriteTasksExec {
             let staged = job.partition(&input, partition)?.await?;
             balance.give(staged.iter().map(|file| file.rows).sum());
             balance.check()?;
-            told_of(staged, writing.directory()?, schema)
+            told_of(staged, &writing.area, schema)
         });
         Ok(stream_of(self.schema(), told.boxed()))
     }
@@ -183,39 +236,53 @@ struct Told {
     id: Vec<u32>,
     rows: usize,
     directory: String,
-    name: String,
-    bytes: u64,
+    file: ToldFile,
+}
+
+/// Where it is until the write is committed.
+#[derive(Debug, Serialize, Deserialize)]
+enum ToldFile {
+    Named { name: String, bytes: u64 },
+    Uploaded(UploadedFile),
 }
 
 /// A row for each file.
-fn told_of(staged: Vec<Staged>, area: &StagingDirectory, schema: SchemaRef) -> Result<RecordBatch> {
-    let text = |file: Staged| {
-        let bytes = std::fs::metadata(area.file_of(&file.id))?.len();
-        let told = Told {
-            name: area.name_of(&file.id),
-            id: file.id.parts().to_vec(),
-            rows: file.rows,
-            directory: file.directory.to_string(),
-            bytes,
+fn told_of(staged: Vec<Staged>, area: &StagingArea, schema: SchemaRef) -> Result<RecordBatch> {
+    let text = |staged: Staged| {
+        let file = match area {
+            StagingArea::Directory(directory) => {
+                let bytes = std::fs::metadata(directory.file_of(&staged.id))?.len();
+                ToldFile::Named { name: directory.name_of(&staged.id), bytes }
+            }
+            StagingArea::Uploads(area) => ToldFile::Uploaded(area.hand_over(&staged)?),
         };
+        let (id, directory) = (staged.id.parts().to_vec(), staged.directory.to_string());
+        let told = Told { id, rows: staged.rows, directory, file };
         serde_json::to_string(&told).map_err(|e| internal_datafusion_err!("{e}"))
     };
     let texts = staged.into_iter().map(text).collect::<Result<Vec<_>>>()?;
     Ok(RecordBatch::try_new(schema, vec![Arc::new(StringArray::from(texts))])?)
 }
 
-/// The files that rows tell of.
-pub(super) fn staged_by_tasks(told: &RecordBatch) -> Result<Vec<Staged>> {
+/// The files that rows tell of, which belong to the write of an area now.
+pub(super) fn staged_by_tasks(told: &RecordBatch, area: &StagingArea) -> Result<Vec<Staged>> {
     let texts = as_string_array(told.column(0))?;
     let file = |text: Option<&str>| {
         let told: Told = serde_json::from_str(text.unwrap_or_default())
             .map_err(|e| internal_datafusion_err!("what tells of a file makes no sense: {e}"))?;
-        // Nothing but a file in the directory of the write.
-        if told.name.contains(['/', '\\']) || told.name.starts_with('.') {
-            return internal_err!("'{}' is no name of a file", told.name);
+        let (id, directory) = (TaskId::from(told.id), Path::parse(told.directory)?);
+        let mut staged = Staged { id, rows: told.rows, directory, elsewhere: None };
+        match (told.file, area) {
+            (ToldFile::Uploaded(upload), StagingArea::Uploads(area)) => area.take_over(&staged, upload)?,
+            // Nothing but a file in the directory of the write.
+            (ToldFile::Named { name, bytes }, StagingArea::Directory(_))
+                if !name.contains(['/', '\\']) && !name.starts_with('.') =>
+            {
+                staged.elsewhere = Some(OtherFile { name, bytes });
+            }
+            (file, _) => return internal_err!("{file:?} is no file of this write"),
         }
-        let elsewhere = Some(OtherFile { name: told.name, bytes: told.bytes });
-        Ok(Staged { id: TaskId::from(told.id), rows: told.rows, directory: Path::from(told.directory), elsewhere })
+        Ok(staged)
     };
     texts.iter().map(file).collect()
 }

@@ -1,6 +1,7 @@
 mod exchanges;
 mod losses;
 mod order;
+mod stores;
 mod writes;
 
 use std::io::{BufRead, BufReader};
@@ -36,9 +37,15 @@ fn driver(executors: &[&ExecutorServer]) -> DataContext {
 
 /// An executor as a process of its own, and where it is.
 fn process(directory: &Path, name: &str) -> (Child, String) {
+    process_with(directory, name, &[])
+}
+
+/// The same with these variables.
+fn process_with(directory: &Path, name: &str, variables: &[(&str, &str)]) -> (Child, String) {
     let listen = format!("unix:{}", directory.join(name).display());
     let mut child = Command::new(env!("CARGO_BIN_EXE_blockyard"))
         .args(["cluster", "executor", "--threads", "1", "--memory", "64MiB", "--listen", &listen])
+        .envs(variables.iter().copied())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

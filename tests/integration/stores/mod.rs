@@ -1,8 +1,9 @@
 //! Object stores by their addresses, on a server that speaks S3.
 
 mod faults;
+mod once;
 mod requests;
-mod server;
+pub(crate) mod server;
 
 use std::fs;
 
@@ -14,7 +15,7 @@ use self::server::{Fault, KEY, SECRET, Server};
 use crate::fixtures::{context, ints, rows, sql_error};
 
 /// The secret for a server, as SQL.
-fn secret(server: &Server) -> String {
+pub(crate) fn secret(server: &Server) -> String {
     format!(
         "CREATE OR REPLACE SECRET here (TYPE s3, SCOPE 's3://data/', ENDPOINT '{}', REGION 'us-east-1', \
          ACCESS_KEY_ID '{KEY}', SECRET_ACCESS_KEY '{SECRET}')",
@@ -37,7 +38,7 @@ async fn ids(context: &DataContext, from: &str) -> Vec<i64> {
 }
 
 /// The names of objects, without what the server keeps for itself.
-fn objects(server: &Server) -> Vec<String> {
+pub(crate) fn objects(server: &Server) -> Vec<String> {
     let root = server.path("data");
     let mut found = Vec::new();
     let mut directories = vec![root.clone()];
@@ -351,44 +352,6 @@ async fn conditions_on_directories_open_no_other_files() {
     assert!(plan.contains("skipped directories=9"), "{plan}");
     let nowhere = rows(&context, "SELECT sum(id), count(*) FROM t WHERE year = 1999").await;
     assert_eq!(nowhere, ["NULL|0"]);
-}
-
-/// Writes that are cut short at each of their requests, and run again, have each row once. More files, and so requests,
-/// by the environment: `CUT_FILES=60`.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_write_with_a_name_happens_once() {
-    let server = Server::start("data", false);
-    let context = session(&server).await;
-    run(&context, "SET blockyard.store_max_retries = 0").await;
-    run(&context, "SET blockyard.max_io_retries = 0").await;
-    let files: usize = std::env::var("CUT_FILES").map_or(3, |files| files.parse().unwrap());
-    let mut cut = 0;
-    loop {
-        run(&context, &format!("COPY (SELECT -1 AS id) TO 's3://data/t{cut}/' STORED AS PARQUET")).await;
-        server.take_requests();
-        let copy = format!(
-            "COPY (SELECT id FROM range(100, override_num_blocks => {files})) TO 's3://data/t{cut}/' \
-             STORED AS PARQUET OPTIONS (write_id 'night-{cut}')"
-        );
-        server.fail(move |number, _| (number >= cut).then_some(Fault::Reset));
-        let was_cut = match context.sql(&copy).await {
-            Ok(dataset) => dataset.take_all().await.is_err(),
-            Err(_) => true,
-        };
-        server.fail(|_, _| None);
-        for _ in 0..2 {
-            assert_eq!(rows(&context, &copy).await, ["100"], "cut at {cut}");
-        }
-        let expected: Vec<i64> = (-1..100).collect();
-        let mut found = ids(&context, &format!("'s3://data/t{cut}/'")).await;
-        found.sort_unstable();
-        assert_eq!(found, expected, "cut at {cut}");
-        if !was_cut {
-            break;
-        }
-        cut += 1;
-    }
-    assert!(cut > 2 * files, "{cut} requests");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -46,6 +46,8 @@ struct State {
     faults: Mutex<Faults>,
     requests: Mutex<Vec<String>>,
     served_faults: AtomicUsize,
+    /// What is put under a condition is put one after the other: the server looks first, and writes then.
+    conditions: tokio::sync::Mutex<()>,
 }
 
 /// A server, until it is dropped. A directory of its root is a bucket.
@@ -77,6 +79,7 @@ impl Server {
             faults: Mutex::new(faults),
             requests: Mutex::default(),
             served_faults: AtomicUsize::default(),
+            conditions: tokio::sync::Mutex::default(),
         };
         let state = Arc::new(state);
         let (send_address, address) = std::sync::mpsc::channel();
@@ -175,6 +178,11 @@ async fn right(state: &State, mut request: Request<Incoming>) -> Result<Response
     if shown.is_some_and(|shown| shown.starts_with("Bearer")) {
         request.headers_mut().remove("authorization");
     }
+    let is_conditional = ["if-match", "if-none-match"].iter().any(|name| request.headers().contains_key(*name));
+    let _alone = match is_conditional {
+        true => Some(state.conditions.lock().await),
+        false => None,
+    };
     Service::call(&state.s3, request).await.map_err(|error| std::io::Error::other(format!("{error:?}")))
 }
 

@@ -1,0 +1,105 @@
+//! What is noted of a write with a name in `_blockyard/`, which no read looks at: that it is complete; or, in an object
+//! store, which uploads it is about to complete, for whoever comes next.
+//!
+//! A store takes one note of a name, however many runs of the write come at once: whose note is there has written it.
+
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
+use object_store::path::Path;
+use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutPayload, UpdateVersion};
+use serde::{Deserialize, Serialize};
+
+use super::uploads::UploadedFile;
+use super::write_id::WriteId;
+use crate::error::ErrorContext;
+
+/// The directory of the notes.
+const NOTES: &str = "_blockyard";
+
+/// What is noted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Note {
+    pub(super) rows: usize,
+    pub(super) files: usize,
+    /// The run whose files they are, if that is no matter of who came last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) run: Option<String>,
+    /// What is to be done until it is complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) pending: Option<Pending>,
+}
+
+/// What a run of a write was about to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Pending {
+    pub(super) uploads: Vec<UploadedFile>,
+    /// Files that go when these are there.
+    pub(super) old: Vec<String>,
+}
+
+/// A note that is there.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) note: Note,
+    /// Which of those that were at its place.
+    pub(super) version: UpdateVersion,
+}
+
+/// Where the note of a write is.
+pub(super) struct NotePlace<'a> {
+    store: &'a dyn ObjectStore,
+    pub(super) path: Path,
+}
+
+impl<'a> NotePlace<'a> {
+    /// That of a write to a directory.
+    pub(super) fn of(write: &WriteId, store: &'a dyn ObjectStore, directory: &Path) -> Self {
+        Self { store, path: directory.clone().join(NOTES).join(format!("{}.json", write.name())) }
+    }
+
+    /// The note, if there is one.
+    pub(super) async fn read(&self) -> Result<Option<Found>> {
+        let path = &self.path;
+        let read = async {
+            let found = self.store.get(path).await?;
+            let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+            Ok((found.bytes().await?, version))
+        };
+        let (bytes, version) = match read.await {
+            Ok(found) => found,
+            Err(Error::NotFound { .. }) => return Ok(None),
+            Err(e) => return Err(DataFusionError::from(e)).while_doing(|| format!("reading '{path}'")),
+        };
+        let note = serde_json::from_slice(&bytes)
+            .map_err(|e| exec_datafusion_err!("'{path}' is no note of a write that was completed: {e}"))?;
+        Ok(Some(Found { note, version }))
+    }
+
+    /// Puts a note where none is, or in the place of the one that was found; says its version. None where another run
+    /// was faster. A store that cannot tell takes any.
+    pub(super) async fn put(&self, note: &Note, instead_of: Option<&Found>) -> Result<Option<UpdateVersion>> {
+        let json = serde_json::to_vec(note).map_err(|e| DataFusionError::External(Box::new(e)))?;
+        let payload = PutPayload::from(json);
+        let mode = instead_of.map_or(PutMode::Create, |found| PutMode::Update(found.version.clone()));
+        let put = match self.store.put_opts(&self.path, payload.clone(), mode.into()).await {
+            Err(Error::NotImplemented { .. } | Error::NotSupported { .. }) => self.store.put(&self.path, payload).await,
+            // Some stores do not say versions.
+            Err(Error::Generic { .. }) if instead_of.is_some() => self.store.put(&self.path, payload).await,
+            put => put,
+        };
+        match put {
+            Ok(put) => Ok(Some(UpdateVersion { e_tag: put.e_tag, version: put.version })),
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(None),
+            // It was removed meanwhile.
+            Err(Error::NotFound { .. }) if instead_of.is_some() => Ok(None),
+            Err(e) => Err(DataFusionError::from(e)).while_doing(|| format!("writing '{}'", self.path)),
+        }
+    }
+
+    /// Notes that the write is complete, on a disk whose writers wait for each other.
+    pub(super) async fn is_complete(&self, rows: usize, files: usize) -> Result<()> {
+        let json = serde_json::to_vec(&Note { rows, files, run: None, pending: None });
+        let json = json.map_err(|e| DataFusionError::External(Box::new(e)))?;
+        let put = self.store.put(&self.path, PutPayload::from(json)).await.map_err(DataFusionError::from);
+        put.while_doing(|| format!("writing '{}'", self.path)).map(|_| ())
+    }
+}
