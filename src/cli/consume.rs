@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::datatypes::Schema;
+use datafusion::arrow::datatypes::{Schema, SchemaRef};
 
 use super::arguments::Consumer;
 use super::failure::Failure;
-use super::output::Output;
+use super::output::{Output, ParquetFile};
 use super::session::Session;
 use crate::{SplitClient, SplitClientOptions};
 
@@ -63,13 +63,15 @@ pub(super) fn consume(session: &mut Session, consumer: &Consumer) -> Result<(), 
             }
         }
         let schema = client.schema().map_or_else(|| Arc::new(Schema::empty()), Arc::clone);
-        let output = match output {
-            Some(output) => output,
-            None => Box::new(Output::begin(session.destination(), schema, Arc::new(AtomicBool::new(false)))?),
-        };
+        let output = output.map_or_else(|| begun(session, schema), Ok)?;
         session.on_writer(move || output.end().map(|_rows| ())).await?;
         acknowledged(session, client).await.map(drop)
     })
+}
+
+fn begun(session: &Session, schema: SchemaRef) -> datafusion::common::Result<Box<Output>> {
+    let (file, stop) = (ParquetFile::of(session.context()), Arc::new(AtomicBool::new(false)));
+    Ok(Box::new(Output::begin(session.destination(), &file, schema, stop)?))
 }
 
 /// Says that all batches up to now are done with.
@@ -88,12 +90,12 @@ async fn write(
     output: Option<Box<Output>>,
     batch: RecordBatch,
 ) -> Result<(Box<Output>, bool), Failure> {
-    let destination = session.destination().clone();
+    let (destination, file) = (session.destination().clone(), ParquetFile::of(session.context()));
     session
         .on_writer(move || {
             let mut output = match output {
                 Some(output) => output,
-                None => Box::new(Output::begin(&destination, batch.schema(), Arc::new(AtomicBool::new(false)))?),
+                None => Box::new(Output::begin(&destination, &file, batch.schema(), Arc::new(AtomicBool::new(false)))?),
             };
             output.write(&batch)?;
             let is_handed_on = output.flush()?;

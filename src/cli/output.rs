@@ -11,19 +11,43 @@ use datafusion::arrow::ipc::writer::StreamWriter;
 use datafusion::arrow::json::writer::{JsonArray, LineDelimited};
 use datafusion::arrow::json::{Writer as JsonWriter, WriterBuilder as JsonBuilder};
 use datafusion::arrow::util::pretty::pretty_format_batches;
+use datafusion::common::config::TableParquetOptions;
 use datafusion::common::{DataFusionError, Result, plan_err};
-use datafusion::parquet::arrow::ArrowWriter;
 
 use super::arguments::Format;
 use super::destination::{Destination, Staged};
 use super::plans::PlanWriter;
 use crate::block::compact_views;
+use crate::config::BlockyardOptions;
+use crate::dataset::DataContext;
+use crate::sinks::{EncodeRows, parquet};
 
 /// Rows and bytes that one printed table has at most; a longer result is several tables.
 const TABLE_ROWS: usize = 10_000;
 const TABLE_BYTES: usize = 4 << 20;
 
+/// A row group of a file is in memory until it is written: so much of the limit, within these bounds.
+const ROW_GROUP_PART: usize = 16;
+const MIN_ROW_GROUP_BYTES: usize = 1 << 20;
+const MAX_ROW_GROUP_BYTES: usize = 32 << 20;
+
 type Out = Box<dyn Write + Send>;
+
+/// How Parquet is written, as the session says.
+#[derive(Debug, Clone)]
+pub(super) struct ParquetFile {
+    options: TableParquetOptions,
+    row_group_bytes: usize,
+}
+
+impl ParquetFile {
+    pub(super) fn of(context: &DataContext) -> Self {
+        let state = context.session().state();
+        let limit = BlockyardOptions::from_config(state.config_options()).memory_limit.bytes();
+        let row_group_bytes = (limit / ROW_GROUP_PART).clamp(MIN_ROW_GROUP_BYTES, MAX_ROW_GROUP_BYTES);
+        Self { options: state.default_table_options().parquet, row_group_bytes }
+    }
+}
 
 /// One result that is being written.
 pub(super) struct Output {
@@ -40,12 +64,17 @@ enum Writer {
     Json(JsonWriter<Out, JsonArray>),
     Lines(JsonWriter<Out, LineDelimited>),
     Arrow(Box<StreamWriter<Out>>),
-    Parquet(Box<ArrowWriter<Out>>),
+    Parquet(Box<dyn EncodeRows>),
 }
 
 impl Output {
     /// Begins a result of these columns. Nothing more is written once `stop` is set.
-    pub(super) fn begin(destination: &Destination, schema: SchemaRef, stop: Arc<AtomicBool>) -> Result<Self> {
+    pub(super) fn begin(
+        destination: &Destination,
+        file: &ParquetFile,
+        schema: SchemaRef,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Self> {
         let begun = destination.begin().map_err(|e| match &destination.file {
             Some(path) => DataFusionError::Execution(format!("cannot write to '{}': {e}", path.display())),
             None => DataFusionError::IoError(e),
@@ -61,7 +90,10 @@ impl Output {
             Format::Json => Writer::Json(JsonBuilder::new().with_explicit_nulls(true).build(out)),
             Format::Ndjson => Writer::Lines(JsonBuilder::new().with_explicit_nulls(true).build(out)),
             Format::Arrow => Writer::Arrow(Box::new(StreamWriter::try_new(out, &schema)?)),
-            Format::Parquet => Writer::Parquet(Box::new(ArrowWriter::try_new(out, Arc::clone(&schema), None)?)),
+            Format::Parquet => {
+                let ParquetFile { options, row_group_bytes } = file.clone();
+                Writer::Parquet(parquet(options).encoder(&schema, out, row_group_bytes)?)
+            }
         };
         Ok(Self { writer, staged, schema, rows: 0 })
     }
@@ -136,7 +168,7 @@ impl Output {
                 writer.into_inner()?.flush()?;
             }
             Writer::Parquet(writer) => {
-                writer.into_inner()?.flush()?;
+                writer.finish()?;
             }
         }
         if let Some(staged) = self.staged {

@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::arguments::{Format, Options};
 use super::destination::Destination;
 use super::headers;
-use super::output::Output;
+use super::output::{Output, ParquetFile};
 use super::positions::{Positions, Saved};
 use super::progress::Progress;
 
@@ -318,9 +318,10 @@ impl Session {
         let mut batches = batches.fuse();
         let stop = StopOnDrop(Arc::default());
         let (names, stopped, planned) = (headers::shown(dataset), Arc::clone(&stop.0), dataset.schema());
+        let file = ParquetFile::of(&self.context);
         let begin = move |first: Option<&RecordBatch>| {
             let schema = first.map_or(planned, RecordBatch::schema);
-            Output::begin(&destination, headers::renamed(&schema, &names), stopped)
+            Output::begin(&destination, &file, headers::renamed(&schema, &names), stopped)
         };
         let mut begin = Some(begin);
         let mut output: Option<Box<Output>> = None;

@@ -182,7 +182,7 @@ async fn begin(answer: &mut Answer) {
 
 /// Who runs which stage.
 fn assigned(prints: &[StagePrint], answers: Vec<(&Address, Answer)>, token: Option<String>) -> Result<Assigned> {
-    let (mut leases, mut executors, mut others) = (Drivers::none(), Vec::new(), Vec::new());
+    let (mut leases, mut executors, mut unreachable) = (Drivers::none(), Vec::new(), Vec::new());
     let all = answers.len();
     for (address, answer) in answers {
         match answer {
@@ -191,24 +191,22 @@ fn assigned(prints: &[StagePrint], answers: Vec<(&Address, Answer)>, token: Opti
                 leases.spawn(watch(connection, Arc::clone(&executor)));
                 executors.push((executor, prepared));
             }
-            Err(why) => others.push(format!("{address}: {why}")),
+            Err(why) => unreachable.push(format!("{address}: {why}")),
         }
     }
     if executors.is_empty() {
-        return exec_err!("none of {all} executors takes the query; {}", others.join("; "));
+        return exec_err!("none of {all} executors takes the query; {}", unreachable.join("; "));
     }
-    let others: Arc<[String]> = others.into();
     let next = Arc::<AtomicU64>::default();
     let stages = prints.iter().map(|print| {
         let knows = |(_, prepared): &&(Arc<Executor>, Prepared)| prepared.stages.contains(print);
         let able: Vec<_> = executors.iter().filter(knows).map(|(executor, _)| Arc::clone(executor)).collect();
-        match able.is_empty() {
-            false => {
-                let runner = Runner::new(*print, able, executors.len(), Arc::clone(&others), Arc::clone(&next));
-                Ok(Arc::new(runner) as Arc<dyn StageRunner>)
-            }
-            true => Err(reason(&executors)),
+        if able.is_empty() {
+            return Err(reason(&executors));
         }
+        let unreachable = unreachable.iter().map(|why| format!("an executor could not be reached, {why}"));
+        let others = executors.iter().filter(|executor| !knows(executor)).map(why_not).chain(unreachable).collect();
+        Ok(Arc::new(Runner::new(*print, able, others, Arc::clone(&next))) as Arc<dyn StageRunner>)
     });
     let stages = stages.collect();
     // As long as their connections are open, the executors keep the query.
@@ -226,6 +224,16 @@ async fn watch(mut connection: Connection, executor: Arc<Executor>) -> Result<()
         if executor.is_lost() {
             return Ok(());
         }
+    }
+}
+
+/// Why one executor does not know a stage that others know.
+fn why_not((executor, prepared): &(Arc<Executor>, Prepared)) -> String {
+    let address = executor.address();
+    match (&prepared.error, &prepared.unrepeated) {
+        (Some(error), _) => format!("{address} cannot plan the statement: {error}"),
+        (None, Some(error)) => format!("{address} could not repeat a definition: {error}"),
+        (None, None) => format!("{address} has planned it otherwise, or over other files"),
     }
 }
 
@@ -260,7 +268,11 @@ fn addresses(list: &str) -> Result<Vec<Address>> {
     let parsed = parts.map(|part| {
         part.parse().map_err(|e| plan_datafusion_err!("blockyard.cluster = '{list}': {}", one_message(&e)))
     });
-    parsed.collect()
+    let addresses = parsed.collect::<Result<Vec<Address>>>()?;
+    match addresses.iter().enumerate().find(|(place, address)| addresses[..*place].contains(address)) {
+        Some((_, twice)) => plan_err!("blockyard.cluster = '{list}' names {twice} twice"),
+        None => Ok(addresses),
+    }
 }
 
 /// The token that executors want to see.

@@ -260,10 +260,10 @@ impl Exchange {
     async fn run(&self, unit: &mut Unit, mapping: &Mapping) -> Result<()> {
         self.below.complete(mapping).await?;
         let source = self.below.source(&unit.tasks).await?;
-        let busy = mapping.shares.free(false)?;
+        let holders = source.holders();
+        let busy = mapping.shares.free(false, &holders)?;
         let (share, number) = (busy.share(), mapping.number());
         let executor = &share.executor;
-        let holders = source.holders();
         let call = Call::Map(Map {
             query: executor.query().to_owned(),
             stage: mapping.stage,
@@ -393,8 +393,15 @@ mod tests {
 
     #[test]
     fn what_comes_out_otherwise_is_an_error_unless_it_is_parts_of_groups() {
-        let prepared =
-            Prepared { query: String::new(), threads: 1, memory: 1, stages: Vec::new(), error: None, unrepeated: None };
+        let prepared = Prepared {
+            query: String::new(),
+            threads: 1,
+            memory: 1,
+            has_token: true,
+            stages: Vec::new(),
+            error: None,
+            unrepeated: None,
+        };
         let executor = Arc::new(Executor::new("unix:/a".parse().unwrap(), None, &prepared));
         let shares = Shares::of(vec![executor]);
         let lost = shares.living().next().unwrap();
@@ -417,6 +424,7 @@ mod tests {
                 query: String::new(),
                 threads: 1,
                 memory: 1,
+                has_token: true,
                 stages: Vec::new(),
                 error: None,
                 unrepeated: None,

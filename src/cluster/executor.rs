@@ -52,8 +52,9 @@ impl ExecutorServer {
         let ExecutorOptions { listen, token, insecure } = options;
         let address: Address = listen.parse()?;
         if address.needs_key() && token.as_ref().is_none_or(String::is_empty) {
+            let given = if token.is_some() { "the token is empty" } else { "there is none; see --token-file" };
             return plan_err!(
-                "an executor at {address} needs a token, without which anybody could read files as it can"
+                "an executor at {address} needs a token, without which anybody could read files as it can: {given}"
             );
         }
         if !address.is_of_this_machine() && !insecure {

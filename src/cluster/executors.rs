@@ -27,6 +27,8 @@ pub(super) struct Executor {
     threads: usize,
     /// Bytes that its blocks and operators may have.
     memory: usize,
+    /// Whether it has a token to show to others.
+    has_token: bool,
     /// Units that it runs.
     running: AtomicUsize,
     /// Why it is not asked any more.
@@ -35,12 +37,23 @@ pub(super) struct Executor {
 
 impl Executor {
     pub(super) fn new(address: Address, token: Option<String>, prepared: &Prepared) -> Self {
-        let (query, threads, memory) = (prepared.query.clone(), prepared.threads.max(1), prepared.memory);
-        Self { address, token, query, threads, memory, running: AtomicUsize::new(0), lost: watch::Sender::default() }
+        let (query, threads) = (prepared.query.clone(), prepared.threads.max(1));
+        let (memory, has_token) = (prepared.memory, prepared.has_token);
+        let (running, lost) = (AtomicUsize::new(0), watch::Sender::default());
+        Self { address, token, query, threads, memory, has_token, running, lost }
     }
 
     pub(super) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Whether it may ask these for their rows.
+    fn may_ask(&self, holders: &[String]) -> bool {
+        let needs_none = |holder: &String| {
+            let address: Result<Address> = holder.parse();
+            address.is_ok_and(|address| !address.needs_key() || address == self.address)
+        };
+        self.has_token || holders.iter().all(needs_none)
     }
 
     /// What it calls the query.
@@ -191,12 +204,17 @@ impl Shares {
         (least.unwrap_or_default() / SORTED_PART).clamp(MIN_SORTED_BYTES, MAX_SORTED_BYTES)
     }
 
-    /// The one with the fewest units for its threads, of those that can write files for the driver if it `writes`.
-    pub(super) fn free(&self, writes: bool) -> Result<Busy> {
+    /// The one with the fewest units for its threads, of those that may ask the `holders` of the rows it needs, and can
+    /// write files for the driver if it `writes`.
+    pub(super) fn free(&self, writes: bool, holders: &[String]) -> Result<Busy> {
         let load = |share: &&Arc<Share>| share.executor.running.load(Relaxed) * 1024 / share.executor.threads;
-        if let Some(share) = self.living().filter(|share| !writes || share.sees()).min_by_key(load) {
+        let is_able = |share: &&Arc<Share>| (!writes || share.sees()) && share.executor.may_ask(holders);
+        if let Some(share) = self.living().filter(is_able).min_by_key(load) {
             share.executor.running.fetch_add(1, Relaxed);
             return Ok(Busy(Arc::clone(share)));
+        }
+        if self.living().any(|share| !share.executor.may_ask(holders)) {
+            return exec_err!("no executor may ask others for their rows: start them with --token-file");
         }
         let lost: Vec<String> = self.0.iter().filter_map(|share| share.executor.why_lost()).collect();
         exec_err!("all executors that have planned the query were lost; {}", lost.join("; "))
@@ -218,6 +236,14 @@ impl Shares {
         }
         let ((share, why), ..) = select_all(losses).await;
         Ended::Missing(share.executor.address.to_string(), one_message(&why))
+    }
+
+    /// Which may not ask all of the others for their rows.
+    pub(super) fn without_token(&self) -> Vec<String> {
+        let all: Vec<String> = self.0.iter().map(|share| share.executor.address.to_string()).collect();
+        let without = self.0.iter().filter(|share| !share.executor.may_ask(&all));
+        let remark = |address| format!("{address} has no token to show to others, and runs nothing above an exchange");
+        without.map(|share| remark(&share.executor.address)).collect()
     }
 
     /// What each has done of a stage of this name, whose rows are called `rows`, and which are lost.

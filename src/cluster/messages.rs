@@ -220,6 +220,8 @@ pub(super) struct Prepared {
     pub(super) threads: usize,
     /// Bytes that blocks and operators may have.
     pub(super) memory: usize,
+    /// Whether it has a token to show to others.
+    pub(super) has_token: bool,
     /// The stages that it has planned in the same way.
     pub(super) stages: Vec<StagePrint>,
     /// Why it could not plan it.

@@ -130,15 +130,15 @@ impl Queries {
     /// Plans a query.
     async fn prepare(&self, prepare: Prepare) -> (Prepared, Option<Planned>) {
         let (query, threads) = (Uuid::new_v4().simple().to_string(), self.tasks_at_once());
-        let memory = self.context.store().budget().limit();
+        let (memory, has_token) = (self.context.store().budget().limit(), self.token.is_some());
         match self.planned(prepare, &query).await {
             Ok((planned, unrepeated)) => {
                 let stages = planned.stages.keys().copied().collect();
-                (Prepared { query, threads, memory, stages, error: None, unrepeated }, Some(planned))
+                (Prepared { query, threads, memory, has_token, stages, error: None, unrepeated }, Some(planned))
             }
             Err(e) => {
                 let error = Some(one_message(&e));
-                (Prepared { query, threads, memory, stages: Vec::new(), error, unrepeated: None }, None)
+                (Prepared { query, threads, memory, has_token, stages: Vec::new(), error, unrepeated: None }, None)
             }
         }
     }

@@ -31,25 +31,19 @@ pub(super) struct Runner {
     mapping: Arc<Mapping>,
     /// What was exchanged, where tasks are made of that.
     exchanged: Option<Arc<Level>>,
-    /// How many executors could not be reached, and why.
-    unreachable: Arc<[String]>,
+    /// What is to be said of the executors that run none of it.
+    others: Vec<String>,
     /// How many executors the session has.
     all: usize,
 }
 
 impl Runner {
-    /// On those executors that know it, of those that could be reached, and not on these. Its units are numbered from
+    /// On those executors that know it, and not on others, of which that is to be said. Its units are numbered from
     /// `next` on, together with those of the other stages of the query.
-    pub(super) fn new(
-        stage: StagePrint,
-        able: Vec<Arc<Executor>>,
-        reached: usize,
-        unreachable: Arc<[String]>,
-        next: Arc<AtomicU64>,
-    ) -> Self {
-        let all = reached + unreachable.len();
+    pub(super) fn new(stage: StagePrint, able: Vec<Arc<Executor>>, others: Vec<String>, next: Arc<AtomicU64>) -> Self {
+        let all = able.len() + others.len();
         let mapping = Arc::new(Mapping::new(stage, Shares::of(able), next));
-        Self { mapping, exchanged: None, unreachable, all }
+        Self { mapping, exchanged: None, others, all }
     }
 }
 
@@ -70,9 +64,10 @@ impl StageRunner for Runner {
     }
 
     fn remarks(&self, stage: &str, rows: &str) -> Vec<String> {
-        let unreachable = self.unreachable.iter().map(|why| format!("an executor could not be reached, {why}"));
         let exchanged = self.mapping.remark(stage);
-        self.mapping.shares.remarks(stage, rows).into_iter().chain(exchanged).chain(unreachable).collect()
+        let without_token = exchanged.as_ref().map_or_else(Vec::new, |_| self.mapping.shares.without_token());
+        let others = self.others.iter().cloned().chain(without_token);
+        self.mapping.shares.remarks(stage, rows).into_iter().chain(exchanged).chain(others).collect()
     }
 
     fn run(&self, unit: Unit, context: &Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
@@ -188,7 +183,9 @@ impl Attempts {
             None => {
                 let (mapping, tasks) = (Arc::clone(&self.mapping), self.unit.tasks.clone());
                 let source = source(mapping, self.exchanged.clone(), tasks).await?;
-                (Attempt::of(self.mapping.shares.free(self.unit.writing.is_some())?, source.holders()), Some(source))
+                let holders = source.holders();
+                let busy = self.mapping.shares.free(self.unit.writing.is_some(), &holders)?;
+                (Attempt::of(busy, holders), Some(source))
             }
         };
         let attempt = self.running.insert(attempt);

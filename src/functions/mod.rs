@@ -8,14 +8,17 @@ mod bounded;
 mod builtin;
 mod compute;
 mod failures;
+mod intervals;
 mod language;
 mod map_function;
 mod map_options;
 mod octet_length;
+mod regexp_match;
 mod registry;
 mod round;
 mod row_part;
 mod rows;
+mod to_timestamp;
 mod turns;
 mod window_size;
 
@@ -29,6 +32,7 @@ pub use batch_function::{BatchFunction, FunctionRef, from_async, from_closure};
 pub(crate) use bounded::bounded;
 pub use compute::{ActorPool, BatchSize, Compute, ComputeStrategy, Concurrency, Workers};
 pub use failures::{Failures, MaxErrors, OnError};
+pub(crate) use intervals::{interval_length, interval_over, interval_times};
 pub use language::FunctionLanguage;
 pub use map_function::MapFunction;
 pub use map_options::MapOptions;
@@ -42,5 +46,7 @@ pub use window_size::WindowSize;
 
 /// The functions of DataFusion, with ours in the place of some.
 pub(crate) fn mended(functions: Vec<Arc<ScalarUDF>>) -> Vec<Arc<ScalarUDF>> {
-    round::with_digits_as_they_are(octet_length::with_lengths_of_binary(functions))
+    let functions = octet_length::with_lengths_of_binary(functions);
+    let functions = regexp_match::with_all_groups(round::with_digits_as_they_are(functions));
+    to_timestamp::with_their_zone(functions)
 }

@@ -275,6 +275,7 @@ mod tests {
             "exact_casts",
             "exact_decimals",
             "exact_in_lists",
+            "exact_intervals",
             "exact_negations",
             "exact_subqueries",
             "extract_null_safe_keys",

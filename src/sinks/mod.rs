@@ -30,6 +30,8 @@ pub use datasink::{Datasink, WriteJob};
 pub(crate) use endings::{ends_as, without_compression};
 pub(crate) use file_names::{FileNames, is_hidden, is_visible};
 pub(crate) use file_writer::{FileWriter, GrowingFile, Written};
+#[cfg(feature = "cli")]
+pub(crate) use formats::parquet;
 pub(crate) use formats::{CSV_EXTENSIONS, JSON_EXTENSIONS, KnownFormat, PARQUET_EXTENSIONS, known_formats};
 pub use formats::{EncodeRows, WriteFormat};
 pub(crate) use partitions::{HIVE_NULL, PartitionColumns};

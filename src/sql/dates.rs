@@ -2,12 +2,16 @@
 //!
 //! DataFusion gives a date for every sum of a date and an interval, and drops the hours: `date '2024-01-01' + interval
 //! '25 hours'` was the second of January. Here it is one o'clock. Months and days make a date of a date, as ever.
+//!
+//! An interval times a number, or over one, is an interval, which DataFusion does not know.
 
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion::logical_expr::{Expr, ExprSchemable, cast};
 use datafusion::sql::sqlparser::ast::BinaryOperator;
+
+use crate::functions::{interval_over, interval_times};
 
 const NANOSECONDS_OF_DAY: i64 = 24 * 60 * 60 * 1_000_000_000;
 
@@ -24,10 +28,27 @@ impl ExprPlanner for DateArithmetic {
                 (point_of_time(left), right)
             }
             BinaryOperator::Plus if may_have_hours(&left, schema) && is_date(&right) => (left, point_of_time(right)),
+            BinaryOperator::Multiply if is_interval(&left, schema) && is_number(&right, schema) => {
+                return Ok(PlannerResult::Planned(interval_times(left, right)));
+            }
+            BinaryOperator::Multiply if is_number(&left, schema) && is_interval(&right, schema) => {
+                return Ok(PlannerResult::Planned(interval_times(right, left)));
+            }
+            BinaryOperator::Divide if is_interval(&left, schema) && is_number(&right, schema) => {
+                return Ok(PlannerResult::Planned(interval_over(left, right)));
+            }
             _ => (left, right),
         };
         Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }))
     }
+}
+
+fn is_interval(expr: &Expr, schema: &DFSchema) -> bool {
+    matches!(expr.get_type(schema), Ok(DataType::Interval(_) | DataType::Duration(_)))
+}
+
+fn is_number(expr: &Expr, schema: &DFSchema) -> bool {
+    expr.get_type(schema).is_ok_and(|kind| kind.is_numeric())
 }
 
 fn point_of_time(date: Expr) -> Expr {

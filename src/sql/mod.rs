@@ -3,6 +3,7 @@
 
 mod ambiguous;
 mod arguments;
+mod concatenation;
 mod copies;
 mod create_function;
 mod create_table;

@@ -3,8 +3,8 @@
 //! * A table in the place of an argument, `f(t)`, `f(TABLE(t))` or `f(g(..))`, becomes `f((SELECT * FROM t))`:
 //!   DataFusion looks up only the tables that stand in FROM.
 //! * Relations without an alias get one where there are several (`names.rs`), columns of `USING` are written out
-//!   (`using.rs`), `IS DISTINCT FROM` is put where it binds (`distinct_from.rs`), `EXCEPT ALL` and `INTERSECT ALL`
-//!   become calls (`set_operations.rs`).
+//!   (`using.rs`), `IS DISTINCT FROM` and `||` are put where they bind (`distinct_from.rs`, `concatenation.rs`), `EXCEPT
+//!   ALL`, `INTERSECT ALL` and unions that begin with NULL become calls (`set_operations.rs`).
 //! * `(a, b) IN (SELECT ..)` becomes EXISTS (`row_in.rs`).
 //! * `SIMILAR TO` becomes a regular expression (`similar_to.rs`), and `ESCAPE` of `LIKE` backslashes (`escapes.rs`).
 //! * Words that DataFusion does not know become those that it knows (`other_words.rs`).
@@ -28,8 +28,8 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::syntax::{function_of, named, select_all};
 use super::{
-    copies, distinct_from, escapes, names, other_words, recursive, repeated_calls, repeated_names, row_in,
-    set_operations, similar_to, tensor_shapes, this_window, using, windows,
+    concatenation, copies, distinct_from, escapes, names, other_words, recursive, repeated_calls, repeated_names,
+    row_in, set_operations, similar_to, tensor_shapes, this_window, using, windows,
 };
 use crate::call::TableFunctions;
 
@@ -70,7 +70,7 @@ fn has_keys(table: &CreateExternalTable) -> bool {
 }
 
 fn visit(node: &mut impl VisitMut, functions: &TableFunctions) -> Result<()> {
-    match node.visit(&mut Normaliser { functions, around: Vec::new() }) {
+    match node.visit(&mut Normaliser { functions, around: Vec::new(), recursive: Vec::new() }) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(error) => Err(error),
     }
@@ -80,6 +80,8 @@ struct Normaliser<'a> {
     functions: &'a TableFunctions,
     /// The relations of each query around.
     around: Vec<HashSet<String>>,
+    /// Tables that may read themselves.
+    recursive: Vec<String>,
 }
 
 impl VisitorMut for Normaliser<'_> {
@@ -90,7 +92,10 @@ impl VisitorMut for Normaliser<'_> {
             names::name_relations(select, self.functions);
         }
         other_words::rewrite_query(query);
-        set_operations::rewrite(&mut query.body);
+        if let Some(with) = query.with.as_ref().filter(|with| with.recursive) {
+            self.recursive.extend(with.cte_tables.iter().map(|table| names::text_of(&table.alias.name)));
+        }
+        set_operations::rewrite(&mut query.body, &self.recursive);
         continue_unless(recursive::check(query).and_then(|()| using::write_out_order(query)))
     }
 
@@ -116,6 +121,7 @@ impl VisitorMut for Normaliser<'_> {
         }
         other_words::rewrite_expr(expr);
         distinct_from::rebind(expr);
+        concatenation::rebind(expr);
         tensor_shapes::write_out(expr);
         row_in::write_out(expr);
         continue_unless(escapes::write_out(expr).and_then(|()| similar_to::write_out(expr)))

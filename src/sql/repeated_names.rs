@@ -199,17 +199,20 @@ pub(super) fn without_casts(expr: &Expr) -> (Expr, usize) {
     (bare, casts.0)
 }
 
-/// Takes casts off, of which the names of DataFusion say nothing, and counts them.
+/// Takes casts off, and what is one, of which the names of DataFusion say nothing, and counts them.
 struct Casts(usize);
 
 impl VisitorMut for Casts {
     type Break = Infallible;
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Infallible> {
-        if let Expr::Cast { expr: inner, .. } = expr {
-            self.0 += 1;
-            *expr = inner.as_ref().clone();
-        }
+        let inner = match expr {
+            Expr::Cast { expr: inner, .. } | Expr::AtTimeZone { timestamp: inner, .. } => inner.as_ref().clone(),
+            Expr::TypedString(typed) => Expr::Value(typed.value.clone()),
+            _ => return ControlFlow::Continue(()),
+        };
+        self.0 += 1;
+        *expr = inner;
         ControlFlow::Continue(())
     }
 }

@@ -1,7 +1,7 @@
 //! Where a process listens: a Unix socket, or a port.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -32,7 +32,8 @@ const BACKLOG: u32 = 128;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
     Unix(PathBuf),
-    Tcp(SocketAddr),
+    /// A host, by its name or number, and a port.
+    Tcp(String),
 }
 
 impl FromStr for Address {
@@ -46,9 +47,13 @@ impl FromStr for Address {
             return plan_err!("an address is unix:PATH or tcp:HOST:PORT, got '{text}'");
         };
         let address = address.strip_prefix("localhost:").map_or(address.to_owned(), |port| format!("127.0.0.1:{port}"));
-        match address.parse::<SocketAddr>() {
-            Ok(address) => Ok(Self::Tcp(address)),
-            Err(_) => plan_err!("an address is tcp:HOST:PORT with numbers, like tcp:127.0.0.1:0, got 'tcp:{address}'"),
+        let is_host = |host: &str| match host.strip_prefix('[') {
+            Some(rest) => rest.strip_suffix(']').is_some_and(|host| host.parse::<Ipv6Addr>().is_ok()),
+            None => !host.is_empty() && !host.contains([':', '/', ' ', '@']),
+        };
+        match address.rsplit_once(':') {
+            Some((host, port)) if is_host(host) && port.parse::<u16>().is_ok() => Ok(Self::Tcp(address)),
+            _ => plan_err!("an address is tcp:HOST:PORT, like tcp:127.0.0.1:0, got 'tcp:{address}'"),
         }
     }
 }
@@ -67,7 +72,8 @@ impl Address {
     pub(crate) fn is_of_this_machine(&self) -> bool {
         match self {
             Self::Unix(_) => true,
-            Self::Tcp(address) => address.ip().is_loopback(),
+            // What a name stands for is found out when it is used.
+            Self::Tcp(address) => address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback()),
         }
     }
 
@@ -100,7 +106,7 @@ impl Address {
             Self::Tcp(address) => {
                 let listener = TcpListener::bind(address).await.map_err(failed)?;
                 let bound = listener.local_addr().map_err(failed)?;
-                Ok((Listener::Tcp(listener), Self::Tcp(bound)))
+                Ok((Listener::Tcp(listener), Self::Tcp(bound.to_string())))
             }
         }
     }
@@ -247,13 +253,13 @@ mod tests {
         assert_eq!(address("tcp:localhost:0").unwrap(), "tcp:127.0.0.1:0");
         assert_eq!(address("tcp:[::1]:80").unwrap(), "tcp:[::1]:80");
         assert!(!"tcp:10.0.0.1:80".parse::<Address>().unwrap().is_of_this_machine());
-        for (text, said) in [
-            ("", "unix:PATH or tcp:HOST:PORT"),
-            ("unix:", "unix:PATH or tcp:HOST:PORT"),
-            ("tcp:127.0.0.1", "with numbers"),
-        ] {
+        assert_eq!(address("tcp:node-1.example:80").unwrap(), "tcp:node-1.example:80");
+        assert!(!"tcp:node-1.example:80".parse::<Address>().unwrap().is_of_this_machine());
+        for text in
+            ["", "unix:", "tcp:127.0.0.1", "tcp:a:99999", "tcp::80", "tcp:::1:80", "tcp:http://a:80", "tcp:a b:80"]
+        {
             let error = address(text).unwrap_err().to_string();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains("tcp:HOST:PORT"), "{error}");
         }
     }
 }

@@ -7,6 +7,8 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWr
 
 /// Bytes of a line, with its end, where nobody says otherwise.
 const LINE_BYTES: u64 = 64 << 10;
+/// Letters of a line that are shown where it makes no sense.
+const SHOWN: usize = 100;
 
 /// The next line; `None` where there are no more.
 pub(crate) async fn read_line<T: DeserializeOwned>(from: &mut (impl AsyncBufRead + Unpin)) -> Result<Option<T>> {
@@ -18,18 +20,21 @@ pub(crate) async fn read_line_within<T: DeserializeOwned>(
     from: &mut (impl AsyncBufRead + Unpin),
     most: u64,
 ) -> Result<Option<T>> {
-    let mut line = String::new();
-    if from.take(most).read_line(&mut line).await? == 0 {
+    let mut line = Vec::new();
+    if from.take(most).read_until(b'\n', &mut line).await? == 0 {
         return Ok(None);
     }
-    if !line.ends_with('\n') {
-        return exec_err!("a line of the connection does not end within {most} bytes");
+    if !line.ends_with(b"\n") {
+        return match line.len() as u64 == most {
+            true => exec_err!("a line of the connection does not end within {most} bytes"),
+            false => exec_err!("the connection was closed within a line"),
+        };
     }
-    let line = line.trim_end();
-    let shown: String = line.chars().take(100).collect();
-    serde_json::from_str(line)
-        .map(Some)
-        .map_err(|e| exec_datafusion_err!("a line of the connection cannot be read: {e}: {shown}"))
+    let unknown = |_| {
+        let shown: String = String::from_utf8_lossy(&line).trim_end().chars().take(SHOWN).collect();
+        exec_datafusion_err!("the other side of the connection says what Blockyard does not say: {shown:?}")
+    };
+    serde_json::from_slice(line.trim_ascii_end()).map(Some).map_err(unknown)
 }
 
 /// Writes a line.

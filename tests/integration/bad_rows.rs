@@ -235,6 +235,27 @@ async fn long_lines_are_whole() {
     }
 }
 
+#[tokio::test]
+async fn values_of_json_that_do_not_fit_are_nulls_by_themselves() {
+    let (context, directory) = (context(), tempfile::tempdir().unwrap());
+    let path = directory.path().join("t.json");
+    let lines = [
+        r#"{"id": 1, "v": 1, "s": {"a": 1}}"#,
+        r#"{"id": 2, "v": "oops", "s": {"a": 2}, "more": true}"#,
+        r#"{"id": 3, "v": 3.5, "s": {"a": "x"}}"#,
+        r#"{"id": 4, "v": "#,
+        r#"[5]"#,
+        r#"{"id": 6, "v": 12345678901234567, "s": null}"#,
+    ];
+    fs::write(&path, lines.join("\n")).unwrap();
+    let read = format!("read_json('{}', types => 'id bigint, v bigint', on_error => 'null')", path.display());
+    let found = rows(&context, &format!("SELECT id, v, s['a'] FROM {read}")).await;
+    assert_eq!(
+        found,
+        ["1|1|1", "2|NULL|2", "3|NULL|x", "NULL|NULL|NULL", "NULL|NULL|NULL", "6|12345678901234567|NULL"]
+    );
+}
+
 /// Values of several lines, also of very many, and at the end of a file that does not end with a line.
 #[tokio::test(flavor = "multi_thread")]
 async fn values_of_many_lines_are_whole() {

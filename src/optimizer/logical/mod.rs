@@ -7,6 +7,7 @@ mod evaluate_once;
 mod exact_casts;
 mod exact_decimals;
 mod exact_in_lists;
+mod exact_intervals;
 mod exact_negations;
 mod exact_subqueries;
 mod group_distinct;
@@ -63,6 +64,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(casts), Anchor::before("simplify_expressions"), &[]);
     let lists = exact_in_lists::ExactInLists;
     registry.add_logical(Arc::new(lists), Anchor::before("simplify_expressions"), &[]);
+    let intervals = exact_intervals::ExactIntervals;
+    registry.add_logical(Arc::new(intervals), Anchor::before("simplify_expressions"), &[]);
     let negations = exact_negations::ExactNegations;
     registry.add_logical(Arc::new(negations), Anchor::before("simplify_expressions"), &[]);
     let stand_ins = stand_in_functions::StandInFunctions;

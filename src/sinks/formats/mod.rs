@@ -11,7 +11,7 @@ pub(crate) use csv::CSV_EXTENSIONS;
 pub use format::{EncodeRows, WriteFormat};
 pub(crate) use json::JSON_EXTENSIONS;
 pub(crate) use known::KnownFormat;
-pub(crate) use parquet::PARQUET_EXTENSIONS;
+pub(crate) use parquet::{PARQUET_EXTENSIONS, parquet};
 
 /// All of them: DataFusion has these too.
 pub(crate) fn known_formats() -> [KnownFormat; 3] {

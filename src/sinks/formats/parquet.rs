@@ -26,6 +26,11 @@ pub(super) fn known() -> KnownFormat {
     KnownFormat::new(ParquetFormatFactory::new(), writer_of)
 }
 
+/// Parquet with these options.
+pub(crate) fn parquet(options: TableParquetOptions) -> Arc<dyn WriteFormat> {
+    Arc::new(Parquet(options))
+}
+
 fn writer_of(format: &dyn FileFormat) -> Option<Arc<dyn WriteFormat>> {
     let format: &dyn Any = format;
     Some(Arc::new(Parquet(format.downcast_ref::<ParquetFormat>()?.options().clone())))

@@ -53,14 +53,22 @@ pub(crate) fn nullable(schema: &Schema) -> Schema {
     Schema::new_with_metadata(fields, schema.metadata().clone())
 }
 
-/// Whether every value of one type is a value of the other.
+/// Whether every value of one type is a value of the other, but for fields that only one of them has.
 pub(crate) fn fits(from: &DataType, to: &DataType) -> bool {
     use DataType::{Binary, BinaryView, Date32, Date64, Dictionary, Float32, LargeBinary, Null};
     let bytes = |to: &DataType| matches!(to, Binary | LargeBinary | BinaryView);
     match (from, to) {
         (Dictionary(_, from), to) => fits(from, to),
         (from, Dictionary(_, to)) => fits(from, to),
-        (from, to) if from == to || from.is_nested() && to.is_nested() => true,
+        (from, to) if from == to => true,
+        (DataType::Struct(from), DataType::Struct(to)) => {
+            let fits = |field: &FieldRef, (_, to): (usize, &FieldRef)| fits(field.data_type(), to.data_type());
+            from.iter().all(|field| to.find(field.name()).is_none_or(|to| fits(field, to)))
+        }
+        (from, to) if from.is_nested() && to.is_nested() => match (items_of(from), items_of(to)) {
+            (Some((size, from)), Some((other, to))) => size == other && fits(from.data_type(), to.data_type()),
+            _ => false,
+        },
         (from, to) if from.is_string() && to.is_string() || (from.is_string() || from.is_binary()) && bytes(to) => true,
         (Null, _) | (Float32, DataType::Float64) | (Date32, Date64) => true,
         (DataType::Timestamp(from, _), DataType::Timestamp(to, _)) => per_second(*from) <= per_second(*to),
@@ -74,6 +82,38 @@ pub(crate) fn fits(from: &DataType, to: &DataType) -> bool {
         (from, to) if from.is_unsigned_integer() && to.is_integer() => from.primitive_width() < to.primitive_width(),
         (from, DataType::Float64) if from.is_integer() => from.primitive_width() < Some(8),
         _ => false,
+    }
+}
+
+/// What the lists of a type have in them, and how many of it if that is always as many.
+fn items_of(list: &DataType) -> Option<(Option<i32>, &FieldRef)> {
+    match list {
+        DataType::List(item) | DataType::LargeList(item) => Some((None, item)),
+        DataType::ListView(item) | DataType::LargeListView(item) | DataType::Map(item, _) => Some((None, item)),
+        DataType::FixedSizeList(item, size) => Some((Some(*size), item)),
+        _ => None,
+    }
+}
+
+/// The fields of a file that a table does not have, also within others, by their names.
+pub(crate) fn missing_fields(table: &Fields, file: &Fields) -> Vec<String> {
+    let missing = |field: &FieldRef| match table.find(field.name()) {
+        None => vec![field.name().clone()],
+        Some((_, known)) => {
+            let within = missing_within(known.data_type(), field.data_type());
+            within.into_iter().map(|name| format!("{}.{name}", field.name())).collect()
+        }
+    };
+    file.iter().flat_map(missing).collect()
+}
+
+fn missing_within(table: &DataType, file: &DataType) -> Vec<String> {
+    match (table, file) {
+        (DataType::Struct(table), DataType::Struct(file)) => missing_fields(table, file),
+        (table, file) => match (items_of(table), items_of(file)) {
+            (Some((_, table)), Some((_, file))) => missing_within(table.data_type(), file.data_type()),
+            _ => Vec::new(),
+        },
     }
 }
 
@@ -144,19 +184,50 @@ pub(crate) fn union_of(
             fields.push(Arc::clone(field));
             continue;
         };
-        match (known.data_type(), field.data_type()) {
-            (known, new) if fits(new, known) => {}
-            (known_type, new) if fits(known_type, new) => *known = Arc::clone(field),
-            (known_type, new) => match common(known_type, new).or_else(|| wider(known_type, new)) {
-                Some(common) => *known = Arc::new(known.as_ref().clone().with_data_type(common)),
-                None => {
-                    return plan_err!(
-                        "column '{}' is {new} here and {known_type} in files before it, and no type has room for both",
-                        field.name()
-                    );
-                }
-            },
+        let (known_type, new) = (known.data_type(), field.data_type());
+        if !new.is_nested() && fits(known_type, new) && !fits(new, known_type) {
+            *known = Arc::clone(field);
+            continue;
+        }
+        match room_for(known_type, new, &common) {
+            Some(both) if both == *known_type => {}
+            Some(both) => *known = Arc::new(known.as_ref().clone().with_data_type(both)),
+            None => {
+                return plan_err!(
+                    "column '{}' is {new} here and {known_type} in files before it, and no type has room for both",
+                    field.name()
+                );
+            }
         }
     }
     Ok(Schema::new_with_metadata(fields, all.metadata().clone()))
+}
+
+/// The type that has room for the values of both, with the fields of both.
+fn room_for(
+    known: &DataType,
+    new: &DataType,
+    common: &impl Fn(&DataType, &DataType) -> Option<DataType>,
+) -> Option<DataType> {
+    let of_items = |known: &FieldRef, new: &FieldRef| {
+        let item = room_for(known.data_type(), new.data_type(), common)?;
+        let nullable = known.is_nullable() || new.is_nullable();
+        Some(Arc::new(known.as_ref().clone().with_data_type(item).with_nullable(nullable)))
+    };
+    match (known, new) {
+        (DataType::Struct(fields), DataType::Struct(others)) => {
+            let alone = |field: &FieldRef| Some(Arc::new(field.as_ref().clone().with_nullable(true)));
+            let known = fields.iter().map(|field| match others.find(field.name()) {
+                Some((_, other)) => of_items(field, other),
+                None => alone(field),
+            });
+            let more = others.iter().filter(|field| fields.find(field.name()).is_none()).map(alone);
+            known.chain(more).collect::<Option<Fields>>().map(DataType::Struct)
+        }
+        (DataType::List(known), DataType::List(new)) => of_items(known, new).map(DataType::List),
+        (DataType::LargeList(known), DataType::LargeList(new)) => of_items(known, new).map(DataType::LargeList),
+        (known, new) if fits(new, known) => Some(known.clone()),
+        (known, new) if fits(known, new) => Some(new.clone()),
+        (known, new) => common(known, new).or_else(|| wider(known, new)),
+    }
 }

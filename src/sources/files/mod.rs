@@ -23,7 +23,7 @@ pub use calls::FileRead;
 pub(crate) use calls::{Format, FormatOptions, read_options};
 pub(crate) use choice::FileChoice;
 pub use choice::{FileSchema, FileShuffle, PathPartitioning};
-pub(crate) use columns::{distinct_names, fits, plain_unless_asked, twice};
+pub(crate) use columns::{distinct_names, fits, missing_fields, plain_unless_asked, twice};
 pub(crate) use external::{ExternalTables, files_of};
 pub(crate) use listing::{Listing, check_local, first_file, full_path};
 pub(crate) use pinned::{PinnedStore, ReadingFile, is_small};

@@ -18,7 +18,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::{ObjectMeta, ObjectStore};
 
 use self::believed::remembered;
-use self::columns::{arrow_schema, check_types, column_names};
+use self::columns::{arrow_schema, check_types, column_names, left_out};
 use self::conditions::Conditions;
 use self::readers::{KeptGroups, Reading};
 use self::row_groups::{Known, RowGroups};
@@ -239,7 +239,7 @@ impl Footers<'_> {
         let found = RowGroups::of(file, meta, &footer, kept.as_deref(), &scan.columns, self.max_bytes, store).await;
         match found.while_doing(|| format!("reading the headers of pages of '{}'", path())) {
             Err(_) if self.may_fail => Ok(RowGroups::unknown(file, meta.size)),
-            found => found.map(|found| found.without(&files.columns, &column_names(&footer))),
+            found => found.map(|found| found.without(left_out(&files.columns, &footer))),
         }
     }
 

@@ -8,8 +8,8 @@ use datafusion::arrow::array::RecordBatch;
 use futures::TryStreamExt;
 
 use super::losses::{held_up, lose, signal};
-use super::{executor, process};
-use crate::fixtures::{context_with, ints, lines, mib, rows};
+use super::{driver, executor, process};
+use crate::fixtures::{context_with, ints, lines, mib, rows, sql_error};
 
 /// A session that has its executors join and group, however few rows there are.
 pub(super) fn exchanging(cluster: String) -> DataContext {
@@ -286,9 +286,39 @@ async fn an_executor_that_may_not_ask_others_is_left_out() {
     let dataset = there.sql(query).await.unwrap();
     assert_eq!(lines(&dataset.take_all().await.unwrap()).len(), 1000);
     let stats = dataset.stats();
-    let blamed = format!("an executor was lost, {}: it cannot ask others for their rows", without.address());
-    assert!(stats.contains(&blamed) && stats.contains("no token was shown"), "{stats}");
-    assert_eq!(stats.matches("was lost").count(), 1, "{stats}");
+    let without = format!("{} has no token to show to others, and runs nothing above an exchange", without.address());
+    assert!(stats.contains(&without) && !stats.contains("was lost") && !stats.contains("made again"), "{stats}");
+}
+
+/// Whoever runs nothing is named, with the reason.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn executors_that_run_nothing_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let (without, with) = (context_with(1, |_| {}), context_with(1, |_| {}));
+    with.register_batches("same", Ok);
+    let without = executor(&without, directory.path(), "0").await;
+    let with = executor(&with, directory.path(), "1").await;
+    let there = driver(&[&without, &with]);
+    there.register_batches("same", Ok);
+    let dataset = there.sql("SELECT * FROM map_batches(range(1000), 'same')").await.unwrap();
+    assert_eq!(lines(&dataset.take_all().await.unwrap()).len(), 1000);
+    let stats = dataset.stats();
+    assert!(stats.contains(&format!("{} cannot plan the statement: ", without.address())), "{stats}");
+}
+
+/// A name that stands for nothing is an executor that cannot be reached, and one that is named twice a mistake.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_of_hosts_are_looked_up_when_they_are_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = executor(&context_with(1, |_| {}), directory.path(), "0").await;
+    let with = |cluster: String| context_with(2, move |options| options.cluster = cluster);
+    let there = with(format!("tcp:host.invalid:7101,{}", server.address()));
+    let dataset = there.sql("SELECT count(*) FROM range(100000) WHERE id > 7").await.unwrap();
+    dataset.take_all().await.unwrap();
+    let stats = dataset.stats();
+    assert!(stats.contains("could not be reached, tcp:host.invalid:7101: cannot connect"), "{stats}");
+    let error = sql_error(&with(format!("{0},{0}", server.address())), "SELECT count(*) FROM range(100000)").await;
+    assert!(error.contains("names unix:") && error.contains("twice"), "{error}");
 }
 
 /// One side of a join comes from executors, the other one is of this process.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use datafusion::arrow::array::{
-    Array, ArrayRef, AsArray, ListArray, RecordBatch, RecordBatchOptions, StringArray, StructArray,
+    Array, ArrayRef, AsArray, ListArray, RecordBatch, RecordBatchOptions, StringArray, StructArray, new_null_array,
 };
 use datafusion::arrow::compute::{CastOptions, cast_with_options};
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
@@ -84,6 +84,22 @@ impl DecodeLines for ObjectLines {
 
     fn decoder(&self, columns: &SchemaRef, most: usize) -> Result<Box<dyn LineDecoder>> {
         Ok(Box::new(ObjectDecoder { decoder: decoder(columns, most, true)?, columns: Arc::clone(columns) }))
+    }
+
+    /// Each column is decoded by itself.
+    fn with_nulls(&self, line: &[u8], columns: &SchemaRef) -> Result<RecordBatch> {
+        let value = |field: &FieldRef| {
+            let column = Arc::new(Schema::new(vec![Arc::clone(field)]));
+            let decoder = decoder(&column, 1, false)?;
+            let (row, _) = ObjectDecoder { decoder, columns: column }.decode(line)?;
+            match row.num_rows() {
+                1 => Ok(Arc::clone(row.column(0))),
+                rows => exec_err!("a line of {rows} objects"),
+            }
+        };
+        let value = |field: &FieldRef| value(field).unwrap_or_else(|_| new_null_array(field.data_type(), 1));
+        let row = columns.fields().iter().map(value).collect();
+        Ok(RecordBatch::try_new(Arc::clone(columns), row)?)
     }
 }
 

@@ -5,7 +5,7 @@ use datafusion::common::{Result, plan_err};
 use datafusion::parquet::arrow::parquet_to_arrow_schema;
 use datafusion::parquet::file::metadata::ParquetMetaData;
 
-use crate::sources::files::{fits, twice};
+use crate::sources::files::{fits, missing_fields, twice};
 use crate::tensors::check_same_tensors;
 
 /// The names of the columns, some of which may be there twice.
@@ -18,6 +18,18 @@ pub(super) fn column_names(footer: &ParquetMetaData) -> Vec<&str> {
 pub(super) fn arrow_schema(footer: &ParquetMetaData) -> Result<Schema> {
     let metadata = footer.file_metadata();
     Ok(parquet_to_arrow_schema(metadata.schema_descr(), metadata.key_value_metadata())?)
+}
+
+/// The columns, and fields of columns, that a table does not have.
+pub(super) fn left_out(table: &Schema, footer: &ParquetMetaData) -> Vec<String> {
+    let root = footer.file_metadata().schema_descr().root_schema();
+    match root.get_fields().iter().any(|field| field.is_group()) {
+        true => arrow_schema(footer).map(|file| missing_fields(table.fields(), file.fields())).unwrap_or_default(),
+        false => {
+            let is_left_out = |name: &&str| table.column_with_name(name).is_none();
+            column_names(footer).into_iter().filter(is_left_out).map(str::to_owned).collect()
+        }
+    }
 }
 
 /// A file whose values would have to be changed to fit the columns of the table is an error.

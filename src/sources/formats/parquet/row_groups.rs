@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::Schema;
 use datafusion::common::Result;
 use datafusion::parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use datafusion::parquet::file::statistics::Statistics;
@@ -68,11 +67,9 @@ impl RowGroups {
         Self { units: vec![unit], is_partial: true, ..Self::default() }
     }
 
-    /// The same, of a file with these columns for a table with others.
-    pub(super) fn without(self, table: &Schema, file: &[&str]) -> Self {
-        let is_left_out = |name: &&&str| table.column_with_name(name).is_none();
-        let left_out = file.iter().filter(is_left_out).map(|name| (*name).to_owned()).collect();
-        Self { left_out, ..self }
+    /// The same, of a file with columns that the table does not have.
+    pub(super) fn without(self, left_out: Vec<String>) -> Self {
+        Self { left_out: left_out.into_iter().collect(), ..self }
     }
 
     /// The row groups of file number `file`, which has `size` bytes, for a scan of these columns, of which a task

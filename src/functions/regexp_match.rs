@@ -1,0 +1,104 @@
+//! `regexp_match` with null for a group that took no part, in whose place DataFusion has the next one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, ListBuilder, StringBuilder};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::{Result, ScalarValue, exec_datafusion_err, plan_err};
+use datafusion::logical_expr::{ColumnarValue, Documentation, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature};
+use regex::Regex;
+
+const NAME: &str = "regexp_match";
+/// Patterns of one batch that are kept, where each row has its own.
+const KEPT_PATTERNS: usize = 64;
+
+/// The functions, with that one for all groups.
+pub(crate) fn with_all_groups(functions: Vec<Arc<ScalarUDF>>) -> Vec<Arc<ScalarUDF>> {
+    let with_all = |function: Arc<ScalarUDF>| match function.name() == NAME {
+        true => Arc::new(ScalarUDF::new_from_impl(RegexpMatch { without_nulls: function })),
+        false => function,
+    };
+    functions.into_iter().map(with_all).collect()
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct RegexpMatch {
+    /// DataFusion's.
+    without_nulls: Arc<ScalarUDF>,
+}
+
+impl ScalarUDFImpl for RegexpMatch {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn signature(&self) -> &Signature {
+        self.without_nulls.signature()
+    }
+
+    fn return_type(&self, given: &[DataType]) -> Result<DataType> {
+        self.without_nulls.return_type(given)
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let kind = args.return_type().clone();
+        let is_constant = args.args.iter().all(|value| matches!(value, ColumnarValue::Scalar(_)));
+        let rows = if is_constant { 1 } else { args.number_rows };
+        let texts = args.args.iter().map(|value| Ok(cast(&value.to_array(rows)?, &DataType::Utf8)?));
+        let found = cast(&matches(&texts.collect::<Result<Vec<_>>>()?)?, &kind)?;
+        match is_constant {
+            true => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&found, 0)?)),
+            false => Ok(ColumnarValue::Array(found)),
+        }
+    }
+
+    fn documentation(&self) -> Option<&Documentation> {
+        self.without_nulls.documentation()
+    }
+}
+
+/// The groups of the first match of each pattern in its text, or what matches where it has no groups.
+fn matches(texts: &[ArrayRef]) -> Result<ArrayRef> {
+    let texts: Vec<_> = texts.iter().map(|texts| texts.as_string::<i32>()).collect();
+    let (texts, patterns, flags) = match texts.as_slice() {
+        [texts, patterns] => (*texts, *patterns, None),
+        [texts, patterns, flags] => (*texts, *patterns, Some(*flags)),
+        _ => return plan_err!("{NAME} takes a text, a pattern and flags, got {} arguments", texts.len()),
+    };
+    let mut known: HashMap<(&str, &str), Regex> = HashMap::new();
+    let mut found = ListBuilder::new(StringBuilder::new());
+    for row in 0..texts.len() {
+        if texts.is_null(row) || patterns.is_null(row) {
+            found.append_null();
+            continue;
+        }
+        let flags = flags.filter(|flags| flags.is_valid(row)).map_or("", |flags| flags.value(row));
+        let key = (patterns.value(row), flags);
+        if known.len() == KEPT_PATTERNS && !known.contains_key(&key) {
+            known.clear();
+        }
+        if !known.contains_key(&key) {
+            known.insert(key, compiled(key.0, flags)?);
+        }
+        let Some(captures) = known[&key].captures(texts.value(row)) else {
+            found.append_null();
+            continue;
+        };
+        // The first one is all that matches.
+        for group in captures.iter().skip(usize::from(captures.len() > 1)) {
+            found.values().append_option(group.map(|group| group.as_str()));
+        }
+        found.append(true);
+    }
+    Ok(Arc::new(found.finish()))
+}
+
+fn compiled(pattern: &str, flags: &str) -> Result<Regex> {
+    if flags.contains('g') {
+        return plan_err!("{NAME}() does not support the \"global\" option");
+    }
+    let pattern = if flags.is_empty() { pattern.to_owned() } else { format!("(?{flags}){pattern}") };
+    Regex::new(&pattern).map_err(|e| exec_datafusion_err!("Regular expression did not compile: {e}"))
+}
