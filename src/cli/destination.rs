@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::arguments::Format;
+use crate::sinks::without_compression;
 
 /// Bytes that are written without looking whether anybody still wants them.
 const PIECE_BYTES: usize = 64 << 10;
@@ -31,11 +32,15 @@ impl Destination {
                 format => Ok(Self { format: format.unwrap_or(Format::Table), file: None, fills_pipes }),
             };
         };
+        let shown = path.display();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if without_compression(&name).1.is_compressed() {
+            return Err(format!("--output does not compress; COPY (..) TO '{shown}' does"));
+        }
         let format = match format {
             Some(format) => format,
             None => format_of(path)?,
         };
-        let shown = path.display();
         if path.is_dir() {
             return Err(format!("cannot write to '{shown}': it is a directory; --output takes a file"));
         }

@@ -16,6 +16,7 @@ use datafusion::logical_expr::{
     ColumnarValue, Documentation, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
 };
 
+use super::point_of_time::NANOS_OF_DAY;
 use crate::config::{BlockyardOptions, ByteSize};
 
 /// What the result of one batch may take: a part of the memory limit, within these bounds.
@@ -23,8 +24,6 @@ const PART: usize = 8;
 const MIN_BYTES: usize = 256 << 20;
 const MAX_BYTES: usize = 1 << 30;
 
-/// Nanoseconds of a day.
-const DAY_NANOS: i64 = 86_400_000_000_000;
 /// Days of the shortest month.
 const MONTH_DAYS: i64 = 28;
 
@@ -120,7 +119,7 @@ fn moments(value: &ColumnarValue, rows: usize) -> Result<Vec<Option<i64>>> {
             let intervals = of_type::<IntervalMonthDayNanoType>(value, &interval, rows)?;
             let nanos = |interval: <IntervalMonthDayNanoType as ArrowPrimitiveType>::Native| {
                 let days = i64::from(interval.months) * MONTH_DAYS + i64::from(interval.days);
-                days.saturating_mul(DAY_NANOS).saturating_add(interval.nanoseconds)
+                days.saturating_mul(NANOS_OF_DAY).saturating_add(interval.nanoseconds)
             };
             Ok(intervals.into_iter().map(|interval| interval.map(nanos)).collect())
         }

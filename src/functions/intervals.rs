@@ -17,8 +17,11 @@ use datafusion::logical_expr::{
     ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
+use super::point_of_time::NANOS_OF_DAY;
+
 const INTERVAL: DataType = DataType::Interval(IntervalUnit::MonthDayNano);
-const NANOS_OF_DAY: i128 = 86_400_000_000_000;
+/// Nanoseconds of a day, and days of a month.
+const DAY: i128 = NANOS_OF_DAY as i128;
 const DAYS_OF_MONTH: i128 = 30;
 
 /// How many nanoseconds an interval has.
@@ -118,7 +121,7 @@ impl ScalarUDFImpl for IntervalFunction {
 
 fn length(of: IntervalMonthDayNano) -> i128 {
     let days = i128::from(of.months) * DAYS_OF_MONTH + i128::from(of.days);
-    days * NANOS_OF_DAY + i128::from(of.nanoseconds)
+    days * DAY + i128::from(of.nanoseconds)
 }
 
 fn durations(intervals: &ArrayRef) -> ArrayRef {
@@ -168,14 +171,14 @@ fn multiplied(of: IntervalMonthDayNano, by: i128) -> Option<IntervalMonthDayNano
 fn divided(of: IntervalMonthDayNano, by: i128) -> Option<IntervalMonthDayNano> {
     let months = i128::from(of.months);
     let days = i128::from(of.days) + months.checked_rem(by)? * DAYS_OF_MONTH;
-    let nanos = i128::from(of.nanoseconds) + days % by * NANOS_OF_DAY;
+    let nanos = i128::from(of.nanoseconds) + days % by * DAY;
     interval(months / by, days / by, nanos / by)
 }
 
 fn stretched(of: IntervalMonthDayNano, by: f64) -> Option<IntervalMonthDayNano> {
     let months = f64::from(of.months) * by;
     let days = f64::from(of.days) * by + months.fract() * DAYS_OF_MONTH as f64;
-    let nanos = (of.nanoseconds as f64 * by + days.fract() * NANOS_OF_DAY as f64).round();
+    let nanos = (of.nanoseconds as f64 * by + days.fract() * DAY as f64).round();
     let whole = |number: f64| number.is_finite().then_some(number.trunc() as i128);
     interval(whole(months)?, whole(days)?, whole(nanos)?)
 }
@@ -196,7 +199,7 @@ mod tests {
 
     #[test]
     fn what_is_left_of_months_and_days_goes_on() {
-        let day = NANOS_OF_DAY as i64;
+        let day = NANOS_OF_DAY;
         assert_eq!(multiplied(of(1, -2, 3), 4), Some(of(4, -8, 12)));
         assert_eq!(divided(of(3, 1, 0), 2), Some(of(1, 15, day / 2)));
         assert_eq!(divided(of(0, 1, 0), 3), Some(of(0, 0, day / 3)));

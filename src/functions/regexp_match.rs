@@ -1,6 +1,7 @@
 //! `regexp_match` with null for a group that took no part, in whose place DataFusion has the next one.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, ListBuilder, StringBuilder};
@@ -79,10 +80,11 @@ fn matches(texts: &[ArrayRef]) -> Result<ArrayRef> {
         if known.len() == KEPT_PATTERNS && !known.contains_key(&key) {
             known.clear();
         }
-        if !known.contains_key(&key) {
-            known.insert(key, compiled(key.0, flags)?);
-        }
-        let Some(captures) = known[&key].captures(texts.value(row)) else {
+        let regex = match known.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(compiled(key.0, flags)?),
+        };
+        let Some(captures) = regex.captures(texts.value(row)) else {
             found.append_null();
             continue;
         };

@@ -61,7 +61,7 @@ pub(crate) use repartition::Repartition;
 pub use repartition::{ByKeys, IntoBlocks, IntoRows, RepartitionNode, Repartitioning};
 pub use resume::ResumeNode;
 pub(crate) use resume::{OTHER_PLAN, Resume, cpus_of_token};
-pub(crate) use shared::SharedNode;
+pub(crate) use shared::{ONCE, SharedNode, is_drawn_once};
 pub(crate) use stratify::{mark_test_rows, test_rows};
 pub(crate) use streaming_train_test::{StreamingTrainTest, check_test_size, streamed_by_place, streamed_by_value};
 pub(crate) use summary::{Summary, summary};

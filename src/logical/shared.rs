@@ -8,6 +8,14 @@ use std::sync::Arc;
 use datafusion::common::{DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
+/// How the name of a sub-plan begins that is to be computed once, since its rows are drawn.
+pub(crate) const ONCE: &str = "__once_";
+
+/// Whether a sub-plan is to be computed once, since its rows are drawn.
+pub(crate) fn is_drawn_once(plan: &LogicalPlan) -> bool {
+    matches!(plan, LogicalPlan::SubqueryAlias(alias) if alias.alias.table().starts_with(ONCE))
+}
+
 /// The rows of its input, which are those of all other nodes of the query with this number. Put there by the rule
 /// `share_subplans`; no call makes it. Conditions stay above it, and it has all columns of its input, which
 /// `narrow_shared` changes.

@@ -273,6 +273,8 @@ mod tests {
             "drop_constant_keys",
             "evaluate_once",
             "exact_casts",
+            "exact_dates",
+            "exact_dates_of_constants",
             "exact_decimals",
             "exact_in_lists",
             "exact_intervals",

@@ -11,9 +11,7 @@ use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExp
 use datafusion::logical_expr::{Expr, ExprSchemable, cast};
 use datafusion::sql::sqlparser::ast::BinaryOperator;
 
-use crate::functions::{interval_over, interval_times};
-
-const NANOSECONDS_OF_DAY: i64 = 24 * 60 * 60 * 1_000_000_000;
+use crate::functions::{NANOS_OF_DAY, interval_over, interval_times};
 
 /// Makes dates points of time where the sum is one.
 #[derive(Debug)]
@@ -58,9 +56,7 @@ fn point_of_time(date: Expr) -> Expr {
 /// Whether an expression is an interval that is not known to be made of whole days.
 fn may_have_hours(expr: &Expr, schema: &DFSchema) -> bool {
     match expr {
-        Expr::Literal(ScalarValue::IntervalMonthDayNano(Some(interval)), _) => {
-            interval.nanoseconds % NANOSECONDS_OF_DAY != 0
-        }
+        Expr::Literal(ScalarValue::IntervalMonthDayNano(Some(interval)), _) => interval.nanoseconds % NANOS_OF_DAY != 0,
         Expr::Literal(ScalarValue::IntervalDayTime(Some(interval)), _) => interval.milliseconds != 0,
         Expr::Literal(ScalarValue::IntervalYearMonth(_), _) => false,
         other => matches!(other.get_type(schema), Ok(DataType::Interval(_))),

@@ -17,6 +17,7 @@ mod messages;
 mod names;
 mod normalise;
 mod numbers;
+mod once;
 mod other_words;
 mod recursive;
 mod relations;

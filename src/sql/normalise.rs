@@ -6,6 +6,7 @@
 //!   (`using.rs`), `IS DISTINCT FROM` and `||` are put where they bind (`distinct_from.rs`, `concatenation.rs`), `EXCEPT
 //!   ALL`, `INTERSECT ALL` and unions that begin with NULL become calls (`set_operations.rs`).
 //! * `(a, b) IN (SELECT ..)` becomes EXISTS (`row_in.rs`).
+//! * `WITH` tables that are drawn and read several times get a name (`once.rs`).
 //! * `SIMILAR TO` becomes a regular expression (`similar_to.rs`), and `ESCAPE` of `LIKE` backslashes (`escapes.rs`).
 //! * Words that DataFusion does not know become those that it knows (`other_words.rs`).
 //! * Columns that would have one name get names of their own (`repeated_names.rs`), and so do
@@ -28,7 +29,7 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::syntax::{function_of, named, select_all};
 use super::{
-    concatenation, copies, distinct_from, escapes, names, other_words, recursive, repeated_calls, repeated_names,
+    concatenation, copies, distinct_from, escapes, names, once, other_words, recursive, repeated_calls, repeated_names,
     row_in, set_operations, similar_to, tensor_shapes, this_window, using, windows,
 };
 use crate::call::TableFunctions;
@@ -70,7 +71,7 @@ fn has_keys(table: &CreateExternalTable) -> bool {
 }
 
 fn visit(node: &mut impl VisitMut, functions: &TableFunctions) -> Result<()> {
-    match node.visit(&mut Normaliser { functions, around: Vec::new(), recursive: Vec::new() }) {
+    match node.visit(&mut Normaliser { functions, around: Vec::new(), recursive: Vec::new(), drawn: 0 }) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(error) => Err(error),
     }
@@ -82,6 +83,8 @@ struct Normaliser<'a> {
     around: Vec<HashSet<String>>,
     /// Tables that may read themselves.
     recursive: Vec<String>,
+    /// Tables that are drawn and read several times, so far.
+    drawn: usize,
 }
 
 impl VisitorMut for Normaliser<'_> {
@@ -95,6 +98,7 @@ impl VisitorMut for Normaliser<'_> {
         if let Some(with) = query.with.as_ref().filter(|with| with.recursive) {
             self.recursive.extend(with.cte_tables.iter().map(|table| names::text_of(&table.alias.name)));
         }
+        once::name_drawn(query, &mut self.drawn);
         set_operations::rewrite(&mut query.body, &self.recursive);
         continue_unless(recursive::check(query).and_then(|()| using::write_out_order(query)))
     }

@@ -6,12 +6,14 @@
 //! a SEMI JOIN b, a ANTI JOIN b               a LEFT SEMI JOIN b, a LEFT ANTI JOIN b
 //! RANGE BETWEEN INTERVAL 2 DAY PRECEDING     INTERVAL '2' DAY
 //! GROUP BY a, (b, c)                         GROUP BY a, b, c
+//! SELECT a .. GROUP BY ROLLUP (1)            GROUP BY ROLLUP (a)
+//! timestamp '2024-01-31 12:00'               timestamp '2024-01-31 12:00:00'
 //! ```
 
 use datafusion::sql::sqlparser::ast::{
-    Expr, Fetch, Function, GroupByExpr, Interval, JoinConstraint, JoinOperator, LimitClause, NamedWindowExpr, OrderBy,
-    OrderByExpr, OrderByKind, Query, Select, SelectItem, SetExpr, Value, WindowFrame, WindowFrameBound, WindowSpec,
-    WindowType,
+    DataType, Expr, Fetch, Function, GroupByExpr, Interval, JoinConstraint, JoinOperator, LimitClause, NamedWindowExpr,
+    OrderBy, OrderByExpr, OrderByKind, Query, Select, SelectItem, SetExpr, TypedString, Value, WindowFrame,
+    WindowFrameBound, WindowSpec, WindowType,
 };
 
 use super::names::text_of;
@@ -35,6 +37,7 @@ pub(super) fn rewrite_select(select: &mut Select) {
         }
     }
     flatten_groups(&mut select.group_by);
+    name_places(&select.projection, &mut select.group_by);
     for window in &mut select.named_window {
         if let NamedWindowExpr::WindowSpec(window) = &mut window.1 {
             quote_bounds(window);
@@ -54,11 +57,52 @@ fn flatten_groups(groups: &mut GroupByExpr) {
     }
 }
 
-/// Rewrites the frame of a window.
+/// Numbers in grouping sets are places in the SELECT, as in GROUP BY; DataFusion takes them for constants.
+fn name_places(projection: &[SelectItem], groups: &mut GroupByExpr) {
+    let GroupByExpr::Expressions(keys, _) = groups else { return };
+    let at = |place: &Expr| {
+        let Expr::Value(value) = place else { return None };
+        let Value::Number(place, _) = &value.value else { return None };
+        let before = projection.get(..place.parse().ok()?)?;
+        let is_one = |item: &SelectItem| matches!(item, SelectItem::UnnamedExpr(_) | SelectItem::ExprWithAlias { .. });
+        match before.last().filter(|_| before.iter().all(is_one))? {
+            SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => Some(expr.clone()),
+            _ => None,
+        }
+    };
+    for key in keys {
+        if let Expr::Rollup(sets) | Expr::Cube(sets) | Expr::GroupingSets(sets) = key {
+            for place in sets.iter_mut().flatten() {
+                if let Some(expr) = at(place) {
+                    *place = expr;
+                }
+            }
+        }
+    }
+}
+
+/// Rewrites the frame of a window, and points of time without seconds.
 pub(super) fn rewrite_expr(expr: &mut Expr) {
+    if let Expr::TypedString(TypedString { data_type: DataType::Timestamp(..), value, .. }) = expr
+        && let Value::SingleQuotedString(text) = &mut value.value
+        && is_minute(text)
+    {
+        text.push_str(":00");
+    }
     if let Expr::Function(Function { over: Some(WindowType::WindowSpec(window)), .. }) = expr {
         quote_bounds(window);
     }
+}
+
+/// Whether a text is a date and a time without seconds, like `2024-01-31 12:00`.
+fn is_minute(text: &str) -> bool {
+    let digits = |part: &str, number: usize| part.len() == number && part.bytes().all(|byte| byte.is_ascii_digit());
+    text.split_once([' ', 'T']).is_some_and(|(date, time)| {
+        let mut parts = date.split('-');
+        let is_date = parts.next().is_some_and(|year| digits(year, 4)) && parts.clone().count() == 2;
+        let is_time = time.split_once(':').is_some_and(|(hours, minutes)| digits(hours, 2) && digits(minutes, 2));
+        is_date && is_time && parts.all(|part| digits(part, 2))
+    })
 }
 
 fn fetch_as_limit(query: &mut Query) {

@@ -20,6 +20,9 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::names::{relations_of, text_of};
 
+/// What DataFusion calls all subqueries.
+const SUBQUERY: &str = "(<subquery>)";
+
 /// The name of a column, as DataFusion tells columns apart.
 #[derive(Debug, Clone)]
 struct Name {
@@ -136,7 +139,10 @@ fn text_of_item(item: &SelectItem) -> Option<String> {
         SelectItem::ExprWithAlias { alias, .. } => Some(text_of(alias)),
         SelectItem::UnnamedExpr(Expr::Identifier(column)) => Some(text_of(column)),
         SelectItem::UnnamedExpr(Expr::CompoundIdentifier(parts)) => parts.last().map(text_of),
-        SelectItem::UnnamedExpr(expr) => Some(expr.to_string()),
+        SelectItem::UnnamedExpr(expr) => {
+            let bare = without_casts(expr).0.to_string();
+            Some(if bare.contains(SUBQUERY) { bare } else { expr.to_string() })
+        }
         _ => None,
     }
 }
@@ -199,7 +205,7 @@ pub(super) fn without_casts(expr: &Expr) -> (Expr, usize) {
     (bare, casts.0)
 }
 
-/// Takes casts off, and what is one, of which the names of DataFusion say nothing, and counts them.
+/// Takes off what the names of DataFusion do not say, casts and what is in subqueries, and counts it.
 struct Casts(usize);
 
 impl VisitorMut for Casts {
@@ -209,6 +215,7 @@ impl VisitorMut for Casts {
         let inner = match expr {
             Expr::Cast { expr: inner, .. } | Expr::AtTimeZone { timestamp: inner, .. } => inner.as_ref().clone(),
             Expr::TypedString(typed) => Expr::Value(typed.value.clone()),
+            Expr::Subquery(_) => Expr::Identifier(Ident::new(SUBQUERY)),
             _ => return ControlFlow::Continue(()),
         };
         self.0 += 1;

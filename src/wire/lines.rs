@@ -30,9 +30,12 @@ pub(crate) async fn read_line_within<T: DeserializeOwned>(
             false => exec_err!("the connection was closed within a line"),
         };
     }
-    let unknown = |_| {
+    let unknown = |e: serde_json::Error| {
         let shown: String = String::from_utf8_lossy(&line).trim_end().chars().take(SHOWN).collect();
-        exec_datafusion_err!("the other side of the connection says what Blockyard does not say: {shown:?}")
+        // Not all that could have been said.
+        let why = e.to_string();
+        let why = why.split(", expected one of").next().unwrap_or_default();
+        exec_datafusion_err!("a line of the connection cannot be read: {why}: {shown:?}")
     };
     serde_json::from_slice(line.trim_ascii_end()).map(Some).map_err(unknown)
 }

@@ -225,6 +225,34 @@ async fn datafusion_still_believes_what_files_say() {
     assert!(read.is_err(), "lists of JSON may have nulls beside objects");
 }
 
+/// What plain DataFusion makes of times, texts and columns of nulls, likewise.
+#[tokio::test]
+async fn datafusion_still_has_its_traps_with_times_and_texts() {
+    let config = datafusion::prelude::SessionConfig::new();
+    let plain = SessionContext::new_with_config(config.set_str("datafusion.execution.time_zone", "UTC"));
+    let fails = async |sql: &str| match plain.sql(sql).await {
+        Ok(frame) => frame.collect().await.is_err(),
+        Err(_) => true,
+    };
+    let count = async |sql: &str| plain.sql(sql).await.unwrap().count().await.unwrap();
+    let gaps = "(SELECT timestamp '2024-01-05 00:00:00' - t AS d FROM (VALUES (timestamp '2024-01-01 00:00:00')) v(t))";
+    assert_eq!(
+        count(&format!("SELECT * FROM {gaps} WHERE d > interval '1 day'")).await,
+        0,
+        "gaps are longer than a day"
+    );
+    let far = "SELECT * FROM (VALUES (date '9999-12-31')) v(d) WHERE d > now()";
+    assert!(fails(far).await, "dates that are far away are compared with points of time");
+    let groups = "SELECT * FROM (VALUES ('b')) v(t) WHERE cardinality(regexp_match(t, '(a)?(b)')) = 2";
+    assert_eq!(count(groups).await, 0, "groups that take no part are null");
+    assert!(fails("SELECT to_timestamp(t) FROM (VALUES ('2024-01-01')) v(t)").await, "texts of columns have a zone");
+    assert!(fails("SELECT 'n' || a % 6 FROM (VALUES (7)) v(a)").await, "|| binds less closely than %");
+    assert!(fails("SELECT sum(q) FROM (SELECT NULL AS q UNION ALL SELECT 1)").await, "unions have the types of all");
+    assert!(fails("SELECT (SELECT 1), (SELECT 2)").await, "subqueries have names of their own");
+    let drawn = "WITH r AS (SELECT value, random() AS v FROM range(1000)) SELECT * FROM r a JOIN r b ON a.v = b.v";
+    assert_eq!(count(drawn).await, 0, "what is drawn in WITH is drawn once");
+}
+
 /// What plain DataFusion takes floating-point numbers for, likewise.
 #[tokio::test]
 async fn datafusion_still_has_its_traps_with_floats() {

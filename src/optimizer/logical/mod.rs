@@ -5,6 +5,7 @@ mod compute_keys;
 mod drop_constant_keys;
 mod evaluate_once;
 mod exact_casts;
+mod exact_dates;
 mod exact_decimals;
 mod exact_in_lists;
 mod exact_intervals;
@@ -60,6 +61,10 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(exact), Anchor::before("rewrite_set_comparison"), &[]);
     let decimals = exact_decimals::ExactDecimals;
     registry.add_logical(Arc::new(decimals), Anchor::before("simplify_expressions"), &[]);
+    let dates = exact_dates::ExactDates("exact_dates");
+    registry.add_logical(Arc::new(dates), Anchor::before("simplify_expressions"), &[]);
+    let dates = exact_dates::ExactDates("exact_dates_of_constants");
+    registry.add_logical(Arc::new(dates), Anchor::after("simplify_expressions"), &[]);
     let casts = exact_casts::ExactCasts;
     registry.add_logical(Arc::new(casts), Anchor::before("simplify_expressions"), &[]);
     let lists = exact_in_lists::ExactInLists;

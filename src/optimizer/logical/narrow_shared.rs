@@ -36,7 +36,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
-use crate::logical::{SharedNode, extension, node_of};
+use crate::logical::{SharedNode, extension, is_drawn_once, node_of};
 
 #[derive(Debug)]
 pub(super) struct NarrowShared;
@@ -291,13 +291,16 @@ impl Narrowed<'_> {
     /// What all readers need of a plan, if there are several.
     fn narrow(&mut self, found: Found) -> Result<Common> {
         let schema = Arc::clone(found.plan.schema());
+        // All readers get all rows of what is drawn: that is shared whatever they ask.
+        let is_drawn = is_drawn_once(&found.plan);
         // Those who read no rows name columns, too.
         let columns = found.asked.iter().map(|asked| asked.columns.clone()).reduce(|all, more| Some(&all? | &more?));
         let mut readers: Vec<Vec<Expr>> = Vec::new();
         for asked in found.asked {
             let conditions = self.conditions(asked, &found.plan)?;
             if !conditions.iter().any(is_never_true) {
-                readers.push(conditions.into_iter().filter(|one| !is_true(one)).collect());
+                let asks = |condition: &Expr| !is_true(condition) && !is_drawn;
+                readers.push(conditions.into_iter().filter(asks).collect());
             }
         }
         let in_all = |condition: &Expr| readers.iter().all(|conditions| conditions.contains(condition));

@@ -1,6 +1,9 @@
 //! Computes once what a query has several times: a `WITH` table that groups and is referenced twice, the same subquery
 //! in two branches of a union.
 //!
+//! So it does with `WITH` tables that are drawn by `random()` and read several times, which have a name that says so:
+//! all places are to see the same rows.
+//!
 //! Correct where both give the same rows: the sub-plans are equal to the last expression and read the same tables, and
 //! nothing in them is volatile or a node of ours. Only sub-plans that group, or have windows, below filters and
 //! projections: they have seen all of their input before they give a row, so that nobody waits longer, and are smaller
@@ -26,7 +29,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery, 
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
 use crate::config::BlockyardOptions;
-use crate::logical::{SharedNode, extension, node_of};
+use crate::logical::{SharedNode, extension, is_drawn_once, node_of};
 
 #[derive(Debug)]
 pub(super) struct ShareSubplans;
@@ -150,10 +153,12 @@ fn scalar_subqueries(plan: &LogicalPlan) -> Result<Vec<Arc<LogicalPlan>>> {
     Ok(scalar)
 }
 
-/// Whether a plan groups, or has windows, below filters and projections, and gives the same rows each time.
+/// Whether a plan groups, or has windows, below filters and projections, and gives the same rows each time; or is to be
+/// computed once.
 fn can_be_shared(plan: &LogicalPlan, scope: Scope) -> Result<bool> {
+    let is_once = is_drawn_once(plan);
     let mut below = plan;
-    loop {
+    while !is_once {
         below = match below {
             LogicalPlan::Projection(projection) => &projection.input,
             LogicalPlan::Filter(filter) => &filter.input,
@@ -165,14 +170,14 @@ fn can_be_shared(plan: &LogicalPlan, scope: Scope) -> Result<bool> {
     let (mut reads, mut differs) = (false, !plan.all_out_ref_exprs().is_empty());
     plan.apply_with_subqueries(|node| {
         reads |= matches!(node, LogicalPlan::TableScan(_));
-        differs |= !is_plain(node) || scope == Scope::Value && !scalar_subqueries(node)?.is_empty();
+        differs |= !(is_once || is_plain(node)) || scope == Scope::Value && !scalar_subqueries(node)?.is_empty();
         node.apply_expressions(|expression| {
-            differs |= expression.is_volatile() || expression.exists(|part| Ok(refers_to_a_row(part)))?;
+            differs |= !is_once && expression.is_volatile() || expression.exists(|part| Ok(refers_to_a_row(part)))?;
             Ok(if differs { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
         })?;
         Ok(if differs { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
-    Ok(reads && !differs)
+    Ok((reads || is_once) && !differs)
 }
 
 /// Nodes of DataFusion that do nothing but to give rows.
