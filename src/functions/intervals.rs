@@ -12,7 +12,7 @@ use datafusion::arrow::datatypes::{
     DataType, DurationNanosecondType, Float64Type, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType,
     IntervalUnit, TimeUnit,
 };
-use datafusion::common::{Result, ScalarValue, exec_datafusion_err, plan_err};
+use datafusion::common::{Result, ScalarValue, exec_datafusion_err, exec_err, plan_err};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
@@ -141,6 +141,9 @@ fn scaled(intervals: &IntervalMonthDayNanoArray, numbers: &ArrayRef, over: bool)
         let scaled = match numbers.data_type() {
             DataType::Int64 => {
                 let number = i128::from(numbers.as_primitive::<Int64Type>().value(row));
+                if over && number == 0 {
+                    return exec_err!("an interval divided by zero");
+                }
                 if over { divided(of, number) } else { multiplied(of, number) }
             }
             _ => {

@@ -71,11 +71,11 @@ fn matches(texts: &[ArrayRef]) -> Result<ArrayRef> {
     let mut known: HashMap<(&str, &str), Regex> = HashMap::new();
     let mut found = ListBuilder::new(StringBuilder::new());
     for row in 0..texts.len() {
-        if texts.is_null(row) || patterns.is_null(row) {
+        if texts.is_null(row) || patterns.is_null(row) || flags.is_some_and(|flags| flags.is_null(row)) {
             found.append_null();
             continue;
         }
-        let flags = flags.filter(|flags| flags.is_valid(row)).map_or("", |flags| flags.value(row));
+        let flags = flags.map_or("", |flags| flags.value(row));
         let key = (patterns.value(row), flags);
         if known.len() == KEPT_PATTERNS && !known.contains_key(&key) {
             known.clear();

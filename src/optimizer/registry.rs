@@ -292,6 +292,7 @@ mod tests {
             "share_subplans",
             "stand_in_functions",
             "steady_hidden_columns",
+            "tell_sources_apart",
             "unnest_subqueries",
         ];
         let ours = |n: &&String| !added.contains(&n.as_str());

@@ -16,8 +16,10 @@ use crate::error::ErrorContext;
 /// Uploads that are completed at once.
 const COMPLETED_AT_ONCE: usize = 16;
 
-/// How often it is tried to remove an object, or to see one, and the first pause between.
+/// How often it is tried to remove an object, and the first pause between.
 const TRIES: usize = 5;
+/// How often it is looked whether somebody else has completed an upload: for a quarter of a minute.
+const SEEN_TRIES: usize = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Completes these uploads, all that can be; fails with the first error.
@@ -27,14 +29,20 @@ pub(super) async fn complete_all(store: &dyn MultipartStore, files: &[UploadedFi
     done.into_iter().collect()
 }
 
-/// Does what is noted and was not done. Whether it could be: uploads may be gone, of which there is no file.
+/// Does what is noted and was not done. Whether it could be: uploads may be gone, of which there is no file, and others
+/// may have given it up. `old` lists what a write that replaces others finds when its files are there.
 pub(super) async fn finish(
     notes: &NotePlace<'_>,
     objects: &dyn ObjectStore,
     store: &dyn MultipartStore,
     found: &Found,
+    old: impl AsyncFnOnce() -> Result<Vec<Path>>,
 ) -> Result<bool> {
-    let Some(pending) = &found.note.pending else { return Ok(true) };
+    let pending = match &found.note {
+        Note::Complete { .. } => return Ok(true),
+        Note::Abandoned { .. } => return Ok(false),
+        Note::Pending { pending } => pending,
+    };
     let completions: Vec<_> = pending.uploads.iter().map(|file| is_there(objects, store, file).boxed()).collect();
     let finishing =
         || format!("completing the write that is noted in '{}', with which the next run of it goes on", notes.path);
@@ -42,18 +50,35 @@ pub(super) async fn finish(
     let all: Vec<Result<bool>> = stream::iter(completions).buffer_unordered(COMPLETED_AT_ONCE).collect().await;
     let all: Vec<bool> = all.into_iter().collect::<Result<_>>().while_doing(finishing)?;
     if all.contains(&false) {
-        // A run that was stopped does not complete the others later.
-        for file in &pending.uploads {
-            file.give_up(store).await;
+        // A run that was stopped learns of it before it ends.
+        let abandoned = Note::Abandoned { abandoned: pending.run.clone() };
+        if notes.put(&abandoned, Some(found)).await?.is_some() {
+            for file in &pending.uploads {
+                file.give_up(store).await;
+            }
         }
         return Ok(false);
     }
-    for old in &pending.old {
-        remove_old(objects, &Path::parse(old)?).await.while_doing(finishing)?;
+    let mut replaced = pending.old.iter().map(Path::parse).collect::<Result<Vec<_>, _>>()?;
+    replaced.extend(old().await.while_doing(finishing)?);
+    replaced.retain(|old| pending.uploads.iter().all(|file| file.place != *old));
+    for old in &replaced {
+        remove_old(objects, old).await.while_doing(finishing)?;
     }
-    // Where this fails somebody else has done the same.
-    notes.put(&Note { pending: None, ..found.note.clone() }, Some(found)).await?;
-    Ok(true)
+    let (rows, files, run) = (pending.rows, pending.uploads.len(), Some(pending.run.clone()));
+    if notes.put(&Note::Complete { rows, files, run }, Some(found)).await?.is_some() {
+        return Ok(true);
+    }
+    let now = notes.read().await?;
+    if now.is_some_and(|now| now.note.rows().is_some() && now.note.run() == Some(&pending.run)) {
+        // Somebody else has done the same.
+        return Ok(true);
+    }
+    // Somebody has taken the uploads for gone, and another run writes the rows.
+    for file in pending.uploads.iter().filter(|file| file.before.is_none()) {
+        remove(objects, &file.place).await?;
+    }
+    Ok(false)
 }
 
 async fn completed(store: &dyn MultipartStore, file: &UploadedFile) -> Result<()> {
@@ -64,17 +89,21 @@ async fn completed(store: &dyn MultipartStore, file: &UploadedFile) -> Result<()
 /// Completes an upload, unless somebody has done that. Whether the file is there then.
 async fn is_there(objects: &dyn ObjectStore, store: &dyn MultipartStore, file: &UploadedFile) -> Result<bool> {
     let Err(e) = file.complete(store).await else { return Ok(true) };
-    for tries in 0..TRIES {
+    // Azure's stores say so of blocks that they have removed.
+    let is_gone = matches!(e, Error::NotFound { .. }) || e.to_string().contains("InvalidBlockList");
+    for tries in 0..SEEN_TRIES {
         match objects.head(&file.place).await {
-            Ok(there) if there.size == file.bytes => return Ok(true),
+            Ok(there) if there.size == file.bytes && (file.before.is_none() || there.e_tag != file.before) => {
+                return Ok(true);
+            }
             // Somebody else may be about to complete it.
-            Ok(_) | Err(Error::NotFound { .. }) if tries + 1 < TRIES => sleep(FIRST_PAUSE * (1 << tries)).await,
+            Ok(_) | Err(Error::NotFound { .. }) if tries + 1 < SEEN_TRIES => sleep(FIRST_PAUSE * (1 << tries)).await,
             _ => break,
         }
     }
-    match e {
-        Error::NotFound { .. } | Error::PermissionDenied { .. } => Ok(false),
-        e => Err(DataFusionError::from(e)).while_doing(|| format!("completing '{}'", file.place)),
+    match is_gone {
+        true => Ok(false),
+        false => Err(DataFusionError::from(e)).while_doing(|| format!("completing '{}'", file.place)),
     }
 }
 

@@ -36,7 +36,7 @@ use super::staged::{Staged, WrittenFile};
 use super::target::Target;
 use super::upload_area::{UploadArea, UploadPlaces, WrittenStore};
 use super::write_id::WriteId;
-use super::write_note::NotePlace;
+use super::write_note::{Note, NotePlace};
 use crate::disk::{CommitRecord, LockedDirectory, SET_ASIDE};
 use crate::runtime::to_its_end;
 
@@ -184,7 +184,7 @@ impl Staging {
             return self.complete_once(write, area, sorted(files)).await;
         }
         let note = NotePlace::of(write, self.store.as_ref(), &self.directory);
-        if note.read().await?.is_some_and(|found| found.note.pending.is_none()) {
+        if note.read().await?.is_some_and(|found| found.note.rows().is_some()) {
             // Another run of it was faster.
             self.abort().await?;
             return Ok(Vec::new());
@@ -205,17 +205,14 @@ impl Staging {
 
     /// The files that go when the new ones are there. Fails where these must not be beside others.
     pub(super) async fn old_files(&self) -> Result<Vec<Path>> {
-        let replaces = [SaveMode::Overwrite, SaveMode::OverwriteAll].contains(&self.target.mode);
-        let existing = match (replaces || self.target.write_id.is_some()) && !self.target.single_file {
+        let existing = match (self.target.replaces() || self.target.write_id.is_some()) && !self.target.single_file {
             true => visible_files(self.store.as_ref(), &self.directory).await?,
             false => Vec::new(),
         };
         if self.target.mode == SaveMode::Overwrite {
             self.target.check_no_strangers(&existing)?;
         }
-        let goes = |path: &Path| self.target.mode == SaveMode::OverwriteAll || self.target.has_made(path);
-        let is_old = |path: &Path| replaces && goes(path) || self.target.has_left(path);
-        Ok(existing.into_iter().filter(is_old).collect())
+        Ok(existing.into_iter().filter(|path| self.target.is_old(path)).collect())
     }
 
     /// What is told of a file that can be read now.
@@ -290,11 +287,20 @@ async fn rows_written(written: &WrittenStore, target: &Target) -> Result<Option<
     let Some(write) = &target.write_id else { return Ok(None) };
     let note = NotePlace::of(write, written.store.as_ref(), target.url.prefix());
     let Some(found) = note.read().await? else { return Ok(None) };
-    let is_complete = match &written.uploads {
-        Some(uploads) => finish(&note, written.store.as_ref(), uploads.as_ref(), &found).await?,
-        None => found.note.pending.is_none(),
+    let Some(uploads) = &written.uploads else { return Ok(found.note.rows()) };
+    let objects = written.store.as_ref();
+    let old = async || match target.replaces() && !target.single_file {
+        true => {
+            Ok(visible_files(objects, target.url.prefix()).await?.into_iter().filter(|p| target.is_old(p)).collect())
+        }
+        false => Ok(Vec::new()),
     };
-    Ok(is_complete.then_some(found.note.rows))
+    let is_complete = finish(&note, objects, uploads.as_ref(), &found, old).await?;
+    let rows = match &found.note {
+        Note::Pending { pending } => Some(pending.rows),
+        note => note.rows(),
+    };
+    Ok(rows.filter(|_| is_complete))
 }
 
 /// Lets those make files in a directory who may in another one: executors may be of other users. What cannot be changed

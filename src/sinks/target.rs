@@ -52,6 +52,17 @@ impl Target {
             && directories.iter().all(|directory| directory.as_ref().contains('='))
     }
 
+    /// Whether old files go.
+    pub(super) fn replaces(&self) -> bool {
+        [SaveMode::Overwrite, SaveMode::OverwriteAll].contains(&self.mode)
+    }
+
+    /// Whether a file goes when new ones are there, if the write replaces such or has left it.
+    pub(super) fn is_old(&self, path: &Path) -> bool {
+        let goes = |path: &Path| self.mode == SaveMode::OverwriteAll || self.has_made(path);
+        self.replaces() && goes(path) || self.has_left(path)
+    }
+
     /// The ending of the names of its files, without that of a compression.
     fn format(&self) -> &str {
         self.extension.split('.').next().unwrap_or_default()

@@ -18,6 +18,9 @@ use super::uploads::{UploadedFile, Uploads};
 use super::write_id::WriteId;
 use crate::block::TaskId;
 
+/// Runs of a write have lower numbers.
+const MAX_RUN: u32 = 1_000_000_000;
+
 /// An object store, and what takes uploads that another process than the one that began them may complete, if it has
 /// such.
 #[derive(Clone)]
@@ -50,11 +53,14 @@ pub(crate) struct UploadPlaces {
     write: WriteId,
     /// The numbers of the next files in each directory, behind those that are there if the write appends.
     next_numbers: HashMap<String, usize>,
+    /// The last number of each file, by which runs of one write take no file from each other.
+    run: Option<u32>,
 }
 
 impl UploadPlaces {
     /// Those of a write.
     pub(super) fn of(target: &Target, write: &WriteId, next_numbers: &HashMap<Path, usize>) -> Self {
+        let run = uuid::Uuid::new_v4().as_fields().0 % MAX_RUN;
         Self {
             store: target.url.object_store().as_str().to_owned(),
             target: target.url.prefix().clone(),
@@ -63,6 +69,7 @@ impl UploadPlaces {
             extension: target.extension.clone(),
             write: write.clone(),
             next_numbers: next_numbers.iter().map(|(path, number)| (path.to_string(), *number)).collect(),
+            run: target.write_id.is_some().then_some(run),
         }
     }
 
@@ -81,6 +88,7 @@ impl UploadPlaces {
         if let Some(first) = number.first_mut() {
             *first += self.next_numbers.get(directory.as_ref()).copied().unwrap_or_default();
         }
+        number.extend(self.run.map(|run| run as usize));
         directory.join(self.names.name(&number, &self.write, &self.extension))
     }
 
@@ -88,7 +96,9 @@ impl UploadPlaces {
     pub(crate) async fn try_out(&self, store: &dyn MultipartStore, attempt: u64) -> Result<()> {
         let place = self.target.clone().join(format!("{attempt}-seen"));
         let upload = store.create_multipart(&place).await?;
-        Ok(store.abort_multipart(&place, &upload).await?)
+        // Who may not give up uploads may complete them all the same.
+        let _gone = store.abort_multipart(&place, &upload).await;
+        Ok(())
     }
 }
 

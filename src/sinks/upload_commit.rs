@@ -5,9 +5,12 @@
 //! or stopped meanwhile leaves nothing undone, and of two at once neither takes anything from the other.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use datafusion::common::{Result, exec_err};
 use object_store::path::Path;
+use object_store::{Error, ObjectStore, ObjectStoreExt};
+use tokio::time::sleep;
 
 use super::completing::{complete_all, finish, remove, remove_old};
 use super::staged::{Staged, WrittenFile};
@@ -16,6 +19,10 @@ use super::upload_area::UploadArea;
 use super::uploads::UploadedFile;
 use super::write_id::WriteId;
 use super::write_note::{Note, NotePlace, Pending};
+
+/// How often a run tries to note what it is about to do, and the pause between.
+const NOTE_TRIES: u32 = 20;
+const NOTE_PAUSE: Duration = Duration::from_millis(20);
 
 impl Staging {
     /// Completes the uploads of these files; where that fails, what was completed goes again. Old ones go last.
@@ -49,34 +56,68 @@ impl Staging {
         area: &UploadArea,
         files: Vec<Staged>,
     ) -> Result<Vec<WrittenFile>> {
-        let (uploads, store) = (area.take(&files).await?, area.store());
-        let notes = NotePlace::of(write, self.store.as_ref(), &self.directory);
+        let mut uploads = area.take(&files).await?;
+        let mut is_noted = false;
+        let done = self.noted_and_done(write, area, &files, &mut uploads, &mut is_noted).await;
+        if !matches!(done, Ok(true)) && !(done.is_err() && is_noted) {
+            // Another run of it was faster, or nobody knows of them.
+            for file in &uploads {
+                file.give_up(area.store()).await;
+            }
+        }
+        Ok(if done? { self.written_of(&uploads, &files) } else { Vec::new() })
+    }
+
+    /// Whether the write is complete with these uploads, and not with those of another run. `is_noted` when they may
+    /// have been noted.
+    async fn noted_and_done(
+        &self,
+        write: &WriteId,
+        area: &UploadArea,
+        files: &[Staged],
+        uploads: &mut [UploadedFile],
+        is_noted: &mut bool,
+    ) -> Result<bool> {
+        let (objects, store) = (self.store.as_ref(), area.store());
+        let notes = NotePlace::of(write, objects, &self.directory);
         let run = uuid::Uuid::new_v4().simple().to_string();
-        loop {
+        for tries in 0..NOTE_TRIES {
             let found = notes.read().await?;
             if let Some(found) = &found {
-                let is_ours = found.note.run.as_ref() == Some(&run);
-                if finish(&notes, self.store.as_ref(), store, found).await? {
-                    if is_ours {
-                        return Ok(self.written_of(&uploads, &files));
-                    }
-                    // Another run of it was faster.
-                    for file in &uploads {
-                        file.give_up(store).await;
-                    }
-                    return Ok(Vec::new());
+                let is_ours = found.note.run() == Some(&run);
+                if finish(&notes, objects, store, found, async || self.replaced_files().await).await? {
+                    return Ok(is_ours);
+                }
+                if matches!(found.note, Note::Pending { .. }) {
+                    // It is looked at again what has become of it.
+                    continue;
                 }
                 if is_ours {
                     return exec_err!("uploads of write '{}' were given up by somebody else", write.name());
                 }
             }
+            sleep(NOTE_PAUSE * tries).await;
+            if self.target.single_file {
+                for file in uploads.iter_mut() {
+                    file.before = tag_of(objects, &file.place).await?;
+                }
+            }
             let old = self.old_files().await?;
-            let old = replaced(&old, &uploads).map(Path::to_string).collect();
-            let pending = Pending { uploads: uploads.clone(), old };
+            let old = replaced(&old, uploads).map(Path::to_string).collect();
             let rows = files.iter().map(|file| file.rows).sum();
-            let note = Note { rows, files: files.len(), run: Some(run.clone()), pending: Some(pending) };
+            let pending = Pending { run: run.clone(), rows, uploads: uploads.to_vec(), old };
+            *is_noted = true;
             // What has come to be there is done next, whoever has put it.
-            notes.put(&note, found.as_ref()).await?;
+            notes.put(&Note::Pending { pending }, found.as_ref()).await?;
+        }
+        exec_err!("'{}' cannot be written: others were faster {NOTE_TRIES} times", notes.path)
+    }
+
+    /// What a write that replaces others finds.
+    async fn replaced_files(&self) -> Result<Vec<Path>> {
+        match self.target.replaces() {
+            true => self.old_files().await,
+            false => Ok(Vec::new()),
         }
     }
 
@@ -90,4 +131,13 @@ impl Staging {
 fn replaced<'a>(old: &'a [Path], uploads: &[UploadedFile]) -> impl Iterator<Item = &'a Path> {
     let new: HashSet<Path> = uploads.iter().map(|file| file.place.clone()).collect();
     old.iter().filter(move |old| !new.contains(*old))
+}
+
+/// What tells a file from those that are at its place later, if it is there.
+async fn tag_of(store: &dyn ObjectStore, place: &Path) -> Result<Option<String>> {
+    match store.head(place).await {
+        Ok(meta) => Ok(Some(meta.e_tag.unwrap_or_default())),
+        Err(Error::NotFound { .. }) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
 }

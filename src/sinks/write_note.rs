@@ -12,28 +12,58 @@ use super::uploads::UploadedFile;
 use super::write_id::WriteId;
 use crate::error::ErrorContext;
 
+/// What the client of Google's stores says where the server has not said the version of an object.
+const NO_VERSION: &str = "Version required for conditional update";
+
 /// The directory of the notes.
 const NOTES: &str = "_blockyard";
 
-/// What is noted.
+/// What is noted. Of a write that is not complete there are no rows, as far as others know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Note {
-    pub(super) rows: usize,
-    pub(super) files: usize,
-    /// The run whose files they are, if that is no matter of who came last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) run: Option<String>,
-    /// What is to be done until it is complete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) pending: Option<Pending>,
+#[serde(untagged)]
+pub(super) enum Note {
+    /// It is complete.
+    Complete {
+        rows: usize,
+        files: usize,
+        /// The run whose files they are.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        run: Option<String>,
+    },
+    /// It is about to be completed.
+    Pending { pending: Pending },
+    /// What was about to be completed was gone. The next run writes anew.
+    Abandoned { abandoned: String },
 }
 
 /// What a run of a write was about to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pending {
+    /// That of no other run.
+    pub(super) run: String,
+    pub(super) rows: usize,
     pub(super) uploads: Vec<UploadedFile>,
     /// Files that go when these are there.
     pub(super) old: Vec<String>,
+}
+
+impl Note {
+    /// The rows, if it is complete.
+    pub(super) fn rows(&self) -> Option<usize> {
+        match self {
+            Self::Complete { rows, .. } => Some(*rows),
+            Self::Pending { .. } | Self::Abandoned { .. } => None,
+        }
+    }
+
+    /// Whose it is, if that is said.
+    pub(super) fn run(&self) -> Option<&String> {
+        match self {
+            Self::Complete { run, .. } => run.as_ref(),
+            Self::Pending { pending } => Some(&pending.run),
+            Self::Abandoned { abandoned } => Some(abandoned),
+        }
+    }
 }
 
 /// A note that is there.
@@ -82,8 +112,10 @@ impl<'a> NotePlace<'a> {
         let mode = instead_of.map_or(PutMode::Create, |found| PutMode::Update(found.version.clone()));
         let put = match self.store.put_opts(&self.path, payload.clone(), mode.into()).await {
             Err(Error::NotImplemented { .. } | Error::NotSupported { .. }) => self.store.put(&self.path, payload).await,
-            // Some stores do not say versions.
-            Err(Error::Generic { .. }) if instead_of.is_some() => self.store.put(&self.path, payload).await,
+            // A server that does not say versions.
+            Err(e) if instead_of.is_some() && e.to_string().contains(NO_VERSION) => {
+                self.store.put(&self.path, payload).await
+            }
             put => put,
         };
         match put {
@@ -97,7 +129,7 @@ impl<'a> NotePlace<'a> {
 
     /// Notes that the write is complete, on a disk whose writers wait for each other.
     pub(super) async fn is_complete(&self, rows: usize, files: usize) -> Result<()> {
-        let json = serde_json::to_vec(&Note { rows, files, run: None, pending: None });
+        let json = serde_json::to_vec(&Note::Complete { rows, files, run: None });
         let json = json.map_err(|e| DataFusionError::External(Box::new(e)))?;
         let put = self.store.put(&self.path, PutPayload::from(json)).await.map_err(DataFusionError::from);
         put.while_doing(|| format!("writing '{}'", self.path)).map(|_| ())

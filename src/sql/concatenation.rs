@@ -16,16 +16,21 @@ pub(super) fn rebind(expr: &mut Expr) {
     if let Expr::BinaryOp { left: first, op: BinaryOperator::StringConcat, right: second } = left.as_ref() {
         let mut behind = Expr::BinaryOp { left: second.clone(), op, right: right.clone() };
         rebind(&mut behind);
-        *expr = match behind {
-            Expr::BinaryOp { left, op: BinaryOperator::StringConcat, right } => {
-                concatenated(concatenated(first.as_ref().clone(), *left), *right)
-            }
-            behind => concatenated(first.as_ref().clone(), behind),
-        };
+        *expr = put_before(first.as_ref().clone(), behind);
     } else if let Expr::BinaryOp { left: first, op: BinaryOperator::StringConcat, right: second } = right.as_ref() {
         let mut before = Expr::BinaryOp { left: left.clone(), op, right: first.clone() };
         rebind(&mut before);
         *expr = concatenated(before, second.as_ref().clone());
+    }
+}
+
+/// A chain of concatenations with another one before it.
+fn put_before(first: Expr, chain: Expr) -> Expr {
+    match chain {
+        Expr::BinaryOp { left, op: BinaryOperator::StringConcat, right } => {
+            concatenated(put_before(first, *left), *right)
+        }
+        other => concatenated(first, other),
     }
 }
 
@@ -77,6 +82,8 @@ mod tests {
             ("a || b * c + d || e", "((a || ((b * c) + d)) || e)"),
             ("a + b || c", "((a + b) || c)"),
             ("a - b || c || d / e", "(((a - b) || c) || (d / e))"),
+            ("a || b - c || d || e", "(((a || (b - c)) || d) || e)"),
+            ("a || b - c || (d || e) * f", "((a || (b - c)) || ((d || e) * f))"),
             ("(a || b) * c", "((a || b) * c)"),
             ("a * b || c", "((a * b) || c)"),
             ("a || b = c + d", "((a || b) = (c + d))"),

@@ -23,21 +23,27 @@ const DRAWN: [&str; 2] = ["random", "uuid"];
 
 /// Names the queries of tables that are drawn and read several times. `number` is that of the last name.
 pub(super) fn name_drawn(query: &mut Query, number: &mut usize) {
-    let Some(with) = query.with.as_ref().filter(|with| !with.recursive) else { return };
+    let Some(with) = &query.with else { return };
     let mut drawn: Vec<String> = Vec::new();
     for table in &with.cte_tables {
+        let reads_itself = mentions(&*table.query, &text_of(&table.alias.name)) > 0;
+        if reads_itself {
+            continue;
+        }
         if draws(&table.query) || drawn.iter().any(|name| mentions(&*table.query, name) > 0) {
             drawn.push(text_of(&table.alias.name));
         }
     }
     let often: HashMap<String, usize> = drawn.iter().map(|name| (name.clone(), mentions(query, name))).collect();
+    // Those of a view are others than those of the query that reads it.
+    let whole = fnv(&query.to_string());
     let Some(with) = &mut query.with else { return };
     for table in &mut with.cte_tables {
         if often.get(&text_of(&table.alias.name)).is_none_or(|times| *times < 2) {
             continue;
         }
         *number += 1;
-        let name = Ident::with_quote('"', format!("{ONCE}{number}"));
+        let name = Ident::with_quote('"', format!("{ONCE}{number}_{whole:08x}"));
         let alias = Some(TableAlias { explicit: true, name, columns: Vec::new(), at: None });
         let inner = TableFactor::Derived { lateral: false, subquery: table.query.clone(), alias, sample: None };
         if let Some(named) = select_all(inner) {
@@ -64,7 +70,7 @@ fn draws(query: &Query) -> bool {
     .is_break()
 }
 
-/// How often a query reads a table of this name.
+/// How often a query reads a table of this name, as an argument of a call, too. A column of that name counts as well.
 fn mentions(query: &Query, name: &str) -> usize {
     let mut times = 0;
     let _all: ControlFlow<()> = visit_relations(query, |relation: &ObjectName| {
@@ -73,5 +79,14 @@ fn mentions(query: &Query, name: &str) -> usize {
         }
         ControlFlow::Continue(())
     });
+    let _all: ControlFlow<()> = visit_expressions(query, |expr: &Expr| {
+        times += usize::from(matches!(expr, Expr::Identifier(ident) if text_of(ident) == name));
+        ControlFlow::Continue(())
+    });
     times
+}
+
+/// FNV-1a.
+fn fnv(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

@@ -15,13 +15,11 @@ use std::convert::Infallible;
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    Expr, Ident, Select, SelectItem, SelectItemQualifiedWildcardKind, VisitMut, VisitorMut, WildcardAdditionalOptions,
+    Expr, Ident, Select, SelectItem, SelectItemQualifiedWildcardKind, SetExpr, VisitMut, VisitorMut,
+    WildcardAdditionalOptions,
 };
 
 use super::names::{relations_of, text_of};
-
-/// What DataFusion calls all subqueries.
-const SUBQUERY: &str = "(<subquery>)";
 
 /// The name of a column, as DataFusion tells columns apart.
 #[derive(Debug, Clone)]
@@ -139,10 +137,10 @@ fn text_of_item(item: &SelectItem) -> Option<String> {
         SelectItem::ExprWithAlias { alias, .. } => Some(text_of(alias)),
         SelectItem::UnnamedExpr(Expr::Identifier(column)) => Some(text_of(column)),
         SelectItem::UnnamedExpr(Expr::CompoundIdentifier(parts)) => parts.last().map(text_of),
-        SelectItem::UnnamedExpr(expr) => {
-            let bare = without_casts(expr).0.to_string();
-            Some(if bare.contains(SUBQUERY) { bare } else { expr.to_string() })
-        }
+        SelectItem::UnnamedExpr(expr) => match column_of_subquery(expr) {
+            Some(item) => text_of_item(item),
+            None => Some(expr.to_string()),
+        },
         _ => None,
     }
 }
@@ -159,10 +157,22 @@ fn name_of(item: &SelectItem) -> Option<(Name, bool)> {
         SelectItem::UnnamedExpr(expr) => expr,
         _ => return None,
     };
+    if let Some(column) = column_of_subquery(expr) {
+        // It is called as its column, of no relation.
+        let (name, _) = name_of(column)?;
+        return Some((Name { relation: Relation::None, ..name }, false));
+    }
     let (bare, casts) = without_casts(expr);
     let bare = unnested(&bare);
     let computed = || Name { relation: Relation::None, column: folded(&bare.to_string()) };
     Some((name_of_column(bare).unwrap_or_else(computed), casts > 0))
+}
+
+/// The column of a subquery that is a value.
+fn column_of_subquery(expr: &Expr) -> Option<&SelectItem> {
+    let Expr::Subquery(query) = unnested(expr) else { return None };
+    let SetExpr::Select(select) = query.body.as_ref() else { return None };
+    select.projection.first()
 }
 
 fn name_of_column(expr: &Expr) -> Option<Name> {
@@ -205,7 +215,7 @@ pub(super) fn without_casts(expr: &Expr) -> (Expr, usize) {
     (bare, casts.0)
 }
 
-/// Takes off what the names of DataFusion do not say, casts and what is in subqueries, and counts it.
+/// Takes casts off, and what is one, of which the names of DataFusion say nothing, and counts them.
 struct Casts(usize);
 
 impl VisitorMut for Casts {
@@ -215,7 +225,6 @@ impl VisitorMut for Casts {
         let inner = match expr {
             Expr::Cast { expr: inner, .. } | Expr::AtTimeZone { timestamp: inner, .. } => inner.as_ref().clone(),
             Expr::TypedString(typed) => Expr::Value(typed.value.clone()),
-            Expr::Subquery(_) => Expr::Identifier(Ident::new(SUBQUERY)),
             _ => return ControlFlow::Continue(()),
         };
         self.0 += 1;

@@ -62,7 +62,16 @@ impl CastDate {
         let DataType::Timestamp(TimeUnit::Nanosecond, zone) = field.data_type() else { return None };
         let is_utc = zone.as_ref().is_none_or(|zone| zone.eq_ignore_ascii_case("utc") || zone.as_ref() == "+00:00");
         let is_date = date.get_type(schema).is_ok_and(|kind| kind == DataType::Date32);
-        (is_utc && is_date).then(|| Self { date: date.as_ref().clone(), zone: zone.clone() })
+        let date = match date.as_ref() {
+            // As `date '9999-12-31'` is planned.
+            Expr::Cast(Cast { expr: text, field }) if *field.data_type() == DataType::Date32 => match text.as_ref() {
+                Expr::Literal(text, _) => text.cast_to(&DataType::Date32).ok().map(lit),
+                _ => None,
+            }
+            .unwrap_or_else(|| date.as_ref().clone()),
+            date => date.clone(),
+        };
+        (is_utc && is_date).then(|| Self { date, zone: zone.clone() })
     }
 
     /// The point of time with which it begins.

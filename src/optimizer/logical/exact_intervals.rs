@@ -9,9 +9,10 @@
 //!   now:     interval_length(CAST(ts - before AS Interval)) > 86400000000000
 //! ```
 
-use datafusion::arrow::datatypes::DataType;
+use datafusion::arrow::datatypes::{DataType, Fields};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Result};
+use datafusion::logical_expr::expr::InList;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Between, BinaryExpr, Expr, ExprSchemable, LogicalPlan, Sort, SortExpr};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
@@ -29,10 +30,10 @@ impl OptimizerRule for ExactIntervals {
 
     fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
         plan.transform_up_with_subqueries(|plan| {
-            let schema = columns_within(&plan)?;
-            if !may_have_intervals(&plan, &schema) {
+            if !may_have_intervals(&plan) {
                 return Ok(Transformed::no(plan));
             }
+            let schema = columns_within(&plan)?;
             if let LogicalPlan::Sort(sort) = plan {
                 return Ok(sorted(sort, &schema));
             }
@@ -47,12 +48,18 @@ impl OptimizerRule for ExactIntervals {
 }
 
 /// Whether a column of a node, or a value in its expressions, is an interval.
-fn may_have_intervals(node: &LogicalPlan, schema: &DFSchema) -> bool {
+fn may_have_intervals(node: &LogicalPlan) -> bool {
     let is_interval = |kind: &DataType| matches!(kind, DataType::Interval(_));
-    let mut any = schema.fields().iter().any(|field| is_interval(field.data_type()));
+    let among = |fields: &Fields| fields.iter().any(|field| is_interval(field.data_type()));
+    let mut any = match node {
+        LogicalPlan::TableScan(scan) => among(scan.source.schema().fields()),
+        node => node.inputs().into_iter().any(|input| among(input.schema().fields())),
+    };
     let has = |expr: &Expr| match expr {
         Expr::Literal(value, _) => is_interval(&value.data_type()),
         Expr::Cast(cast) => is_interval(cast.field.data_type()),
+        Expr::ScalarSubquery(subquery) => among(subquery.subquery.schema().fields()),
+        Expr::ScalarFunction(_) => true,
         _ => false,
     };
     // The closures do not fail.
@@ -90,6 +97,10 @@ fn compared(expr: Expr, schema: &DFSchema) -> Transformed<Expr> {
         Expr::Between(Between { expr, negated, low, high }) if is_interval(&expr, schema) => {
             let [expr, low, high] = [expr, low, high].map(|bound| Box::new(interval_length(*bound)));
             Transformed::yes(Expr::Between(Between { expr, negated, low, high }))
+        }
+        Expr::InList(InList { expr, list, negated }) if is_interval(&expr, schema) => {
+            let list = list.into_iter().map(interval_length).collect();
+            Transformed::yes(Expr::InList(InList { expr: Box::new(interval_length(*expr)), list, negated }))
         }
         other => Transformed::no(other),
     }

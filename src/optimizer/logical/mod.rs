@@ -25,6 +25,7 @@ mod same;
 mod share_subplans;
 mod stand_in_functions;
 mod steady_hidden_columns;
+mod tell_sources_apart;
 mod unnest_subqueries;
 
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use std::sync::Arc;
 use super::{Anchor, RuleRegistry};
 
 pub(super) fn register(registry: &mut RuleRegistry) {
+    registry.add_logical(Arc::new(tell_sources_apart::TellSourcesApart), Anchor::First, &[]);
     registry.add_logical(Arc::new(evaluate_once::EvaluateOnce), Anchor::First, &[]);
     registry.add_logical(Arc::new(change_tables::ChangeTables), Anchor::First, &[]);
     registry.add_logical(Arc::new(steady_hidden_columns::SteadyHiddenColumns), Anchor::First, &[]);

@@ -44,27 +44,25 @@ impl OptimizerRule for ShareSubplans {
     }
 
     fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        if !BlockyardOptions::from_config(&config.options()).optimize_shared_subplans || is_done_or_recursive(&plan)? {
+        let (mut is_done, mut is_recursive) = (false, false);
+        plan.apply_with_subqueries(|node| {
+            is_done |= node_of::<SharedNode>(node).is_some();
+            is_recursive |= matches!(node, LogicalPlan::RecursiveQuery(_));
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        if is_done {
             return Ok(Transformed::no(plan));
         }
+        let is_on = BlockyardOptions::from_config(&config.options()).optimize_shared_subplans;
+        let scope = Scope { is_value: false, all: is_on && !is_recursive };
         let mut found = Vec::new();
-        count(&plan, Scope::Query, &mut found)?;
+        count(&plan, scope, &mut found)?;
         let several: Vec<_> = found.into_iter().filter(|found| found.times > 1).map(|found| found.plan).collect();
         match several.is_empty() {
             true => Ok(Transformed::no(plan)),
-            false => shared(plan, Scope::Query, &several),
+            false => shared(plan, scope, &several),
         }
     }
-}
-
-/// Whether sub-plans are shared already, by the pass before, or rows of one run are the input of the next.
-fn is_done_or_recursive(plan: &LogicalPlan) -> Result<bool> {
-    let mut found = false;
-    plan.apply_with_subqueries(|node| {
-        found |= node_of::<SharedNode>(node).is_some() || matches!(node, LogicalPlan::RecursiveQuery(_));
-        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
-    })?;
-    Ok(found)
 }
 
 /// Whether both give the same rows.
@@ -90,7 +88,8 @@ fn scans(plan: &LogicalPlan) -> Vec<TableScan> {
     scans
 }
 
-fn is_same_source(one: &TableScan, other: &TableScan) -> bool {
+/// Whether two scans are of one table, and not only of one name.
+pub(super) fn is_same_source(one: &TableScan, other: &TableScan) -> bool {
     match (source_as_provider(&one.source), source_as_provider(&other.source)) {
         (Ok(one), Ok(other)) => Arc::ptr_eq(&one, &other),
         _ => Arc::ptr_eq(&one.source, &other.source),
@@ -103,9 +102,13 @@ struct Found {
     times: usize,
 }
 
-/// Counts the sub-plans that can be shared. What is in one is counted where it comes for the first time only: where the
-/// other copies are not computed, neither is what is in them.
+/// Counts the sub-plans that can be shared. Rows of one run of a recursive query are the input of the next. What is in
+/// one is counted where it comes for the first time only: where the other copies are not computed, neither is what is
+/// in them.
 fn count(plan: &LogicalPlan, scope: Scope, found: &mut Vec<Found>) -> Result<()> {
+    if matches!(plan, LogicalPlan::RecursiveQuery(_)) {
+        return Ok(());
+    }
     if can_be_shared(plan, scope)? {
         if let Some(known) = found.iter_mut().find(|known| is_same(&known.plan, plan)) {
             known.times += 1;
@@ -120,12 +123,14 @@ fn count(plan: &LogicalPlan, scope: Scope, found: &mut Vec<Found>) -> Result<()>
     plan.inputs().into_iter().try_for_each(|input| count(input, scope, found))
 }
 
-/// Where a sub-plan stands. The query waits for its subqueries that are values, each of which has others of its own:
-/// who reads a shared plan may not wait for the same ones as who runs it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scope {
-    Query,
-    Value,
+/// Where a sub-plan stands.
+#[derive(Debug, Clone, Copy)]
+struct Scope {
+    /// In a subquery that is a value. The query waits for these, each of which has others of its own: who reads a
+    /// shared plan may not wait for the same ones as who runs it.
+    is_value: bool,
+    /// Whether all are shared that can be, and not only those whose rows are drawn.
+    all: bool,
 }
 
 impl Scope {
@@ -133,7 +138,7 @@ impl Scope {
     fn of_subquery(self, subquery: &LogicalPlan, scalar: &[Arc<LogicalPlan>]) -> Self {
         let is_scalar = |of: &Subquery| scalar.iter().any(|scalar| Arc::ptr_eq(scalar, &of.subquery));
         match subquery {
-            LogicalPlan::Subquery(subquery) if is_scalar(subquery) => Self::Value,
+            LogicalPlan::Subquery(subquery) if is_scalar(subquery) => Self { is_value: true, ..self },
             _ => self,
         }
     }
@@ -157,6 +162,9 @@ fn scalar_subqueries(plan: &LogicalPlan) -> Result<Vec<Arc<LogicalPlan>>> {
 /// computed once.
 fn can_be_shared(plan: &LogicalPlan, scope: Scope) -> Result<bool> {
     let is_once = is_drawn_once(plan);
+    if !scope.all && !is_once {
+        return Ok(false);
+    }
     let mut below = plan;
     while !is_once {
         below = match below {
@@ -170,7 +178,8 @@ fn can_be_shared(plan: &LogicalPlan, scope: Scope) -> Result<bool> {
     let (mut reads, mut differs) = (false, !plan.all_out_ref_exprs().is_empty());
     plan.apply_with_subqueries(|node| {
         reads |= matches!(node, LogicalPlan::TableScan(_));
-        differs |= !(is_once || is_plain(node)) || scope == Scope::Value && !scalar_subqueries(node)?.is_empty();
+        differs |= matches!(node, LogicalPlan::RecursiveQuery(_)) || !(is_once || is_plain(node));
+        differs |= scope.is_value && !scalar_subqueries(node)?.is_empty();
         node.apply_expressions(|expression| {
             differs |= !is_once && expression.is_volatile() || expression.exists(|part| Ok(refers_to_a_row(part)))?;
             Ok(if differs { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
@@ -221,6 +230,9 @@ fn refers_to_a_row(expression: &Expr) -> bool {
 
 /// The plan with nodes where the sub-plans begin that it has several times.
 fn shared(plan: LogicalPlan, scope: Scope, several: &[LogicalPlan]) -> Result<Transformed<LogicalPlan>> {
+    if matches!(plan, LogicalPlan::RecursiveQuery(_)) {
+        return Ok(Transformed::no(plan));
+    }
     let number = match can_be_shared(&plan, scope)? {
         true => several.iter().position(|known| is_same(known, &plan)),
         false => None,

@@ -66,7 +66,9 @@ pub(crate) fn fits(from: &DataType, to: &DataType) -> bool {
             from.iter().all(|field| to.find(field.name()).is_none_or(|to| fits(field, to)))
         }
         (from, to) if from.is_nested() && to.is_nested() => match (items_of(from), items_of(to)) {
-            (Some((size, from)), Some((other, to))) => size == other && fits(from.data_type(), to.data_type()),
+            (Some((size, from)), Some((other, to))) => {
+                (other.is_none() || size == other) && fits(from.data_type(), to.data_type())
+            }
             _ => false,
         },
         (from, to) if from.is_string() && to.is_string() || (from.is_string() || from.is_binary()) && bytes(to) => true,
@@ -224,8 +226,20 @@ fn room_for(
             let more = others.iter().filter(|field| fields.find(field.name()).is_none()).map(alone);
             known.chain(more).collect::<Option<Fields>>().map(DataType::Struct)
         }
-        (DataType::List(known), DataType::List(new)) => of_items(known, new).map(DataType::List),
-        (DataType::LargeList(known), DataType::LargeList(new)) => of_items(known, new).map(DataType::LargeList),
+        (known, new) if known.is_nested() && new.is_nested() => {
+            let ((size, item), (other, new_item)) = (items_of(known)?, items_of(new)?);
+            let item = of_items(item, new_item)?;
+            match (known, new) {
+                (DataType::Map(_, sorted), DataType::Map(..)) => Some(DataType::Map(item, *sorted)),
+                (DataType::Map(..), _) | (_, DataType::Map(..)) => None,
+                (DataType::FixedSizeList(..), DataType::FixedSizeList(..)) if size == other => {
+                    Some(DataType::FixedSizeList(item, size?))
+                }
+                (DataType::LargeList(_) | DataType::LargeListView(_), _) => Some(DataType::LargeList(item)),
+                (_, DataType::LargeList(_) | DataType::LargeListView(_)) => Some(DataType::LargeList(item)),
+                _ => Some(DataType::List(item)),
+            }
+        }
         (known, new) if fits(new, known) => Some(known.clone()),
         (known, new) if fits(known, new) => Some(new.clone()),
         (known, new) => common(known, new).or_else(|| wider(known, new)),

@@ -8,8 +8,10 @@ mod scenarios;
 
 use std::fmt::Write;
 use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
 
-use scenarios::{Comparison, Harness, Measured, Outcome, Scale, Scenario, scenarios};
+use scenarios::{Comparison, Harness, Measured, Outcome, Scale, Scenario, poll, scenarios};
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 64 * MIB;
@@ -55,6 +57,23 @@ fn a_process_keeps_to_its_limit_in_the_second_third() {
 #[test]
 fn a_process_keeps_to_its_limit_in_the_last_third() {
     keeps_to_its_limit(2);
+}
+
+/// A file of `--output` has row groups that are written when they are large, and not only when they have many rows.
+#[test]
+fn a_result_in_a_parquet_file_keeps_to_the_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("t.parquet");
+    // 300 MB of texts that no dictionary makes smaller.
+    let query = "SELECT id, repeat(md5(CAST(id AS VARCHAR)), 32) AS t FROM range(300000)";
+    let mut child = Command::new(env!("CARGO_BIN_EXE_blockyard"))
+        .args(["sql", query, "--memory", "64MiB", "--quiet", "--output"])
+        .arg(&file)
+        .spawn()
+        .unwrap();
+    let (status, peak) = poll(&mut child, Instant::now(), u64::MAX).unwrap();
+    assert!(status.unwrap().success());
+    assert!(peak <= LIMIT + OVERHEAD as u64, "{} MiB", peak / MIB);
 }
 
 /// Every scenario gives the result that it gives without a limit, leaves nothing on disk, and stays near the limit.

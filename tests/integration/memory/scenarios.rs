@@ -567,7 +567,7 @@ fn watch(mut command: Command, most: u64) -> io::Result<Run> {
 }
 
 /// Waits for the end of a process; returns its status, or why it had to be ended, and its peak size.
-fn poll(child: &mut Child, started: Instant, most: u64) -> io::Result<(Result<ExitStatus, String>, u64)> {
+pub(crate) fn poll(child: &mut Child, started: Instant, most: u64) -> io::Result<(Result<ExitStatus, String>, u64)> {
     let mut peak = 0;
     loop {
         // The kernel keeps the maximum itself: only what came in the last interval can be missed.

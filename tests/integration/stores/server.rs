@@ -183,7 +183,14 @@ async fn right(state: &State, mut request: Request<Incoming>) -> Result<Response
         true => Some(state.conditions.lock().await),
         false => None,
     };
-    Service::call(&state.s3, request).await.map_err(|error| std::io::Error::other(format!("{error:?}")))
+    let completes = request.method() == "POST" && request.uri().query().is_some_and(|q| q.starts_with("uploadId"));
+    let mut answer =
+        Service::call(&state.s3, request).await.map_err(|error| std::io::Error::other(format!("{error:?}")))?;
+    // What has ended is not there any more, as S3 says.
+    if completes && answer.status() == 403 {
+        *answer.status_mut() = hyper::StatusCode::NOT_FOUND;
+    }
+    Ok(answer)
 }
 
 /// An answer that says how long it is, and then is not.

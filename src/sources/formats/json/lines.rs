@@ -91,10 +91,10 @@ impl DecodeLines for ObjectLines {
         let value = |field: &FieldRef| {
             let column = Arc::new(Schema::new(vec![Arc::clone(field)]));
             let decoder = decoder(&column, 1, false)?;
-            let (row, _) = ObjectDecoder { decoder, columns: column }.decode(line)?;
+            let (row, read) = ObjectDecoder { decoder, columns: column }.decode(line)?;
             match row.num_rows() {
-                1 => Ok(Arc::clone(row.column(0))),
-                rows => exec_err!("a line of {rows} objects"),
+                1 if read == line.len() => Ok(Arc::clone(row.column(0))),
+                _ => exec_err!("a line that is not one object"),
             }
         };
         let value = |field: &FieldRef| value(field).unwrap_or_else(|_| new_null_array(field.data_type(), 1));

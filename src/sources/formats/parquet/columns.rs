@@ -1,6 +1,8 @@
 //! What footers say of columns, and whether these fit those of a table.
 
-use datafusion::arrow::datatypes::{DataType, Schema};
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::{DataType, FieldRef, Schema};
 use datafusion::common::{Result, plan_err};
 use datafusion::parquet::arrow::parquet_to_arrow_schema;
 use datafusion::parquet::file::metadata::ParquetMetaData;
@@ -42,12 +44,10 @@ pub(super) fn check_types(expected: &Schema, footer: &ParquetMetaData) -> Result
             continue;
         };
         check_same_tensors([wanted, field])?;
-        // The decoder sees whether bytes are text.
-        let is_bytes = matches!(field.data_type(), DataType::Binary | DataType::LargeBinary | DataType::BinaryView);
-        let is_decoded = is_bytes && wanted.data_type().is_string();
-        if !is_decoded && !fits(field.data_type(), wanted.data_type()) {
+        if !fits(&with_texts(field.data_type(), wanted.data_type()), wanted.data_type()) {
             return plan_err!(
-                "column '{}' is {} here, but {} in the table",
+                "column '{}' is {} here, but {} in the table, as of the first file; schema => 'union' reads both if a \
+                 type has room for both",
                 field.name(),
                 field.data_type(),
                 wanted.data_type()
@@ -55,4 +55,26 @@ pub(super) fn check_types(expected: &Schema, footer: &ParquetMetaData) -> Result
         }
     }
     Ok(())
+}
+
+/// The type of a file with texts in the place of bytes that are to be such: the decoder sees whether they are.
+fn with_texts(file: &DataType, wanted: &DataType) -> DataType {
+    let field = |file: &FieldRef, wanted: &FieldRef| {
+        let kind = with_texts(file.data_type(), wanted.data_type());
+        Arc::new(file.as_ref().clone().with_data_type(kind))
+    };
+    match (file, wanted) {
+        (DataType::Binary | DataType::LargeBinary | DataType::BinaryView, wanted) if wanted.is_string() => {
+            wanted.clone()
+        }
+        (DataType::Struct(fields), DataType::Struct(others)) => {
+            let of_both =
+                |one: &FieldRef| others.find(one.name()).map_or(Arc::clone(one), |(_, other)| field(one, other));
+            DataType::Struct(fields.iter().map(of_both).collect())
+        }
+        (DataType::List(item), DataType::List(other)) => DataType::List(field(item, other)),
+        (DataType::LargeList(item), DataType::LargeList(other)) => DataType::LargeList(field(item, other)),
+        (DataType::Map(item, sorted), DataType::Map(other, _)) => DataType::Map(field(item, other), *sorted),
+        (file, _) => file.clone(),
+    }
 }
