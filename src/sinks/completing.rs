@@ -18,8 +18,9 @@ const COMPLETED_AT_ONCE: usize = 16;
 
 /// How often it is tried to remove an object, and the first pause between.
 const TRIES: usize = 5;
-/// How often it is looked whether somebody else has completed an upload: for a quarter of a minute.
-const SEEN_TRIES: usize = 8;
+/// How often it is looked whether a run that may be at work has completed an upload: for some three minutes, as stores
+/// may take so long for a large one.
+const SEEN_TRIES: usize = 12;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Completes these uploads, all that can be; fails with the first error.
@@ -43,7 +44,9 @@ pub(super) async fn finish(
         Note::Abandoned { .. } => return Ok(false),
         Note::Pending { pending } => pending,
     };
-    let completions: Vec<_> = pending.uploads.iter().map(|file| is_there(objects, store, file).boxed()).collect();
+    let looks = if found.is_new() { SEEN_TRIES } else { 1 };
+    let completions: Vec<_> =
+        pending.uploads.iter().map(|file| is_there(objects, store, file, looks).boxed()).collect();
     let finishing =
         || format!("completing the write that is noted in '{}', with which the next run of it goes on", notes.path);
     // All come to their end: one that is cut off is neither there nor to be completed for a while.
@@ -86,18 +89,25 @@ async fn completed(store: &dyn MultipartStore, file: &UploadedFile) -> Result<()
     done.while_doing(|| format!("completing '{}'", file.place))
 }
 
-/// Completes an upload, unless somebody has done that. Whether the file is there then.
-async fn is_there(objects: &dyn ObjectStore, store: &dyn MultipartStore, file: &UploadedFile) -> Result<bool> {
+/// Completes an upload, unless somebody has done that. Whether the file is there then, as far as is seen by so many
+/// looks.
+async fn is_there(
+    objects: &dyn ObjectStore,
+    store: &dyn MultipartStore,
+    file: &UploadedFile,
+    looks: usize,
+) -> Result<bool> {
     let Err(e) = file.complete(store).await else { return Ok(true) };
     // Azure's stores say so of blocks that they have removed.
     let is_gone = matches!(e, Error::NotFound { .. }) || e.to_string().contains("InvalidBlockList");
-    for tries in 0..SEEN_TRIES {
+    let looks = if is_gone { looks } else { TRIES };
+    for tries in 0..looks {
         match objects.head(&file.place).await {
             Ok(there) if there.size == file.bytes && (file.before.is_none() || there.e_tag != file.before) => {
                 return Ok(true);
             }
             // Somebody else may be about to complete it.
-            Ok(_) | Err(Error::NotFound { .. }) if tries + 1 < SEEN_TRIES => sleep(FIRST_PAUSE * (1 << tries)).await,
+            Ok(_) | Err(Error::NotFound { .. }) if tries + 1 < looks => sleep(FIRST_PAUSE * (1 << tries)).await,
             _ => break,
         }
     }

@@ -3,6 +3,8 @@
 //!
 //! A store takes one note of a name, however many runs of the write come at once: whose note is there has written it.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err};
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutPayload, UpdateVersion};
@@ -12,6 +14,8 @@ use super::uploads::UploadedFile;
 use super::write_id::WriteId;
 use crate::error::ErrorContext;
 
+/// Seconds that no commit takes.
+const LONGEST_COMMIT: i64 = 60 * 60;
 /// What the client of Google's stores says where the server has not said the version of an object.
 const NO_VERSION: &str = "Version required for conditional update";
 
@@ -72,6 +76,16 @@ pub(super) struct Found {
     pub(super) note: Note,
     /// Which of those that were at its place.
     pub(super) version: UpdateVersion,
+    /// When it was put, in seconds since 1970.
+    put_at: i64,
+}
+
+impl Found {
+    /// Whether its run may still be at work. Clocks differ by less.
+    pub(super) fn is_new(&self) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        now as i64 - self.put_at < LONGEST_COMMIT
+    }
 }
 
 /// Where the note of a write is.
@@ -92,16 +106,17 @@ impl<'a> NotePlace<'a> {
         let read = async {
             let found = self.store.get(path).await?;
             let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
-            Ok((found.bytes().await?, version))
+            let put_at = found.meta.last_modified.timestamp();
+            Ok((found.bytes().await?, version, put_at))
         };
-        let (bytes, version) = match read.await {
+        let (bytes, version, put_at) = match read.await {
             Ok(found) => found,
             Err(Error::NotFound { .. }) => return Ok(None),
             Err(e) => return Err(DataFusionError::from(e)).while_doing(|| format!("reading '{path}'")),
         };
         let note = serde_json::from_slice(&bytes)
             .map_err(|e| exec_datafusion_err!("'{path}' is no note of a write that was completed: {e}"))?;
-        Ok(Some(Found { note, version }))
+        Ok(Some(Found { note, version, put_at }))
     }
 
     /// Puts a note where none is, or in the place of the one that was found; says its version. None where another run

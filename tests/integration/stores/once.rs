@@ -108,6 +108,9 @@ async fn uploads_that_are_gone_are_made_anew() {
     let uploads = uploads.iter().filter(|path| is_upload(&path.file_name().unwrap().to_string_lossy()));
     let gone = uploads.map(|path| std::fs::remove_file(path).unwrap()).count();
     assert!(gone > 0, "nothing was uploaded");
+    // A run that is at work is waited for.
+    let note = std::fs::File::options().write(true).open(root.join("data/t/_blockyard/night.json")).unwrap();
+    note.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(7200)).unwrap();
     assert_eq!(rows(&context, &copy("t", 5, "night")).await, ["100"]);
     assert_eq!(objects(&server).iter().filter(|name| name.ends_with(".parquet")).count(), 5);
     assert_eq!(sorted_ids(&context, "t").await, (0..100).collect::<Vec<_>>());
