@@ -59,7 +59,8 @@ impl Staging {
         let mut uploads = area.take(&files).await?;
         let mut is_noted = false;
         let done = self.noted_and_done(write, area, &files, &mut uploads, &mut is_noted).await;
-        if !matches!(done, Ok(true)) && !(done.is_err() && is_noted) {
+        let are_noted = matches!(done, Ok(true)) || done.is_err() && is_noted;
+        if !are_noted {
             // Another run of it was faster, or nobody knows of them.
             for file in &uploads {
                 file.give_up(area.store()).await;

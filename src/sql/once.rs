@@ -26,11 +26,11 @@ pub(super) fn name_drawn(query: &mut Query, number: &mut usize) {
     let Some(with) = &query.with else { return };
     let mut drawn: Vec<String> = Vec::new();
     for table in &with.cte_tables {
-        let reads_itself = mentions(&*table.query, &text_of(&table.alias.name)) > 0;
+        let reads_itself = mentions(&table.query, &text_of(&table.alias.name)) > 0;
         if reads_itself {
             continue;
         }
-        if draws(&table.query) || drawn.iter().any(|name| mentions(&*table.query, name) > 0) {
+        if draws(&table.query) || drawn.iter().any(|name| mentions(&table.query, name) > 0) {
             drawn.push(text_of(&table.alias.name));
         }
     }

@@ -166,12 +166,13 @@ fn can_be_shared(plan: &LogicalPlan, scope: Scope) -> Result<bool> {
         return Ok(false);
     }
     let mut below = plan;
-    while !is_once {
+    loop {
         below = match below {
             LogicalPlan::Projection(projection) => &projection.input,
             LogicalPlan::Filter(filter) => &filter.input,
             LogicalPlan::SubqueryAlias(alias) => &alias.input,
             LogicalPlan::Aggregate(_) | LogicalPlan::Window(_) | LogicalPlan::Distinct(_) => break,
+            _ if is_once => break,
             _ => return Ok(false),
         }
     }
