@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::{DataFusionError, Result, exec_err};
 use futures::{FutureExt, StreamExt, stream};
 use object_store::multipart::MultipartStore;
 use object_store::path::Path;
@@ -10,7 +10,7 @@ use object_store::{Error, ObjectStore, ObjectStoreExt};
 use tokio::time::sleep;
 
 use super::uploads::UploadedFile;
-use super::write_note::{Found, Note, NotePlace};
+use super::write_note::{Found, Note, NotePlace, Pending};
 use crate::error::ErrorContext;
 
 /// Uploads that are completed at once.
@@ -55,7 +55,7 @@ pub(super) async fn finish(
     if all.contains(&false) {
         // A run that was stopped learns of it before it ends.
         let abandoned = Note::Abandoned { abandoned: pending.run.clone() };
-        if notes.put(&abandoned, Some(found)).await?.is_some() {
+        if notes.put(&abandoned, Some(found)).await? {
             for file in &pending.uploads {
                 file.give_up(store).await;
             }
@@ -68,20 +68,46 @@ pub(super) async fn finish(
     for old in &replaced {
         remove_old(objects, old).await.while_doing(finishing)?;
     }
+    is_complete(notes, objects, pending, found).await
+}
+
+/// Notes that a run is complete. Whether it is: where somebody has taken its uploads for gone, its files go, since another
+/// run writes the rows.
+async fn is_complete(
+    notes: &NotePlace<'_>,
+    objects: &dyn ObjectStore,
+    pending: &Pending,
+    found: &Found,
+) -> Result<bool> {
     let (rows, files, run) = (pending.rows, pending.uploads.len(), Some(pending.run.clone()));
-    if notes.put(&Note::Complete { rows, files, run }, Some(found)).await?.is_some() {
-        return Ok(true);
+    let complete = Note::Complete { rows, files, run };
+    let mut instead_of = found.clone();
+    for _ in 0..TRIES {
+        if notes.put(&complete, Some(&instead_of)).await? {
+            return Ok(true);
+        }
+        match notes.read().await? {
+            // Somebody has removed the note, and the files are there.
+            None => return Ok(true),
+            Some(now) if now.note.run() == Some(&pending.run) => match now.note {
+                // Somebody else has done the same.
+                Note::Complete { .. } => return Ok(true),
+                // It is as it was: the store was busy.
+                Note::Pending { .. } => {
+                    instead_of = now;
+                    sleep(FIRST_PAUSE).await;
+                    continue;
+                }
+                Note::Abandoned { .. } => {}
+            },
+            Some(_) => {}
+        }
+        for file in pending.uploads.iter().filter(|file| file.before.is_none()) {
+            remove(objects, &file.place).await?;
+        }
+        return Ok(false);
     }
-    let now = notes.read().await?;
-    if now.is_some_and(|now| now.note.rows().is_some() && now.note.run() == Some(&pending.run)) {
-        // Somebody else has done the same.
-        return Ok(true);
-    }
-    // Somebody has taken the uploads for gone, and another run writes the rows.
-    for file in pending.uploads.iter().filter(|file| file.before.is_none()) {
-        remove(objects, &file.place).await?;
-    }
-    Ok(false)
+    exec_err!("'{}' cannot be written, and its next run goes on with it", notes.path)
 }
 
 async fn completed(store: &dyn MultipartStore, file: &UploadedFile) -> Result<()> {

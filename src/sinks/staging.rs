@@ -108,11 +108,7 @@ impl Staging {
     /// A write beside what is there.
     fn beside(into: WrittenStore, target: Target, existing: &[Path]) -> Result<Self> {
         let store = Arc::clone(&into.store);
-        let path = target.url.prefix();
-        let directory = match target.single_file {
-            true => parent(path),
-            false => path.clone(),
-        };
+        let directory = directory_of(&target);
         let name = format!("{PREFIX}{}", uuid::Uuid::new_v4().simple());
         let write = target.write_id.clone().unwrap_or_else(WriteId::drawn);
         let next_numbers = next_numbers(&target, existing);
@@ -285,7 +281,7 @@ fn sorted(mut files: Vec<Staged>) -> Vec<Staged> {
 /// The rows of a write with a name that is complete, or could be completed.
 async fn rows_written(written: &WrittenStore, target: &Target) -> Result<Option<usize>> {
     let Some(write) = &target.write_id else { return Ok(None) };
-    let note = NotePlace::of(write, written.store.as_ref(), target.url.prefix());
+    let note = NotePlace::of(write, written.store.as_ref(), &directory_of(target));
     let Some(found) = note.read().await? else { return Ok(None) };
     let Some(uploads) = &written.uploads else { return Ok(found.note.rows()) };
     let objects = written.store.as_ref();
@@ -327,9 +323,17 @@ async fn visible_files(store: &dyn ObjectStore, directory: &Path) -> Result<Vec<
     }
 }
 
-/// The directory of the finished files, on local disks.
+/// The directory of the finished files.
+fn directory_of(target: &Target) -> Path {
+    match target.single_file {
+        true => parent(target.url.prefix()),
+        false => target.url.prefix().clone(),
+    }
+}
+
+/// The same on local disks.
 fn local_root_of(target: &Target) -> Option<PathBuf> {
-    let directory = if target.single_file { parent(target.url.prefix()) } else { target.url.prefix().clone() };
+    let directory = directory_of(target);
     (target.url.scheme() == "file").then(|| PathBuf::from(format!("/{directory}")))
 }
 

@@ -119,9 +119,9 @@ impl<'a> NotePlace<'a> {
         Ok(Some(Found { note, version, put_at }))
     }
 
-    /// Puts a note where none is, or in the place of the one that was found; says its version. None where another run
-    /// was faster. A store that cannot tell takes any.
-    pub(super) async fn put(&self, note: &Note, instead_of: Option<&Found>) -> Result<Option<UpdateVersion>> {
+    /// Puts a note where none is, or in the place of the one that was found; not where another run was faster. A store
+    /// that cannot tell takes any.
+    pub(super) async fn put(&self, note: &Note, instead_of: Option<&Found>) -> Result<bool> {
         let json = serde_json::to_vec(note).map_err(|e| DataFusionError::External(Box::new(e)))?;
         let payload = PutPayload::from(json);
         let mode = instead_of.map_or(PutMode::Create, |found| PutMode::Update(found.version.clone()));
@@ -134,10 +134,10 @@ impl<'a> NotePlace<'a> {
             put => put,
         };
         match put {
-            Ok(put) => Ok(Some(UpdateVersion { e_tag: put.e_tag, version: put.version })),
-            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(None),
+            Ok(_) => Ok(true),
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
             // It was removed meanwhile.
-            Err(Error::NotFound { .. }) if instead_of.is_some() => Ok(None),
+            Err(Error::NotFound { .. }) if instead_of.is_some() => Ok(false),
             Err(e) => Err(DataFusionError::from(e)).while_doing(|| format!("writing '{}'", self.path)),
         }
     }
