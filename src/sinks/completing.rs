@@ -71,8 +71,8 @@ pub(super) async fn finish(
     is_complete(notes, objects, pending, found).await
 }
 
-/// Notes that a run is complete. Whether it is: where somebody has taken its uploads for gone, its files go, since another
-/// run writes the rows.
+/// Notes that a run is complete. Whether it is: where somebody has taken its uploads for gone, its files go, since
+/// another run writes the rows.
 async fn is_complete(
     notes: &NotePlace<'_>,
     objects: &dyn ObjectStore,
