@@ -102,7 +102,7 @@ async fn is_complete(
             },
             Some(_) => {}
         }
-        for file in pending.uploads.iter().filter(|file| file.before.is_none()) {
+        for file in &pending.uploads {
             remove(objects, &file.place).await?;
         }
         return Ok(false);
@@ -129,9 +129,8 @@ async fn is_there(
     let looks = if is_gone { looks } else { TRIES };
     for tries in 0..looks {
         match objects.head(&file.place).await {
-            Ok(there) if there.size == file.bytes && (file.before.is_none() || there.e_tag != file.before) => {
-                return Ok(true);
-            }
+            // No other run has files of its name.
+            Ok(there) if there.size == file.bytes => return Ok(true),
             // Somebody else may be about to complete it.
             Ok(_) | Err(Error::NotFound { .. }) if tries + 1 < looks => sleep(FIRST_PAUSE * (1 << tries)).await,
             _ => break,
@@ -161,4 +160,84 @@ pub(super) async fn remove(store: &dyn ObjectStore, path: &Path) -> object_store
         pause *= 2;
     }
     store.delete(path).await
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::PutPayload;
+    use object_store::memory::InMemory;
+
+    use super::*;
+    use crate::sinks::write_id::WriteId;
+
+    /// A store with an upload to `t/part`, and a note that it is about to be completed.
+    async fn noted() -> InMemory {
+        let store = InMemory::new();
+        let place = Path::from("t/part");
+        let upload = store.create_multipart(&place).await.unwrap();
+        let part = store.put_part(&place, &upload, 0, PutPayload::from("rows")).await.unwrap().content_id;
+        let file = format!(r#"{{"place":"t/part","upload":"{upload}","parts":["{part}"],"bytes":4}}"#);
+        let uploads = vec![serde_json::from_str(&file).unwrap()];
+        let note = Note::Pending { pending: Pending { run: "a".to_owned(), rows: 7, uploads, old: Vec::new() } };
+        assert!(place_of(&store).put(&note, None).await.unwrap());
+        store
+    }
+
+    fn place_of(store: &InMemory) -> NotePlace<'_> {
+        NotePlace::of(&WriteId::new("w").unwrap(), store, &Path::from("t"))
+    }
+
+    async fn finished(store: &InMemory, found: &Found) -> Result<bool> {
+        finish(&place_of(store), store, store, found, async || Ok(Vec::new())).await
+    }
+
+    async fn is_stored(store: &InMemory, path: &str) -> bool {
+        store.head(&Path::from(path)).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn a_run_whose_note_was_replaced_removes_its_files() {
+        for replaced in ["abandoned", "complete"] {
+            let store = noted().await;
+            let found = place_of(&store).read().await.unwrap().unwrap();
+            let other = match replaced {
+                "abandoned" => Note::Abandoned { abandoned: "a".to_owned() },
+                _ => Note::Complete { rows: 7, files: 1, run: Some("b".to_owned()) },
+            };
+            assert!(place_of(&store).put(&other, Some(&found)).await.unwrap());
+            assert!(!place_of(&store).put(&other, Some(&found)).await.unwrap(), "only in the place of what was found");
+            assert!(!finished(&store, &found).await.unwrap(), "{replaced}");
+            assert!(!is_stored(&store, "t/part").await, "{replaced}");
+            assert_eq!(place_of(&store).read().await.unwrap().unwrap().note, other);
+        }
+    }
+
+    #[tokio::test]
+    async fn files_stay_where_somebody_has_done_the_same_or_removed_the_note() {
+        let store = noted().await;
+        let found = place_of(&store).read().await.unwrap().unwrap();
+        assert!(finished(&store, &found).await.unwrap());
+        // Its upload has ended, and its note is another one.
+        assert!(finished(&store, &found).await.unwrap());
+        assert!(is_stored(&store, "t/part").await);
+        assert_eq!(place_of(&store).read().await.unwrap().unwrap().note.rows(), Some(7));
+        let store = noted().await;
+        let found = place_of(&store).read().await.unwrap().unwrap();
+        store.delete(&Path::from("t/_blockyard/w.json")).await.unwrap();
+        assert!(finished(&store, &found).await.unwrap());
+        assert!(is_stored(&store, "t/part").await);
+    }
+
+    /// Binaries that know of complete writes only are not to take a pending one for such.
+    #[test]
+    fn a_note_has_rows_only_when_they_are_there() {
+        let pending = Pending { run: "a".to_owned(), rows: 7, uploads: Vec::new(), old: Vec::new() };
+        for note in [Note::Pending { pending }, Note::Abandoned { abandoned: "a".to_owned() }] {
+            let json: serde_json::Value = serde_json::to_value(&note).unwrap();
+            assert!(json.get("rows").is_none() && json.get("files").is_none(), "{json}");
+            assert_eq!(serde_json::from_value::<Note>(json).unwrap(), note);
+        }
+        let old: Note = serde_json::from_str(r#"{"rows":5,"files":2}"#).unwrap();
+        assert_eq!(old.rows(), Some(5));
+    }
 }

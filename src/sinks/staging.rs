@@ -285,7 +285,7 @@ async fn rows_written(written: &WrittenStore, target: &Target) -> Result<Option<
     let Some(found) = note.read().await? else { return Ok(None) };
     let Some(uploads) = &written.uploads else { return Ok(found.note.rows()) };
     let objects = written.store.as_ref();
-    let old = async || match target.replaces() && !target.single_file {
+    let old = async || match target.replaces() {
         true => {
             Ok(visible_files(objects, target.url.prefix()).await?.into_iter().filter(|p| target.is_old(p)).collect())
         }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use datafusion::common::{Result, exec_err};
 use object_store::path::Path;
-use object_store::{Error, ObjectStore, ObjectStoreExt};
 use tokio::time::sleep;
 
 use super::completing::{complete_all, finish, remove, remove_old};
@@ -49,16 +48,16 @@ impl Staging {
         Ok(self.written_of(&uploads, &files))
     }
 
-    /// The same of a write with a name, whatever else runs under it.
+    /// The same of a write with a name, which goes into a directory, whatever else runs under it.
     pub(super) async fn complete_once(
         &self,
         write: &WriteId,
         area: &UploadArea,
         files: Vec<Staged>,
     ) -> Result<Vec<WrittenFile>> {
-        let mut uploads = area.take(&files).await?;
+        let uploads = area.take(&files).await?;
         let mut is_noted = false;
-        let done = self.noted_and_done(write, area, &files, &mut uploads, &mut is_noted).await;
+        let done = self.noted_and_done(write, area, &files, &uploads, &mut is_noted).await;
         let are_noted = matches!(done, Ok(true)) || done.is_err() && is_noted;
         if !are_noted {
             // Another run of it was faster, or nobody knows of them.
@@ -76,7 +75,7 @@ impl Staging {
         write: &WriteId,
         area: &UploadArea,
         files: &[Staged],
-        uploads: &mut [UploadedFile],
+        uploads: &[UploadedFile],
         is_noted: &mut bool,
     ) -> Result<bool> {
         let (objects, store) = (self.store.as_ref(), area.store());
@@ -98,11 +97,6 @@ impl Staging {
                 }
             }
             sleep(NOTE_PAUSE * tries).await;
-            if self.target.single_file {
-                for file in uploads.iter_mut() {
-                    file.before = tag_of(objects, &file.place).await?;
-                }
-            }
             let old = self.old_files().await?;
             let old = replaced(&old, uploads).map(Path::to_string).collect();
             let rows = files.iter().map(|file| file.rows).sum();
@@ -132,13 +126,4 @@ impl Staging {
 fn replaced<'a>(old: &'a [Path], uploads: &[UploadedFile]) -> impl Iterator<Item = &'a Path> {
     let new: HashSet<Path> = uploads.iter().map(|file| file.place.clone()).collect();
     old.iter().filter(move |old| !new.contains(*old))
-}
-
-/// What tells a file from those that are at its place later, if it is there.
-async fn tag_of(store: &dyn ObjectStore, place: &Path) -> Result<Option<String>> {
-    match store.head(place).await {
-        Ok(meta) => Ok(Some(meta.e_tag.unwrap_or_default())),
-        Err(Error::NotFound { .. }) => Ok(None),
-        Err(e) => Err(e.into()),
-    }
 }

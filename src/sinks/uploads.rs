@@ -41,9 +41,6 @@ pub(crate) struct UploadedFile {
     upload: MultipartId,
     parts: Vec<String>,
     pub(super) bytes: u64,
-    /// What tells the file that was at its place before, if there may have been one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) before: Option<String>,
 }
 
 impl UploadedFile {
@@ -178,7 +175,7 @@ impl Upload {
     /// Begins an upload to `place` for a writer that may buffer `buffer_bytes`.
     pub(super) async fn begin(place: Path, uploads: Arc<Uploads>, buffer_bytes: usize) -> Result<Self> {
         let upload = uploads.store.create_multipart(&place).await?;
-        let file = Some(UploadedFile { place, upload, parts: Vec::new(), bytes: 0, before: None });
+        let file = Some(UploadedFile { place, upload, parts: Vec::new(), bytes: 0 });
         let (part_bytes, under_way) = (part_bytes(buffer_bytes), FuturesUnordered::new());
         Ok(Self { uploads, file, part: Vec::new(), part_bytes, under_way })
     }

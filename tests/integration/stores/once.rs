@@ -142,3 +142,41 @@ async fn runs_at_once_write_once() {
     }
     assert!(!kinds.is_empty());
 }
+
+/// What an overwrite was about to do when it was cut short is done by its next run, also to what came in between.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_run_of_an_overwrite_replaces_what_came_meanwhile() {
+    let server = Server::start("data", false);
+    let context = hasty(&server).await;
+    let copy = |value: i64, files: usize| {
+        format!(
+            "COPY (SELECT {value} AS id FROM range(10, override_num_blocks => {files})) TO 's3://data/t/' STORED AS PARQUET \
+             OPTIONS (mode 'overwrite', write_id 'm{value}')"
+        )
+    };
+    assert!(ends(&context, &copy(1, 2)).await);
+    let completes = |request: &hyper::Request<hyper::body::Incoming>| {
+        request.method() == "POST" && request.uri().query().is_some_and(|query| query.starts_with("uploadId"))
+    };
+    server.fail(move |_, request| completes(request).then_some(Fault::Reset));
+    assert!(!ends(&context, &copy(2, 3)).await);
+    server.fail(|_, _| None);
+    assert!(ends(&context, &copy(3, 4)).await);
+    assert_eq!(sorted_ids(&context, "t").await, [3; 10]);
+    assert_eq!(rows(&context, &copy(2, 3)).await, ["10"]);
+    assert_eq!(sorted_ids(&context, "t").await, [2; 10]);
+}
+
+/// A store that has no conditions, where runs come one after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn stores_without_conditions_have_writes_once() {
+    let server = Server::start("data", false);
+    let context = hasty(&server).await;
+    run(&context, &super::secret(&server).replace("REGION", "CONDITIONAL_PUT 'disabled', REGION")).await;
+    for again in [false, true] {
+        assert_eq!(rows(&context, &copy("t", 3, "night")).await, ["100"]);
+        let begun = server.take_requests().iter().any(|request| request.contains("?uploads"));
+        assert_ne!(begun, again);
+        assert_eq!(sorted_ids(&context, "t").await, (0..100).collect::<Vec<_>>());
+    }
+}
