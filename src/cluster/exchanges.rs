@@ -391,8 +391,7 @@ mod tests {
         Level::of(&StageSource { tasks: None, exchanges: vec![exchange] }, &Arc::default())
     }
 
-    #[test]
-    fn what_comes_out_otherwise_is_an_error_unless_it_is_parts_of_groups() {
+    fn executor() -> Arc<Executor> {
         let prepared = Prepared {
             query: String::new(),
             threads: 1,
@@ -402,8 +401,12 @@ mod tests {
             error: None,
             unrepeated: None,
         };
-        let executor = Arc::new(Executor::new("unix:/a".parse().unwrap(), None, &prepared));
-        let shares = Shares::of(vec![executor]);
+        Arc::new(Executor::new("unix:/a".parse().unwrap(), None, &prepared))
+    }
+
+    #[test]
+    fn what_comes_out_otherwise_is_an_error_unless_it_is_parts_of_groups() {
+        let shares = Shares::of(vec![executor()]);
         let lost = shares.living().next().unwrap();
         let mapped = |rows, sum_of_codes| {
             let extent = Extent { rows, sum_of_codes, ..Extent::default() };
@@ -420,17 +423,7 @@ mod tests {
     async fn rows_that_are_read_too_often_or_not_at_all_are_an_error() {
         for (taken, is_right) in [(Some(7), true), (Some(6), false), (Some(8), false), (None, true)] {
             let level = exchange(false);
-            let executor = Prepared {
-                query: String::new(),
-                threads: 1,
-                memory: 1,
-                has_token: true,
-                stages: Vec::new(),
-                error: None,
-                unrepeated: None,
-            };
-            let executor = Arc::new(Executor::new("unix:/a".parse().unwrap(), None, &executor));
-            let share = Arc::clone(Shares::of(vec![executor]).living().next().unwrap());
+            let share = Arc::clone(Shares::of(vec![executor()]).living().next().unwrap());
             let kept = |rows| {
                 Some((
                     Arc::clone(&share),

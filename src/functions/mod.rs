@@ -46,9 +46,22 @@ pub(crate) use rows::{batch_of_rows, rows_of_batch};
 pub(crate) use turns::Turns;
 pub use window_size::WindowSize;
 
+/// What is made of a function of DataFusion.
+type Mended = fn(Arc<ScalarUDF>) -> ScalarUDF;
+
+/// The functions of DataFusion that are others here, by their names.
+const MENDED: [(&[&str], Mended); 4] = [
+    (&[octet_length::NAME], octet_length::of_both),
+    (&[regexp_match::NAME], regexp_match::with_all_groups),
+    (&[round::NAME], round::with_digits_as_they_are),
+    (&to_timestamp::NAMES, to_timestamp::with_its_zone),
+];
+
 /// The functions of DataFusion, with ours in the place of some.
 pub(crate) fn mended(functions: Vec<Arc<ScalarUDF>>) -> Vec<Arc<ScalarUDF>> {
-    let functions = octet_length::with_lengths_of_binary(functions);
-    let functions = regexp_match::with_all_groups(round::with_digits_as_they_are(functions));
-    to_timestamp::with_their_zone(functions)
+    let mended = |function: Arc<ScalarUDF>| match MENDED.iter().find(|(names, _)| names.contains(&function.name())) {
+        Some((_, mended)) => Arc::new(mended(function)),
+        None => function,
+    };
+    functions.into_iter().map(mended).collect()
 }

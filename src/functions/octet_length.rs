@@ -9,18 +9,11 @@ use datafusion::logical_expr::{
     ColumnarValue, Documentation, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
-const NAME: &str = "octet_length";
+pub(super) const NAME: &str = "octet_length";
 
-/// The functions, with that one for bytes as well.
-pub(crate) fn with_lengths_of_binary(functions: Vec<Arc<ScalarUDF>>) -> Vec<Arc<ScalarUDF>> {
-    let of_both = |function: Arc<ScalarUDF>| match function.name() == NAME {
-        true => {
-            let signature = Signature::user_defined(Volatility::Immutable);
-            Arc::new(ScalarUDF::new_from_impl(OctetLength { of_text: function, signature }))
-        }
-        false => function,
-    };
-    functions.into_iter().map(of_both).collect()
+/// Of DataFusion's, which is of texts, that of both.
+pub(super) fn of_both(of_text: Arc<ScalarUDF>) -> ScalarUDF {
+    OctetLength { of_text, signature: Signature::user_defined(Volatility::Immutable) }.into()
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]

@@ -11,17 +11,13 @@ use datafusion::common::{Result, ScalarValue, exec_datafusion_err, plan_err};
 use datafusion::logical_expr::{ColumnarValue, Documentation, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature};
 use regex::Regex;
 
-const NAME: &str = "regexp_match";
+pub(super) const NAME: &str = "regexp_match";
 /// Patterns of one batch that are kept, where each row has its own.
 const KEPT_PATTERNS: usize = 64;
 
-/// The functions, with that one for all groups.
-pub(crate) fn with_all_groups(functions: Vec<Arc<ScalarUDF>>) -> Vec<Arc<ScalarUDF>> {
-    let with_all = |function: Arc<ScalarUDF>| match function.name() == NAME {
-        true => Arc::new(ScalarUDF::new_from_impl(RegexpMatch { without_nulls: function })),
-        false => function,
-    };
-    functions.into_iter().map(with_all).collect()
+/// Of DataFusion's that of all groups.
+pub(super) fn with_all_groups(without_nulls: Arc<ScalarUDF>) -> ScalarUDF {
+    RegexpMatch { without_nulls }.into()
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]

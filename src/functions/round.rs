@@ -14,18 +14,11 @@ use datafusion::logical_expr::{
     ColumnarValue, Documentation, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
-const NAME: &str = "round";
+pub(super) const NAME: &str = "round";
 
-/// The functions, with that one for digits of any type.
-pub(crate) fn with_digits_as_they_are(functions: Vec<Arc<ScalarUDF>>) -> Vec<Arc<ScalarUDF>> {
-    let of_any = |function: Arc<ScalarUDF>| match function.name() == NAME {
-        true => {
-            let signature = Signature::user_defined(Volatility::Immutable);
-            Arc::new(ScalarUDF::new_from_impl(Round { of_digits: function, signature }))
-        }
-        false => function,
-    };
-    functions.into_iter().map(of_any).collect()
+/// Of DataFusion's, which takes digits as 32 bits, that of digits of any type.
+pub(super) fn with_digits_as_they_are(of_digits: Arc<ScalarUDF>) -> ScalarUDF {
+    Round { of_digits, signature: Signature::user_defined(Volatility::Immutable) }.into()
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]

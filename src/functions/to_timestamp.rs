@@ -11,16 +11,12 @@ use datafusion::logical_expr::{
 };
 
 /// Those that they are.
-const NAMES: [&str; 5] =
+pub(super) const NAMES: [&str; 5] =
     ["to_timestamp", "to_timestamp_seconds", "to_timestamp_millis", "to_timestamp_micros", "to_timestamp_nanos"];
 
-/// The functions, with those as they promise.
-pub(crate) fn with_their_zone(functions: Vec<Arc<ScalarUDF>>) -> Vec<Arc<ScalarUDF>> {
-    let with_zone = |function: Arc<ScalarUDF>| match NAMES.contains(&function.name()) {
-        true => Arc::new(ScalarUDF::new_from_impl(ToTimestamp { without_zone: function })),
-        false => function,
-    };
-    functions.into_iter().map(with_zone).collect()
+/// Of one of DataFusion's one that does as it promises.
+pub(super) fn with_its_zone(without_zone: Arc<ScalarUDF>) -> ScalarUDF {
+    ToTimestamp { without_zone }.into()
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -48,7 +44,7 @@ impl ScalarUDFImpl for ToTimestamp {
 
     fn with_updated_config(&self, config: &ConfigOptions) -> Option<ScalarUDF> {
         let updated = self.without_zone.inner().with_updated_config(config)?;
-        Some(ScalarUDF::new_from_impl(Self { without_zone: Arc::new(updated) }))
+        Some(with_its_zone(Arc::new(updated)))
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {

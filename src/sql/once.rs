@@ -36,7 +36,7 @@ pub(super) fn name_drawn(query: &mut Query, number: &mut usize) {
     }
     let often: HashMap<String, usize> = drawn.iter().map(|name| (name.clone(), mentions(query, name))).collect();
     // Those of a view are others than those of the query that reads it.
-    let whole = fnv(&query.to_string());
+    let whole = crc32fast::hash(query.to_string().as_bytes());
     let Some(with) = &mut query.with else { return };
     for table in &mut with.cte_tables {
         if often.get(&text_of(&table.alias.name)).is_none_or(|times| *times < 2) {
@@ -84,9 +84,4 @@ fn mentions(query: &Query, name: &str) -> usize {
         ControlFlow::Continue(())
     });
     times
-}
-
-/// FNV-1a.
-fn fnv(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

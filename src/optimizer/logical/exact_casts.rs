@@ -15,15 +15,15 @@
 //! are those that would fail for some numbers, as of 3,000,000,000 to 32 bits: nothing fails then.
 
 use datafusion::arrow::datatypes::DataType;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::{Between, Cast, InList, TryCast};
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, LogicalPlan};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
+use super::exact::with_exact_casts;
 use super::same::same;
-use crate::logical::{columns_within, compares, has_casts, have_room, keep_digits};
+use crate::logical::{compares, have_room, keep_digits};
 
 #[derive(Debug)]
 pub(super) struct ExactCasts;
@@ -34,18 +34,7 @@ impl OptimizerRule for ExactCasts {
     }
 
     fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        plan.transform_up_with_subqueries(|plan| {
-            if !has_casts(&plan) {
-                return Ok(Transformed::no(plan));
-            }
-            let schema = columns_within(&plan)?;
-            let names = NamePreserver::new(&plan);
-            plan.map_expressions(|expr| {
-                let name = names.save(&expr);
-                let exact = expr.transform_up(|expr| Ok(compared(expr, &schema)))?;
-                Ok(if exact.transformed { exact.update_data(|expr| name.restore(expr)) } else { exact })
-            })
-        })
+        with_exact_casts(plan, compared)
     }
 }
 

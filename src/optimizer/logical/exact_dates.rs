@@ -17,12 +17,12 @@ use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::Cast;
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Between, BinaryExpr, Expr, ExprSchemable, LogicalPlan, Operator, binary_expr, lit};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
+use super::exact::with_exact_casts;
 use crate::functions::{NANOS_OF_DAY, begin_of_day, point_of_time};
-use crate::logical::{columns_within, compares, has_casts};
+use crate::logical::compares;
 
 /// It comes before what is known when the query begins has become a literal, for literals of which that could not be
 /// made; and after that.
@@ -35,18 +35,7 @@ impl OptimizerRule for ExactDates {
     }
 
     fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        plan.transform_up_with_subqueries(|plan| {
-            if !has_casts(&plan) {
-                return Ok(Transformed::no(plan));
-            }
-            let schema = columns_within(&plan)?;
-            let names = NamePreserver::new(&plan);
-            plan.map_expressions(|expr| {
-                let name = names.save(&expr);
-                let exact = expr.transform_up(|expr| Ok(compared(expr, &schema)))?;
-                Ok(if exact.transformed { exact.update_data(|expr| name.restore(expr)) } else { exact })
-            })
-        })
+        with_exact_casts(plan, compared)
     }
 }
 

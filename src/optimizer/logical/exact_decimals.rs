@@ -19,15 +19,15 @@
 //! ```
 
 use datafusion::arrow::datatypes::{DataType, FieldRef};
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{Cast, TryCast};
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::type_coercion::binary::comparison_coercion;
 use datafusion::logical_expr::{Between, BinaryExpr, Expr, ExprSchemable, LogicalPlan, Operator};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-use crate::logical::{columns_within, compares, has_casts};
+use super::exact::with_exact_casts;
+use crate::logical::compares;
 
 #[derive(Debug)]
 pub(super) struct ExactDecimals;
@@ -38,22 +38,9 @@ impl OptimizerRule for ExactDecimals {
     }
 
     fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        plan.transform_up_with_subqueries(|plan| {
-            if !has_casts(&plan) {
-                return Ok(Transformed::no(plan));
-            }
-            let schema = columns_within(&plan)?;
-            let names = NamePreserver::new(&plan);
-            plan.map_expressions(|expr| {
-                let name = names.save(&expr);
-                let exact = expr.transform_up(|expr| {
-                    Ok(match exact(&expr).or_else(|| compared_as_floats(&expr, &schema)) {
-                        Some(exact) => Transformed::yes(exact),
-                        None => Transformed::no(expr),
-                    })
-                })?;
-                Ok(exact.update_data(|expr| name.restore(expr)))
-            })
+        with_exact_casts(plan, |expr, schema| match exact(&expr).or_else(|| compared_as_floats(&expr, schema)) {
+            Some(exact) => Transformed::yes(exact),
+            None => Transformed::no(expr),
         })
     }
 }

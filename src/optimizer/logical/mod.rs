@@ -4,6 +4,7 @@ mod change_tables;
 mod compute_keys;
 mod drop_constant_keys;
 mod evaluate_once;
+mod exact;
 mod exact_casts;
 mod exact_dates;
 mod exact_decimals;
