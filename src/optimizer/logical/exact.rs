@@ -7,8 +7,8 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 
 use crate::logical::{columns_within, has_casts};
 
-/// A plan with its expressions written out by `exact`, from the inside out, in nodes that have casts. Columns keep their
-/// names.
+/// A plan with its expressions written out by `exact`, from the inside out, in nodes that have casts. Columns keep
+/// their names.
 pub(super) fn with_exact_casts(
     plan: LogicalPlan,
     exact: impl Fn(Expr, &DFSchema) -> Transformed<Expr>,
