@@ -67,6 +67,8 @@ mod join_order;
 /// Joins of which no side has to fit in memory.
 #[path = "integration/joins.rs"]
 mod joins;
+#[path = "integration/loop_joins.rs"]
+mod loop_joins;
 #[path = "integration/memory/mod.rs"]
 mod memory;
 /// Functions that misbehave on purpose.

@@ -175,32 +175,23 @@ async fn shared_relations_are_read_once_each() {
     assert_eq!(rows(&context, window).await, ["100"]);
 }
 
-/// DataFusion's nested-loop join returns wrong rows when it goes out of memory; here it fails instead.
+/// DataFusion's nested-loop join returns wrong rows when it goes out of memory. Ours fits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nested_loop_joins_are_right_or_fail() {
+async fn joins_on_other_conditions_than_keys_are_right_within_any_memory() {
     let sql = |kind: &str| {
         format!(
             "SELECT count(*), sum(length(l.pad)) FROM (SELECT id, repeat('x', 4000) AS pad FROM range(1500)) AS l {kind} JOIN \
              (SELECT id, repeat('y', 4000) AS pad FROM range(800)) AS r ON l.id < r.id AND l.pad <> r.pad"
         )
     };
-    let mut failed = 0;
     for kind in ["LEFT", "LEFT SEMI", "LEFT ANTI", "INNER", "RIGHT"] {
         let large = context_with(2, |o| o.memory_limit = mib(1024));
         let want = rows(&large, &sql(kind)).await;
-        for limit in [2, 4, 64] {
+        for limit in [2, 64] {
             let small = context_with(2, |o| o.memory_limit = mib(limit));
-            match small.sql(&sql(kind)).await.unwrap().take_all().await {
-                Ok(batches) => assert_eq!(crate::fixtures::lines(&batches), want, "{kind} at {limit} MiB"),
-                Err(e) => {
-                    failed += 1;
-                    let text = e.strip_backtrace();
-                    assert!(text.contains("a nested-loop join cannot spill") || text.contains("memory"), "{text}");
-                }
-            }
+            assert_eq!(rows(&small, &sql(kind)).await, want, "{kind} at {limit} MiB");
         }
     }
-    assert!(failed > 0, "the limits must be too small for some");
 }
 
 /// DataFusion runs some inputs twice, and applications run plans twice: each run sees all rows.

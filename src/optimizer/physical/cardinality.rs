@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::aggregates::AggregateExec;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::execution_plan::CardinalityEffect::{GreaterEqual, Unknown};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::union::UnionExec;
@@ -22,7 +22,7 @@ pub(super) fn max_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
         inputs if plan.is::<UnionExec>() => inputs.iter().map(|input| max_rows(input)).sum(),
         _ => None,
     };
-    most.into_iter().chain(plan.fetch()).min()
+    most.into_iter().chain(plan.fetch()).chain(is_of_all_rows(plan).then_some(1)).min()
 }
 
 /// Whether rows may be more than a part of the limit. Of those whose number is unknown, that is so where memory is
@@ -32,6 +32,14 @@ pub(super) fn may_be_large(input: &Arc<dyn ExecutionPlan>, limit: usize) -> bool
         Some(rows) => rows.saturating_mul(row_bytes(input.as_ref())) > limit / SMALL_PART,
         None => limit <= PLENTY,
     }
+}
+
+/// Whether it is the aggregate of all rows.
+fn is_of_all_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.downcast_ref::<AggregateExec>().is_some_and(|aggregate| {
+        matches!(aggregate.mode(), AggregateMode::Final | AggregateMode::Single)
+            && aggregate.group_expr().is_true_no_grouping()
+    })
 }
 
 /// Whether each row belongs to several groups.

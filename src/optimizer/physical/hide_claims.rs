@@ -25,7 +25,7 @@ use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
-use crate::physical::{BucketJoinExec, Claims, HideClaimsExec, IntoPlan, PlanExt};
+use crate::physical::{BucketJoinExec, Claims, HideClaimsExec, IntoPlan, LoopJoinExec, PlanExt};
 
 #[derive(Debug)]
 pub(super) struct HideClaims;
@@ -70,8 +70,9 @@ fn wrong_claims(plan: &dyn ExecutionPlan) -> Vec<Option<Claims>> {
     let merge = plan.downcast_ref::<SortMergeJoinExec>().map(|join| join.join_type());
     let nested = plan.downcast_ref::<NestedLoopJoinExec>().map(|join| *join.join_type());
     let bucket = plan.operator::<BucketJoinExec>().map(|join| join.join_type());
+    let looped = plan.operator::<LoopJoinExec>().map(|join| join.join_type());
     let padded = Some(Claims::Constants);
-    match hash.or(merge).or(nested).or(bucket) {
+    match hash.or(merge).or(nested).or(bucket).or(looped) {
         Some(JoinType::Left) => vec![None, padded],
         Some(JoinType::Right) => vec![padded, None],
         Some(JoinType::Full) => vec![padded, padded],

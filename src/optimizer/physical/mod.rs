@@ -18,6 +18,7 @@ mod hide_claims;
 mod keep_orders;
 mod late_materialization;
 mod link_shared;
+mod loop_joins;
 mod narrow_decimals;
 mod order_joins;
 mod read_by_file;
@@ -62,6 +63,9 @@ fn register_joins(registry: &mut RuleRegistry) {
 
 /// Rules of what runs, in which order and in how much memory.
 fn register_stages(registry: &mut RuleRegistry) {
+    // Before DataFusion counts on the partitions of a join.
+    let loops = loop_joins::LoopJoins;
+    registry.add_physical(Arc::new(loops), Anchor::before("EnsureRequirements"), &[]);
     let collect = collect_once::CollectOnce;
     registry.add_physical(Arc::new(collect), Anchor::before("EnsureRequirements"), &[]);
     // Before projections become steps of stages.

@@ -15,10 +15,8 @@
 
 use crate::physical::operator::IntoPlan;
 use std::any::Any;
-use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -32,36 +30,24 @@ use datafusion::physical_plan::filter_pushdown::{ChildPushdownResult, FilterDesc
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PhysicalExpr, PlanProperties};
-use futures::future::{BoxFuture, Shared};
-use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 
 use super::known_keys::{condition, left_may_be_told, right_may_be_told};
 use super::merge::{can_merge, sort_merge};
-use super::side::{Side, build_bytes};
+use super::side::{LEFT, MIN_BUILD_BYTES, RIGHT, Side, add_side_metrics, build_bytes, build_memory, describe_sides};
+use super::units::Units;
 use crate::physical::StageMetrics;
 use crate::physical::exchange::{Cut, KeyEncoding, Runs, Wanted, code_of_null, cuts, equal_parts, exact_parts};
-use crate::physical::memory::stage_memory;
 use crate::physical::operator::claims;
 use crate::physical::operator::{InputOverlap, InputsWork, Operator, Retention, Starts};
 use crate::physical::tasks::Output;
 use crate::physical::tasks::{Executions, RunState};
 use crate::physical::tasks::{properties, stream_of};
-use crate::runtime::{Drivers, on_io_thread};
-use crate::store::{BlockStore, QueryPool};
+use crate::runtime::on_io_thread;
 
-/// The side that a bucket is built from has this part of the memory of the query for each thread: it is held twice for
-/// a moment, with a table, and the other buckets' runs want to stay in memory.
-const BUILD_PART: usize = 6;
-/// The side has at most this part of the memory that is free.
-const FREE_PART: usize = 3;
-/// Smaller buckets cost more than they save.
-const MIN_BUILD_BYTES: usize = 1 << 20;
 /// A bin with so many times the bytes of others is looked at code by code.
 const SKEWED: usize = 4;
-/// What the sides are called.
-const LEFT: &str = "JoinLeft";
-const RIGHT: &str = "JoinRight";
 /// What is larger by this factor than it should be is too large for a hash table.
 const TOO_LARGE: usize = 3;
 
@@ -73,22 +59,10 @@ pub(crate) struct BucketJoinExec {
     first: JoinSide,
     /// What scans of the right side ask for the keys of the left one.
     told: Option<Arc<DynamicFilterPhysicalExpr>>,
-    runs: Executions<Mutex<RunState<JoinRun>>>,
+    runs: Executions<Mutex<RunState<Units<Work>>>>,
     properties: Arc<PlanProperties>,
     sides: [StageMetrics; 2],
     metrics: ExecutionPlanMetricsSet,
-}
-
-/// One execution. When the last of the streams drops, what is written goes.
-struct JoinRun {
-    work: Shared<BoxFuture<'static, Result<Arc<Work>, Arc<DataFusionError>>>>,
-    next: AtomicUsize,
-}
-
-impl fmt::Debug for JoinRun {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "JoinRun(next={})", self.next.load(Relaxed))
-    }
 }
 
 /// What there is to do once the first side has been written.
@@ -145,10 +119,8 @@ impl BucketJoinExec {
         })
     }
 
-    fn start(&self, context: &Arc<TaskContext>) -> Result<Arc<JoinRun>> {
-        for (side, name) in self.sides.iter().zip([LEFT, RIGHT]) {
-            side.owner().describe(QueryPool::query_of(context), || name.to_owned());
-        }
+    fn start(&self, context: &Arc<TaskContext>) -> Result<Arc<Units<Work>>> {
+        describe_sides(&self.sides, context);
         let prepare = Prepare {
             join: self.join.builder().reset_state().build()?,
             first: self.first,
@@ -157,14 +129,7 @@ impl BucketJoinExec {
             metrics: self.metrics.clone(),
             context: Arc::clone(context),
         };
-        let work = async move {
-            // Started by the first poll, on the threads of whoever polls.
-            match Drivers::start([prepare.work()]).next().await {
-                Some(result) => result.map(Arc::new).map_err(Arc::new),
-                None => internal_err!("the sides of a join vanished").map_err(Arc::new),
-            }
-        };
-        Ok(Arc::new(JoinRun { work: work.boxed().shared(), next: AtomicUsize::new(0) }))
+        Ok(Units::of(prepare.work()))
     }
 }
 
@@ -182,7 +147,7 @@ impl Prepare {
     async fn work(mut self) -> Result<Work> {
         let threads = self.context.session_config().target_partitions();
         // One table that all threads share may be as large as theirs together.
-        let small = self.build_memory()?;
+        let small = build_memory(&self.context)?;
         let (left, right) = match self.first {
             JoinSide::Right => {
                 let notes = !self.join.null_aware && left_may_be_told(*self.join.join_type());
@@ -217,7 +182,7 @@ impl Prepare {
         let (smaller, larger) = if from_left { (&left, &right) } else { (&right, &left) };
         // Of the bytes of the rows: they are what is cut.
         let rows_part = smaller.bytes() as f64 / build_bytes(smaller).max(1) as f64;
-        let target = ((self.build_memory()? / threads) as f64 * rows_part) as usize;
+        let target = ((build_memory(&self.context)? / threads) as f64 * rows_part) as usize;
         let target = target.max(MIN_BUILD_BYTES);
         let (other_bins, counted) = (larger.bins(), Arc::clone(smaller));
         let cut =
@@ -256,15 +221,6 @@ impl Prepare {
         let sides = vec![left, Arc::clone(self.join.right())];
         self.join = self.join.builder().with_null_aware(false).with_new_children(sides)?.reset_state().build()?;
         Ok(true)
-    }
-
-    /// What all threads together may build from: of the memory that the query was planned for, and of what operators
-    /// and tasks leave free now, since the tables of other joins stay.
-    fn build_memory(&self) -> Result<usize> {
-        let store = BlockStore::of_task(&self.context)?;
-        let budget = store.budget();
-        let free = budget.limit().saturating_sub(budget.used().saturating_sub(budget.blocks()));
-        Ok((stage_memory(&self.context)? / BUILD_PART).min(free / FREE_PART).max(MIN_BUILD_BYTES))
     }
 
     /// Tells the scans of the right side what the left one has.
@@ -434,9 +390,9 @@ impl Operator for BucketJoinExec {
         let (metrics, rows) = (self.metrics.clone(), MetricBuilder::new(&self.metrics).output_rows(partition));
         let state = (execution, run, join, metrics, context);
         let units = stream::try_unfold(state, |(execution, run, join, metrics, context)| async move {
-            let work = execution.work.clone().await.map_err(DataFusionError::Shared)?;
+            let work = execution.work().await?;
             let mut begin: Vec<_> = work.written().map(|side| side.balance.output()).collect();
-            let index = execution.next.fetch_add(1, AcqRel);
+            let index = execution.next();
             let unit = work.run(index, &join, &metrics, &context)?;
             // What the unit reads has outputs of its own now.
             begin.iter_mut().try_for_each(Output::end)?;
@@ -458,12 +414,7 @@ impl Operator for BucketJoinExec {
 
     fn metrics(&self) -> Option<MetricsSet> {
         let mut metrics = self.metrics.clone_inner();
-        for side in &self.sides {
-            let of_store = |name: &str| name.ends_with("_bytes") || name.ends_with("_micros");
-            let metrics_of_side = side.metrics();
-            let of_side = metrics_of_side.iter().filter(|metric| of_store(metric.value().name()));
-            of_side.for_each(|metric| metrics.push(Arc::clone(metric)));
-        }
+        add_side_metrics(&mut metrics, &self.sides);
         Some(metrics)
     }
 

@@ -2,8 +2,10 @@
 
 mod bucket_join;
 mod known_keys;
+mod loop_join;
 mod merge;
 mod side;
+mod units;
 
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::HashJoinExec;
 
 pub(crate) use bucket_join::BucketJoinExec;
+pub(crate) use loop_join::LoopJoinExec;
 
 use super::operator::PlanExt;
 

@@ -7,7 +7,7 @@
 //!
 //! | operator | says |
 //! |---|---|
-//! | read, queue, exchange, fold, bucket join, gather | what is true of each row by itself |
+//! | read, queue, exchange, fold, bucket join, loop join, gather | what is true of each row by itself |
 //! | gather of one partition, compact | all that its input says |
 //! | gather of a sort | what the sort said |
 //! | map | what was said by the operator of DataFusion that its last step stands for; nothing after a function |

@@ -14,9 +14,9 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::physical::BucketJoinExec;
 use crate::physical::operator::{PlanExt, stages_below};
 use crate::physical::tasks::{as_task_plan, is_ordered};
+use crate::physical::{BucketJoinExec, LoopJoinExec};
 
 /// Why rows of a plan may come otherwise when it runs again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +68,7 @@ fn is_join(plan: &dyn ExecutionPlan) -> bool {
         || plan.is::<SymmetricHashJoinExec>()
         || plan.is::<PiecewiseMergeJoinExec>()
         || plan.is_operator::<BucketJoinExec>()
+        || plan.is_operator::<LoopJoinExec>()
 }
 
 fn has_volatile(plan: &dyn ExecutionPlan) -> bool {
