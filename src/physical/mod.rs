@@ -39,7 +39,7 @@ pub(crate) use exchange::{
     SizeScheme, SliceScheme, SpreadScheme, StoredBlock, TaskRows, TaskSizes, can_sort, collect_blocks,
 };
 pub(crate) use gather::{GatherExec, gather, gather_blocks};
-pub(crate) use join::{BucketJoinExec, LoopJoinExec, equi_join, equi_joins};
+pub(crate) use join::{BucketJoinExec, LoopJoinExec, equi_join, equi_joins, is_join};
 pub(crate) use local_shuffle::LocalShuffleExec;
 pub(crate) use map::{FilterStep, FunctionStep, LimitStep, MapExec, MapStep, ProjectStep, SampleStep};
 pub(crate) use memory::{PLENTY, PlanMemory, builders_at_once, collects, query_context, row_bytes, schema_bytes};

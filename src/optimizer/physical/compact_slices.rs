@@ -24,7 +24,7 @@ use datafusion::physical_plan::windows::WindowAggExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{CompactExec, FlushExec, FoldExec, IntoPlan, MapExec, PLENTY, PlanExt};
+use crate::physical::{CompactExec, FlushExec, FoldExec, IntoPlan, LoopJoinExec, MapExec, PLENTY, PlanExt};
 
 #[derive(Debug)]
 pub(super) struct CompactSlices;
@@ -74,6 +74,7 @@ fn gives_slices(plan: &dyn ExecutionPlan) -> bool {
         || plan.is_operator::<FlushExec>()
         || plan.is::<RepartitionExec>()
         || plan.is::<SortMergeJoinExec>()
+        || plan.is_operator::<LoopJoinExec>()
         || plan.is::<WindowAggExec>()
         || plan.is_operator::<MapExec>()
         || (plan.is::<ProjectionExec>() && gives_slices(plan.children()[0].as_ref()))

@@ -30,7 +30,6 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::filter::FilterExec;
-use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
@@ -44,7 +43,8 @@ use super::hide_claims;
 use crate::config::BlockyardOptions;
 use crate::functions::Compute;
 use crate::physical::{
-    HideClaimsExec, IntoPlan, MapExec, OrderBarrierExec, PlanExt, ReadExec, as_task_plan, stores_rows, uses_ours,
+    HideClaimsExec, IntoPlan, MapExec, OrderBarrierExec, PlanExt, ReadExec, as_task_plan, is_join, stores_rows,
+    uses_ours,
 };
 
 #[derive(Debug)]
@@ -108,13 +108,7 @@ fn is_limit(plan: &dyn ExecutionPlan) -> bool {
 fn counts_below(plan: &dyn ExecutionPlan, counts: bool) -> bool {
     // Windows number rows in the order in which they come.
     let numbers = plan.is::<WindowAggExec>() || plan.is::<BoundedWindowAggExec>();
-    let changes = plan.is::<SortExec>()
-        || plan.is::<AggregateExec>()
-        || plan.is::<RepartitionExec>()
-        || plan.is::<HashJoinExec>()
-        || plan.is::<SortMergeJoinExec>()
-        || plan.is::<NestedLoopJoinExec>()
-        || plan.is::<CrossJoinExec>();
+    let changes = plan.is::<SortExec>() || plan.is::<AggregateExec>() || plan.is::<RepartitionExec>() || is_join(plan);
     numbers || is_limit(plan) || as_task_plan(plan).is_some() || stores_rows(plan) || counts && !changes
 }
 
@@ -148,7 +142,7 @@ mod tests {
     use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
     use datafusion::physical_plan::displayable;
     use datafusion::physical_plan::empty::EmptyExec;
-    use datafusion::physical_plan::joins::PartitionMode;
+    use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 
     fn read() -> Arc<dyn ExecutionPlan> {
         let schema = Arc::new(Schema::new(vec![Field::new("a", DataType::Int64, true)]));

@@ -19,9 +19,9 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{JoinType, Result};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::{CrossJoinExec, NestedLoopJoinExec};
 use datafusion::physical_plan::projection::{ProjectionExec, try_embed_projection};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use super::cardinality::max_rows;
 use crate::physical::{IntoPlan, LoopJoinExec};
@@ -31,25 +31,25 @@ pub(super) struct LoopJoins;
 
 impl PhysicalOptimizerRule for LoopJoins {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        let crossed = |node: Arc<dyn ExecutionPlan>| {
+            let Some(join) = node.downcast_ref::<CrossJoinExec>() else { return Ok(Transformed::no(node)) };
+            let (left, right) = (Arc::clone(join.left()), Arc::clone(join.right()));
+            let joined: Arc<dyn ExecutionPlan> =
+                Arc::new(NestedLoopJoinExec::try_new(left, right, None, &JoinType::Inner, None)?);
+            // They take metadata of another side.
+            let same = looks_up(&joined).is_some() && joined.schema() == node.schema();
+            Ok(if same { Transformed::yes(joined) } else { Transformed::no(node) })
+        };
         let narrow = |node: Arc<dyn ExecutionPlan>| {
             let Some(projection) = node.downcast_ref::<ProjectionExec>() else { return Ok(Transformed::no(node)) };
             let narrower = looks_up(projection.input()).map(|join| try_embed_projection(projection, join));
             Ok(narrower.transpose()?.flatten().map_or_else(|| Transformed::no(node), Transformed::yes))
         };
-        let rewrite = |node: Arc<dyn ExecutionPlan>| {
-            if let Some(join) = looks_up(&node) {
-                return Ok(Transformed::yes(LoopJoinExec::new(join)?.into_plan()));
-            }
-            match node.downcast_ref::<CrossJoinExec>().filter(|join| !has_one_row(join.left())) {
-                Some(join) => {
-                    let (left, right) = (Arc::clone(join.left()), Arc::clone(join.right()));
-                    let join = NestedLoopJoinExec::try_new(left, right, None, &JoinType::Inner, None)?;
-                    Ok(Transformed::yes(LoopJoinExec::new(&join)?.into_plan()))
-                }
-                None => Ok(Transformed::no(node)),
-            }
+        let rewrite = |node: Arc<dyn ExecutionPlan>| match looks_up(&node) {
+            Some(join) => Ok(Transformed::yes(LoopJoinExec::new(join)?.into_plan())),
+            None => Ok(Transformed::no(node)),
         };
-        plan.transform_up(narrow).data()?.transform_up(rewrite).data()
+        plan.transform_up(crossed).data()?.transform_up(narrow).data()?.transform_up(rewrite).data()
     }
 
     fn name(&self) -> &str {
@@ -63,9 +63,7 @@ impl PhysicalOptimizerRule for LoopJoins {
 
 /// The join of which rows would be looked up.
 fn looks_up(plan: &Arc<dyn ExecutionPlan>) -> Option<&NestedLoopJoinExec> {
-    plan.downcast_ref::<NestedLoopJoinExec>().filter(|join| !has_one_row(join.left()))
-}
-
-fn has_one_row(side: &Arc<dyn ExecutionPlan>) -> bool {
-    max_rows(side).is_some_and(|rows| rows <= 1)
+    let ends = |side: &Arc<dyn ExecutionPlan>| !side.boundedness().is_unbounded();
+    plan.downcast_ref::<NestedLoopJoinExec>()
+        .filter(|join| max_rows(join.left()).is_none_or(|rows| rows > 1) && ends(join.left()) && ends(join.right()))
 }

@@ -10,12 +10,26 @@ mod units;
 use std::sync::Arc;
 
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::joins::{
+    CrossJoinExec, HashJoinExec, NestedLoopJoinExec, PiecewiseMergeJoinExec, SortMergeJoinExec, SymmetricHashJoinExec,
+};
 
 pub(crate) use bucket_join::BucketJoinExec;
 pub(crate) use loop_join::LoopJoinExec;
 
 use super::operator::PlanExt;
+
+/// Whether an operator is a join.
+pub(crate) fn is_join(plan: &dyn ExecutionPlan) -> bool {
+    plan.is::<HashJoinExec>()
+        || plan.is::<SortMergeJoinExec>()
+        || plan.is::<NestedLoopJoinExec>()
+        || plan.is::<CrossJoinExec>()
+        || plan.is::<SymmetricHashJoinExec>()
+        || plan.is::<PiecewiseMergeJoinExec>()
+        || plan.is_operator::<BucketJoinExec>()
+        || plan.is_operator::<LoopJoinExec>()
+}
 
 /// The join on equal keys that an operator is.
 pub(crate) fn equi_join(plan: &Arc<dyn ExecutionPlan>) -> Option<&HashJoinExec> {

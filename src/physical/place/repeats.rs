@@ -7,16 +7,13 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
-use datafusion::physical_plan::joins::{
-    CrossJoinExec, HashJoinExec, NestedLoopJoinExec, PiecewiseMergeJoinExec, SortMergeJoinExec, SymmetricHashJoinExec,
-};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
-use crate::physical::operator::{PlanExt, stages_below};
+use crate::physical::is_join;
+use crate::physical::operator::stages_below;
 use crate::physical::tasks::{as_task_plan, is_ordered};
-use crate::physical::{BucketJoinExec, LoopJoinExec};
 
 /// Why rows of a plan may come otherwise when it runs again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,17 +55,6 @@ pub(crate) fn unsteady(plan: &Arc<dyn ExecutionPlan>) -> Option<Unsteady> {
             "it calls a function that gives something else each time; use one with a seed, or write its rows to files",
         )
     })
-}
-
-fn is_join(plan: &dyn ExecutionPlan) -> bool {
-    plan.is::<HashJoinExec>()
-        || plan.is::<SortMergeJoinExec>()
-        || plan.is::<NestedLoopJoinExec>()
-        || plan.is::<CrossJoinExec>()
-        || plan.is::<SymmetricHashJoinExec>()
-        || plan.is::<PiecewiseMergeJoinExec>()
-        || plan.is_operator::<BucketJoinExec>()
-        || plan.is_operator::<LoopJoinExec>()
 }
 
 fn has_volatile(plan: &dyn ExecutionPlan) -> bool {

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::{DataType, Schema};
+use datafusion::arrow::datatypes::Schema;
 use datafusion::common::JoinSide;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::logical_expr::Operator;
-use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal};
+use datafusion::physical_expr::expressions::{BinaryExpr, Column};
 use datafusion::physical_expr::split_conjunction;
 use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::PhysicalExpr;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
@@ -32,19 +33,19 @@ pub(super) struct Bounds {
     pub(super) limits: Vec<(Operator, Arc<dyn PhysicalExpr>)>,
     /// One of something else of the left side.
     pub(super) other: Option<Comparison>,
-    /// Whether they are all of the condition, and say exactly what it says.
+    /// Whether they are all of the condition.
     pub(super) exact: bool,
 }
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {}", self.left, self.operator, self.right)
+        write!(f, "left {} {} right {}", self.left, self.operator, self.right)
     }
 }
 
 impl fmt::Display for Bounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limits = self.limits.iter().map(|(operator, right)| format!("{} {operator} {right}", self.key));
+        let limits = self.limits.iter().map(|(operator, right)| format!("left {} {operator} right {right}", self.key));
         let all: Vec<String> = limits.chain(self.other.as_ref().map(ToString::to_string)).collect();
         write!(f, "{}", all.join(", "))
     }
@@ -66,11 +67,7 @@ impl Bounds {
         let key = Arc::clone(&all.iter().find(has_both).or(all.first())?.left);
         let limits: Vec<_> = of_key(&key).into_iter().map(|c| (c.operator, Arc::clone(&c.right))).collect();
         let other = all.iter().find(|c| c.left.ne(&key)).cloned();
-        let is_float = |expression: &Arc<dyn PhysicalExpr>| {
-            expression.data_type(left).is_ok_and(|data_type| data_type.is_floating())
-        };
-        let floats = is_float(&key) || other.as_ref().is_some_and(|other| is_float(&other.left));
-        let exact = limits.len() + usize::from(other.is_some()) == parts && !floats;
+        let exact = limits.len() + usize::from(other.is_some()) == parts;
         Some(Self { key, limits, other, exact })
     }
 }
@@ -94,7 +91,7 @@ fn comparison(part: &Arc<dyn PhysicalExpr>, filter: &JoinFilter, left: &Schema, 
 }
 
 /// An expression over the columns of the condition as one over those of a side, if it needs some of it and nothing of
-/// the other, and can be computed of rows that have no match.
+/// the other.
 fn of_side(
     expression: &Arc<dyn PhysicalExpr>,
     filter: &JoinFilter,
@@ -112,44 +109,5 @@ fn of_side(
             None => Transformed::no(part),
         })
     });
-    moved.data().ok().filter(|moved| never_fails(moved, schema))
-}
-
-/// Whether it gives a value for every row: columns, casts to larger types, sums that wrap, and times of which only such
-/// at the end of all time have none.
-fn never_fails(expression: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
-    if expression.is::<Column>() || expression.is::<Literal>() {
-        return true;
-    }
-    if let Some(cast) = expression.downcast_ref::<CastExpr>() {
-        let from = cast.expr().data_type(schema);
-        let widens = from.is_ok_and(|from| widens(&from, cast.cast_type()));
-        return widens && never_fails(cast.expr(), schema);
-    }
-    expression.downcast_ref::<BinaryExpr>().is_some_and(|sum| {
-        matches!(sum.op(), Operator::Plus | Operator::Minus)
-            && sum
-                .data_type(schema)
-                .is_ok_and(|t| t.is_integer() || t.is_floating() || matches!(t, DataType::Timestamp(..)))
-            && [sum.left(), sum.right()].into_iter().all(|part| never_fails(part, schema))
-    })
-}
-
-/// Whether every value of a type has a value of the other.
-fn widens(from: &DataType, to: &DataType) -> bool {
-    let digits = |t: &DataType| t.primitive_width().unwrap_or(usize::MAX);
-    match (from, to) {
-        (from, DataType::Float64) => from.is_integer() || from.is_floating() || from.is_decimal(),
-        (from, to) if from.is_integer() && to.is_integer() => {
-            digits(from) < digits(to) && (from.is_unsigned_integer() || to.is_signed_integer())
-        }
-        (from, DataType::Decimal128(digits, scale)) if from.is_integer() => {
-            i16::from(*digits) - i16::from(*scale) >= 20
-        }
-        (DataType::Decimal128(from, from_scale), DataType::Decimal128(to, to_scale)) => {
-            let whole = |digits: u8, scale: i8| i16::from(digits) - i16::from(scale);
-            to_scale >= from_scale && whole(*to, *to_scale) >= whole(*from, *from_scale)
-        }
-        (from, to) => from.equals_datatype(to) || from.is_string() && to.is_string(),
-    }
+    moved.data().ok().filter(|moved| !is_volatile(moved))
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use datafusion::arrow::array::{RecordBatch, UInt32Array};
 use datafusion::arrow::compute::{concat_batches, take_record_batch};
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::Result;
+use datafusion::common::{Result, resources_err};
 use datafusion::logical_expr::Operator;
 use datafusion::physical_plan::PhysicalExpr;
 
@@ -26,6 +26,8 @@ pub(super) const MAX_ROWS: usize = u32::MAX as usize;
 pub(super) struct Build {
     pub(super) rows: RecordBatch,
     bounds: Option<Bounds>,
+    /// Whether what is looked up are the matches, all of them and nothing else.
+    exact: bool,
     /// By what they are sorted.
     key: Option<(KeyMaker, SortedKeys)>,
     /// What else is compared.
@@ -48,41 +50,47 @@ struct Other {
 
 impl Build {
     /// Sorts `rows`, whose bytes are counted in `reserved`. With `matched`, those with a match are marked.
+    ///
+    /// What cannot be computed of some row is not looked up: the condition may never ask for it, or fails itself.
     pub(super) fn new(
         schema: &SchemaRef,
-        rows: Vec<RecordBatch>,
+        rows: &[RecordBatch],
         bounds: Option<&Bounds>,
         matched: bool,
         mut reserved: WorkingSet,
     ) -> Result<Self> {
         let rows_bytes: usize = rows.iter().map(sliced_bytes).sum();
-        let together = concat_batches(schema, &rows)?;
-        drop(rows);
+        let together = concat_batches(schema, rows)?;
+        if together.num_rows() > MAX_ROWS {
+            return resources_err!("a join cannot hold {} rows of a block at once", together.num_rows());
+        }
         let matched = matched.then(|| Marks::new(together.num_rows()));
-        let Some(bounds) = bounds else {
+        let of_key = bounds.and_then(|bounds| keys(&bounds.key, &together).ok());
+        let (Some(bounds), Some((maker, of_key))) = (bounds, of_key) else {
             reserved.resize(rows_bytes)?;
-            return Ok(Self { rows: together, bounds: None, key: None, other: None, matched, _reserved: reserved });
+            let (rows, exact) = (together, false);
+            return Ok(Self { rows, bounds: None, exact, key: None, other: None, matched, _reserved: reserved });
         };
-        let keys = |expression: &Arc<dyn PhysicalExpr>, rows: &RecordBatch| -> Result<(KeyMaker, Keys)> {
-            let values = expression.evaluate(rows)?.into_array(rows.num_rows())?;
-            let maker = KeyMaker::new(values.data_type().clone())?;
-            let keys = maker.keys(&values)?;
-            Ok((maker, keys))
-        };
-        let (maker, of_key) = keys(&bounds.key, &together)?;
-        let of_other = bounds.other.as_ref().map(|other| keys(&other.left, &together)).transpose()?;
+        let of_other = bounds.other.as_ref().and_then(|other| keys(&other.left, &together).ok());
+        let exact = bounds.exact && of_other.is_some() == bounds.other.is_some();
         let has_other = |at: usize| of_other.as_ref().is_none_or(|(_, keys)| !keys.is_null(at));
         let sorted = SortedKeys::new(of_key, has_other);
         let order = &sorted.order;
-        let other = of_other.map(|(maker, keys)| Other::new(maker, keys, order, bounds)).transpose()?;
+        let other = of_other.map(|(maker, keys)| Other::new(maker, keys, order, bounds));
         let mut is_in = vec![false; together.num_rows()];
         order.iter().for_each(|at| is_in[*at as usize] = true);
         let excluded = (0..together.num_rows() as u32).filter(|at| !is_in[*at as usize]);
         let order = UInt32Array::from_iter_values(order.iter().copied().chain(excluded));
         let rows = take_record_batch(&together, &order)?;
-        let tables = sorted.bytes() + other.as_ref().map_or(0, |other| other.bytes());
+        let tables = sorted.bytes() + other.as_ref().map_or(0, Other::bytes);
         reserved.resize(rows_bytes + tables)?;
-        Ok(Self { rows, bounds: Some(bounds.clone()), key: Some((maker, sorted)), other, matched, _reserved: reserved })
+        let (bounds, key) = (Some(bounds.clone()), Some((maker, sorted)));
+        Ok(Self { rows, bounds, exact, key, other, matched, _reserved: reserved })
+    }
+
+    /// Bytes of a copy of the numbers of the rows.
+    pub(super) fn numbers_bytes(&self) -> usize {
+        MaxTree::bytes(self.candidates())
     }
 
     /// The numbers of the rows, which a comparison beside the key looks at. Without one each has the number 1.
@@ -113,19 +121,19 @@ impl Build {
 
     /// Looks up rows of the right side: of each the rows that the key leaves, and the number above which they have to
     /// be.
-    pub(super) fn look_up(&self, right: &RecordBatch) -> Result<Found> {
-        let all = self.candidates();
-        let rows = right.num_rows();
-        let (Some(bounds), Some((maker, sorted))) = (&self.bounds, &self.key) else {
-            return Ok(Found { ranges: vec![0..all as u32; rows], least: Vec::new() });
-        };
+    pub(super) fn look_up(&self, right: &RecordBatch) -> Found {
+        let (all, rows) = (self.candidates(), right.num_rows());
+        let mut found = Found { ranges: vec![0..all as u32; rows], least: Vec::new(), exact: self.exact };
+        let (Some(bounds), Some((maker, sorted))) = (&self.bounds, &self.key) else { return found };
         let keys = |maker: &KeyMaker, expression: &Arc<dyn PhysicalExpr>| {
             maker.keys(&expression.evaluate(right)?.into_array(rows)?)
         };
-        let mut ranges = vec![0..all as u32; rows];
         for (operator, limit) in &bounds.limits {
-            let limits = keys(maker, limit)?;
-            for (at, range) in ranges.iter_mut().enumerate().filter(|(_, range)| range.start < range.end) {
+            let Ok(limits) = keys(maker, limit) else {
+                found.exact = false;
+                continue;
+            };
+            for (at, range) in found.ranges.iter_mut().enumerate().filter(|(_, range)| range.start < range.end) {
                 match operator {
                     _ if limits.is_null(at) => range.end = range.start,
                     Operator::Lt => range.end = range.end.min(sorted.less_than(&limits, at) as u32),
@@ -135,19 +143,28 @@ impl Build {
                 }
             }
         }
-        let (Some(other), Some(comparison)) = (&self.other, &bounds.other) else {
-            return Ok(Found { ranges, least: Vec::new() });
+        let (Some(other), Some(comparison)) = (&self.other, &bounds.other) else { return found };
+        let Ok(values) = keys(&other.maker, &comparison.right) else {
+            found.exact = false;
+            return found;
         };
-        let values = keys(&other.maker, &comparison.right)?;
-        let mut least = vec![0; rows];
-        for (at, range) in ranges.iter_mut().enumerate().filter(|(_, range)| range.start < range.end) {
+        found.least = vec![0; rows];
+        for (at, range) in found.ranges.iter_mut().enumerate().filter(|(_, range)| range.start < range.end) {
             match values.is_null(at) {
                 true => range.end = range.start,
-                false => least[at] = other.least(comparison.operator, &values, at),
+                false => found.least[at] = other.least(comparison.operator, &values, at),
             }
         }
-        Ok(Found { ranges, least })
+        found
     }
+}
+
+/// The keys of rows of the left side.
+fn keys(expression: &Arc<dyn PhysicalExpr>, rows: &RecordBatch) -> Result<(KeyMaker, Keys)> {
+    let values = expression.evaluate(rows)?.into_array(rows.num_rows())?;
+    let maker = KeyMaker::new(values.data_type().clone())?;
+    let keys = maker.keys(&values)?;
+    Ok((maker, keys))
 }
 
 /// What was found of the rows of the right side.
@@ -156,6 +173,8 @@ pub(super) struct Found {
     pub(super) ranges: Vec<Range<u32>>,
     /// Empty where it is 0 for all.
     least: Vec<u32>,
+    /// Whether these are the matches, all of them and nothing else.
+    pub(super) exact: bool,
 }
 
 impl Found {
@@ -167,7 +186,7 @@ impl Found {
 
 impl Other {
     /// The values in `keys` of rows that will have the order `order`.
-    fn new(maker: KeyMaker, keys: Keys, order: &[u32], bounds: &Bounds) -> Result<Self> {
+    fn new(maker: KeyMaker, keys: Keys, order: &[u32], bounds: &Bounds) -> Self {
         let sorted = SortedKeys::new(keys, |_| true);
         let mut numbers = vec![0; sorted.order.iter().max().map_or(0, |last| *last as usize + 1)];
         let greater =
@@ -176,7 +195,7 @@ impl Other {
             numbers[*row as usize] = if greater { place + 1 } else { sorted.len() - place } as u32;
         }
         let ordered: Vec<u32> = order.iter().map(|row| numbers[*row as usize]).collect();
-        Ok(Self { maker, sorted, numbers: MaxTree::new(&ordered) })
+        Self { maker, sorted, numbers: MaxTree::new(&ordered) }
     }
 
     fn bytes(&self) -> usize {
@@ -206,14 +225,14 @@ impl Marks {
     }
 
     pub(super) fn set(&self, row: usize) {
-        let (word, bit) = (&self.0[row / 64], 1 << (row % 64));
+        let bit = 1 << (row % 64);
         // Most are set more than once, and reading is cheaper.
-        if word.load(Relaxed) & bit == 0 {
+        if let Some(word) = self.0.get(row / 64).filter(|word| word.load(Relaxed) & bit == 0) {
             word.fetch_or(bit, Relaxed);
         }
     }
 
     pub(super) fn get(&self, row: usize) -> bool {
-        self.0[row / 64].load(Relaxed) >> (row % 64) & 1 == 1
+        self.0.get(row / 64).is_some_and(|word| word.load(Relaxed) >> (row % 64) & 1 == 1)
     }
 }

@@ -20,6 +20,7 @@ mod build;
 mod keys;
 mod max_tree;
 mod probe;
+mod sizes;
 mod work;
 
 use std::sync::Arc;
@@ -42,7 +43,6 @@ use self::work::{Prepare, Work};
 use super::side::{add_side_metrics, describe_sides};
 use super::units::Units;
 use crate::physical::StageMetrics;
-use crate::physical::memory::schema_bytes;
 use crate::physical::operator::{InputOverlap, InputsWork, IntoPlan, Operator, Retention, Starts, claims};
 use crate::physical::tasks::{Executions, RunState, properties, stream_of};
 
@@ -83,8 +83,8 @@ impl LoopJoinExec {
             columns,
             bounds: join.filter().and_then(|filter| Bounds::of(filter, &of_left, &of_right)),
             filter: join.filter().cloned(),
-            right_row_bytes: schema_bytes(&of_right),
             left: of_left,
+            right: of_right,
         };
         let partitions = join.right().output_partitioning().partition_count();
         Ok(Self {
@@ -119,7 +119,12 @@ impl Operator for LoopJoinExec {
     fn describe(&self) -> String {
         let found = self.shape.bounds.as_ref().map_or_else(String::new, |bounds| format!(", looked up by=[{bounds}]"));
         let filter = self.join.filter().map_or_else(String::new, |filter| format!(", filter={}", filter.expression()));
-        format!("join_type={}{filter}{found}", self.join.join_type())
+        let given = self.join.projection().as_ref().map_or_else(String::new, |columns| {
+            let (joined, _) = build_join_schema(&self.shape.left, &self.shape.right, self.join.join_type());
+            let given = columns.iter().map(|column| format!("{}@{column}", joined.field(*column).name()));
+            format!(", projection=[{}]", given.collect::<Vec<_>>().join(", "))
+        });
+        format!("join_type={}{filter}{found}{given}", self.join.join_type())
     }
 
     fn describe_in_tree(&self) -> String {

@@ -15,6 +15,8 @@ use datafusion::physical_plan::metrics::Count;
 use super::bounds::Bounds;
 use super::build::{Build, Found, Marks};
 use super::max_tree::MaxTree;
+use super::sizes::Sizes;
+use crate::store::WorkingSet;
 
 /// What a join gives of its rows.
 #[derive(Debug)]
@@ -27,13 +29,13 @@ pub(super) struct Shape {
     pub(super) bounds: Option<Bounds>,
     /// The columns of the left side.
     pub(super) left: SchemaRef,
-    /// About how many bytes a row of the right side has.
-    pub(super) right_row_bytes: usize,
+    /// The columns of the right side.
+    pub(super) right: SchemaRef,
 }
 
 /// One side of rows to give.
 #[derive(Clone, Copy)]
-enum Rows<'a> {
+enum Half<'a> {
     Of(&'a RecordBatch, &'a UInt32Array),
     /// Rows without a match.
     Nulls,
@@ -62,11 +64,6 @@ impl Shape {
         !matches!(self.join_type, JoinType::Right | JoinType::Full | JoinType::RightAnti | JoinType::RightMark)
     }
 
-    /// Whether what is looked up are the matches, all of them and nothing else.
-    fn is_exact(&self) -> bool {
-        self.filter.is_none() || self.bounds.as_ref().is_some_and(|bounds| bounds.exact)
-    }
-
     /// What it gives of rows of the left side when all of the right one is known.
     pub(super) fn left_rows(&self, build: &Build, from: usize, to: usize) -> Result<Option<RecordBatch>> {
         let Some(marks) = &build.matched else { return Ok(None) };
@@ -75,7 +72,7 @@ impl Shape {
         if places.is_empty() {
             return Ok(None);
         }
-        self.assemble(Rows::Of(&build.rows, &places), Rows::Nulls, mark, places.len()).map(Some)
+        self.assemble(Half::Of(&build.rows, &places), Half::Nulls, mark, places.len()).map(Some)
     }
 
     /// What it gives of rows of the right side when all of the left one is known.
@@ -89,7 +86,7 @@ impl Shape {
         if places.is_empty() {
             return Ok(None);
         }
-        self.assemble(Rows::Nulls, Rows::Of(rows, &places), mark, places.len()).map(Some)
+        self.assemble(Half::Nulls, Half::Of(rows, &places), mark, places.len()).map(Some)
     }
 
     /// Rows of a side to give, and what marks them: those with a match for a `semi` join, all for a `mark` join, the
@@ -110,7 +107,7 @@ impl Shape {
         (UInt32Array::from_iter_values(places), None)
     }
 
-    fn assemble(&self, left: Rows, right: Rows, mark: Option<BooleanArray>, rows: usize) -> Result<RecordBatch> {
+    fn assemble(&self, left: Half, right: Half, mark: Option<BooleanArray>, rows: usize) -> Result<RecordBatch> {
         let mark = mark.map(|mark| Arc::new(mark) as ArrayRef);
         let column = |(at, index): (usize, &ColumnIndex)| -> Result<ArrayRef> {
             let side = match index.side {
@@ -121,8 +118,8 @@ impl Shape {
                 }
             };
             Ok(match side {
-                Rows::Of(batch, places) => take(batch.column(index.index), places, None)?,
-                Rows::Nulls => new_null_array(self.schema.field(at).data_type(), rows),
+                Half::Of(batch, places) => take(batch.column(index.index), places, None)?,
+                Half::Nulls => new_null_array(self.schema.field(at).data_type(), rows),
             })
         };
         let columns = self.columns.iter().enumerate().map(column).collect::<Result<_>>()?;
@@ -137,8 +134,9 @@ pub(super) struct Prober {
     build: Arc<Build>,
     /// Rows of the left side of which no match is known, where one is enough.
     unmatched: Option<MaxTree>,
-    /// Pairs that are looked at together.
-    pairs_at_once: usize,
+    /// What that takes.
+    _reserved: Option<WorkingSet>,
+    sizes: Sizes,
     /// Pairs that were looked at.
     looked_at: Count,
 }
@@ -153,20 +151,34 @@ pub(super) struct Probe {
     at: usize,
     /// Rows with a match, where it matters.
     matched: Vec<bool>,
+    /// Pairs that are looked at together.
+    pairs_at_once: usize,
+    /// Whether what was found needs no condition any more.
+    exact: bool,
 }
 
 impl Prober {
-    pub(super) fn new(shape: Arc<Shape>, build: Arc<Build>, pairs_at_once: usize, looked_at: Count) -> Self {
+    /// `reserve` counts bytes.
+    pub(super) fn new(
+        shape: Arc<Shape>,
+        build: Arc<Build>,
+        sizes: Sizes,
+        looked_at: Count,
+        reserve: impl FnOnce(usize) -> Result<WorkingSet>,
+    ) -> Result<Self> {
         let one_is_enough = shape.marks_left() && !shape.gives_pairs();
+        let _reserved = one_is_enough.then(|| reserve(build.numbers_bytes())).transpose()?;
         let unmatched = one_is_enough.then(|| build.numbers());
-        Self { shape, build, unmatched, pairs_at_once, looked_at }
+        Ok(Self { shape, build, unmatched, _reserved, sizes, looked_at })
     }
 
     /// Begins to look up rows.
-    pub(super) fn look_up(&self, rows: RecordBatch) -> Result<Probe> {
-        let found = self.build.look_up(&rows)?;
+    pub(super) fn look_up(&self, rows: RecordBatch) -> Probe {
+        let found = self.build.look_up(&rows);
         let matched = vec![false; if self.shape.marks_right() { rows.num_rows() } else { 0 }];
-        Ok(Probe { rows, found, row: 0, at: 0, matched })
+        let pairs_at_once = self.sizes.rows_with(&rows);
+        let exact = found.exact || self.shape.filter.is_none();
+        Probe { rows, found, row: 0, at: 0, matched, pairs_at_once, exact }
     }
 
     /// Looks at the next pairs. Returns the rows that they give.
@@ -177,7 +189,7 @@ impl Prober {
         if let Some(marks) = &self.build.matched {
             left.values().iter().for_each(|place| marks.set(*place as usize));
         }
-        if let Some(unmatched) = self.unmatched.as_mut().filter(|_| !self.shape.is_exact()) {
+        if let Some(unmatched) = self.unmatched.as_mut().filter(|_| !probe.exact) {
             left.values().iter().for_each(|place| unmatched.clear(*place as usize));
         }
         if self.shape.marks_right() {
@@ -187,16 +199,16 @@ impl Prober {
             return Ok(None);
         }
         let rows = left.len();
-        let (left, right) = (Rows::Of(&self.build.rows, &left), Rows::Of(&probe.rows, &right));
+        let (left, right) = (Half::Of(&self.build.rows, &left), Half::Of(&probe.rows, &right));
         self.shape.assemble(left, right, None, rows).map(Some)
     }
 
     /// The next pairs that may match, as places on both sides.
     fn next_pairs(&mut self, probe: &mut Probe) -> (Vec<u32>, Vec<u32>) {
         let (mut left, mut right) = (Vec::new(), Vec::new());
-        let exact = self.shape.is_exact();
+        let (exact, pairs_at_once) = (probe.exact, probe.pairs_at_once);
         let one_is_enough = self.shape.marks_right() && !self.shape.gives_pairs();
-        while probe.row < probe.rows.num_rows() && left.len() < self.pairs_at_once {
+        while probe.row < probe.rows.num_rows() && left.len() < pairs_at_once {
             let range = &probe.found.ranges[probe.row];
             let from = probe.at.max(range.start as usize);
             let end = range.end as usize;
@@ -205,7 +217,7 @@ impl Prober {
                 continue;
             }
             if self.unmatched.is_none() && !one_is_enough && !self.build.has_other() {
-                let to = end.min(from + self.pairs_at_once - left.len());
+                let to = end.min(from + pairs_at_once - left.len());
                 left.extend(from as u32..to as u32);
                 right.extend(std::iter::repeat_n(probe.row as u32, to - from));
                 probe.at = to;
@@ -235,7 +247,7 @@ impl Prober {
 
     /// The pairs for which the whole condition holds.
     fn passing(&self, left: UInt32Array, right: UInt32Array, probe: &Probe) -> Result<(UInt32Array, UInt32Array)> {
-        let Some(condition) = self.shape.filter.as_ref().filter(|_| !self.shape.is_exact() && !left.is_empty()) else {
+        let Some(condition) = self.shape.filter.as_ref().filter(|_| !probe.exact && !left.is_empty()) else {
             return Ok((left, right));
         };
         let column = |index: &ColumnIndex| match index.side {
@@ -251,13 +263,12 @@ impl Prober {
         Ok((filter(&left, holds)?.as_primitive().clone(), filter(&right, holds)?.as_primitive().clone()))
     }
 
-    /// When all pairs have been looked at: what it gives of the rows of the right side, which is noted in `marks`
-    /// instead where there are more rows of the left side. They begin at row `first` there. Nothing else is to come.
+    /// When all pairs have been looked at: what it gives of the rows of the right side, which is noted in
+    /// `marks` instead where there are more rows of the left side. They begin at row `first` there. Nothing else is
+    /// to come.
     pub(super) fn end(&self, probe: &Probe, marks: Option<(&Marks, usize)>) -> Result<Option<RecordBatch>> {
-        if !self.shape.marks_right() {
-            return Ok(None);
-        }
         match marks {
+            _ if !self.shape.marks_right() => Ok(None),
             Some((marks, first)) => {
                 let matched = probe.matched.iter().enumerate().filter(|(_, matched)| **matched);
                 matched.for_each(|(row, _)| marks.set(first + row));
@@ -277,6 +288,11 @@ impl Probe {
     /// Whether all pairs have been looked at.
     pub(super) fn is_done(&self) -> bool {
         self.row >= self.rows.num_rows()
+    }
+
+    /// Whether its rows are so wide that batches have fewer than these.
+    pub(super) fn is_wide(&self, rows: usize) -> bool {
+        self.pairs_at_once < rows
     }
 
     pub(super) fn num_rows(&self) -> usize {

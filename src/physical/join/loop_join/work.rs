@@ -6,20 +6,24 @@ use std::sync::atomic::Ordering::AcqRel;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::BatchCoalescer;
-use datafusion::common::{DataFusionError, Result};
-use datafusion::execution::TaskContext;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::{DataFusionError, Result, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, Time};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
+use parking_lot::Mutex;
 
 use super::build::{Build, MAX_ROWS, Marks};
 use super::probe::{Probe, Prober, Shape};
+use super::sizes::Sizes;
 use crate::physical::StageMetrics;
 use crate::physical::exchange::collect_blocks;
-use crate::physical::join::side::{MIN_BUILD_BYTES, build_memory};
+use crate::physical::join::side::{LEFT, RIGHT, build_memory};
 use crate::physical::memory::stage_memory;
-use crate::physical::tasks::{block_batches, check_rows};
+use crate::physical::tasks::{Output, RowBalance, block_batches, stream_of};
+use crate::runtime::on_io_thread;
 use crate::store::{BlockHandle, BlockStore, NextUse};
 
 /// A batch that is given has at most so many bytes, by what rows have on average,
@@ -29,7 +33,9 @@ const BATCH_PART: usize = 32;
 /// Rows are held twice while they are sorted.
 const SORT_FACTOR: usize = 2;
 /// What rows are looked up by has about so many bytes for each row.
-const TABLE_ROW_BYTES: usize = 32;
+const LOOKUP_ROW_BYTES: usize = 48;
+/// A part of the left side that is smaller costs more than it saves.
+const MIN_PART_BYTES: usize = 256 << 10;
 /// Rows that are put together cannot have more bytes: offsets of texts are numbers of 32 bits.
 const MAX_BYTES: usize = 1 << 30;
 
@@ -47,21 +53,28 @@ pub(super) struct Prepare {
 #[derive(Debug)]
 pub(super) struct Work {
     shape: Arc<Shape>,
-    rows: Rows,
+    sides: Sides,
     /// Units that have not ended.
     open: AtomicUsize,
-    sides: [StageMetrics; 2],
+    left: StageMetrics,
     looked_at: Count,
     time: Time,
     context: Arc<TaskContext>,
 }
 
 #[derive(Debug)]
-enum Rows {
+enum Sides {
     /// The left side is in memory. A unit is a partition of the right side.
     Streams { build: Arc<Build>, right: Arc<dyn ExecutionPlan> },
-    /// Both sides were written. A unit is a part of the left side, with all of the right one.
-    Parts { parts: Vec<Vec<BlockHandle>>, right: Arc<Right> },
+    /// Both sides were written. A unit is a part of the left side, which it takes, with all of the right one.
+    Parts { parts: Vec<Mutex<Option<Part>>>, right: Arc<Right> },
+}
+
+/// Some blocks of the left side.
+#[derive(Debug)]
+struct Part {
+    blocks: Vec<BlockHandle>,
+    output: Output,
 }
 
 /// A right side that was written.
@@ -75,36 +88,48 @@ struct Right {
 
 impl Right {
     /// Its rows, always in the same order.
-    fn stream(self: &Arc<Self>) -> BoxStream<'static, Result<RecordBatch>> {
-        stream::iter(self.blocks.clone()).flat_map(block_batches).boxed()
+    fn stream(&self, schema: &SchemaRef, context: &TaskContext) -> Result<SendableRecordBatchStream> {
+        let balance = RowBalance::new(format!("LoopJoinExec: {RIGHT}"), context);
+        balance.take(self.rows);
+        let rows = balance.giving(read(schema, self.blocks.clone()));
+        balance.all_begun()?;
+        Ok(rows)
     }
+}
+
+fn read(schema: &SchemaRef, blocks: Vec<BlockHandle>) -> SendableRecordBatchStream {
+    stream_of(Arc::clone(schema), stream::iter(blocks).flat_map(block_batches).boxed())
 }
 
 impl Prepare {
     pub(super) async fn work(self) -> Result<Work> {
-        let threads = self.context.session_config().target_partitions();
-        let left = self.blocks_of(&self.left, 0).await?;
-        let bytes = |blocks: &[BlockHandle]| -> usize { blocks.iter().map(build_bytes).sum() };
-        let small = build_memory(&self.context)?.min(MAX_BYTES);
-        let (rows, units) = if bytes(&left) <= small && num_rows(&left) <= MAX_ROWS {
-            let build = Arc::new(self.shape.build(&left, &self.sides[0], &self.context).await?);
-            drop(left);
-            let units = self.right.output_partitioning().partition_count();
-            (Rows::Streams { build, right: self.right }, units)
+        let blocks = self.blocks_of(&self.left, 0).await?;
+        let bytes: usize = blocks.iter().map(|block| self.shape.build_bytes(block)).sum();
+        let balance = RowBalance::new(format!("LoopJoinExec: {LEFT}"), &self.context);
+        balance.take(num_rows(&blocks));
+        let partitions = self.right.output_partitioning().partition_count();
+        let time = MetricBuilder::new(&self.metrics).elapsed_compute(0);
+        let (sides, units) = if bytes <= build_memory(&self.context)?.min(MAX_BYTES) {
+            let part = Part { blocks, output: balance.output() };
+            balance.all_begun()?;
+            let build = self.shape.build(part, &self.sides[0], &time, &self.context).await?;
+            (Sides::Streams { build: Arc::new(build), right: self.right }, partitions)
         } else {
-            let blocks = self.blocks_of(&self.right, 1).await?;
-            let rows = num_rows(&blocks);
+            let right = self.blocks_of(&self.right, 1).await?;
+            let rows = num_rows(&right);
             let matched = self.shape.marks_right().then(|| Marks::new(rows));
-            let target = (build_memory(&self.context)? / threads).clamp(MIN_BUILD_BYTES, MAX_BYTES);
-            let parts = parts(left, target);
+            let target = (build_memory(&self.context)? / partitions).clamp(MIN_PART_BYTES, MAX_BYTES);
+            let parts = self.shape.parts(blocks, target).into_iter();
+            let parts: Vec<_> =
+                parts.map(|blocks| Mutex::new(Some(Part { blocks, output: balance.output() }))).collect();
+            balance.all_begun()?;
             MetricBuilder::new(&self.metrics).global_counter("parts").add(parts.len());
             let units = parts.len();
-            (Rows::Parts { parts, right: Arc::new(Right { blocks, rows, matched }) }, units)
+            (Sides::Parts { parts, right: Arc::new(Right { blocks: right, rows, matched }) }, units)
         };
         let looked_at = MetricBuilder::new(&self.metrics).global_counter("pairs_looked_at");
-        let time = MetricBuilder::new(&self.metrics).elapsed_compute(0);
-        let (shape, sides, context) = (self.shape, self.sides, self.context);
-        Ok(Work { shape, rows, open: AtomicUsize::new(units), sides, looked_at, time, context })
+        let ([left, _], open) = (self.sides, AtomicUsize::new(units));
+        Ok(Work { shape: self.shape, sides, open, left, looked_at, time, context: self.context })
     }
 
     async fn blocks_of(&self, side: &Arc<dyn ExecutionPlan>, number: usize) -> Result<Vec<BlockHandle>> {
@@ -114,45 +139,53 @@ impl Prepare {
     }
 }
 
-/// What the rows of a block take when they are looked up.
-fn build_bytes(block: &BlockHandle) -> usize {
-    let block = block.metadata();
-    block.size_bytes + TABLE_ROW_BYTES * block.num_rows
-}
-
 fn num_rows(blocks: &[BlockHandle]) -> usize {
     blocks.iter().map(|block| block.metadata().num_rows).sum()
 }
 
-/// Neighbouring blocks that have about `target` bytes together.
-fn parts(blocks: Vec<BlockHandle>, target: usize) -> Vec<Vec<BlockHandle>> {
-    let mut parts: Vec<Vec<BlockHandle>> = Vec::new();
-    let (mut bytes, mut rows) = (0, 0);
-    for block in blocks {
-        let (more_bytes, more_rows) = (build_bytes(&block), block.metadata().num_rows);
-        match parts.last_mut() {
-            Some(part) if bytes + more_bytes <= target && rows + more_rows <= MAX_ROWS => part.push(block),
-            _ => {
-                parts.push(vec![block]);
-                (bytes, rows) = (0, 0);
-            }
-        }
-        bytes += more_bytes;
-        rows += more_rows;
-    }
-    parts
-}
-
 impl Shape {
-    /// The rows of some blocks of the left side, to be looked up.
-    async fn build(&self, blocks: &[BlockHandle], stage: &StageMetrics, context: &TaskContext) -> Result<Build> {
-        let store = BlockStore::of_task(context)?;
-        let bytes = blocks.iter().map(build_bytes).sum::<usize>();
-        let reserved = store.working_set(stage.owner(), SORT_FACTOR * bytes)?;
-        let batches: Vec<_> = stream::iter(blocks.to_vec()).flat_map(block_batches).try_collect().await?;
-        let build = Build::new(&self.left, batches, self.bounds.as_ref(), self.marks_left(), reserved)?;
-        check_rows(|| "LoopJoinExec: JoinLeft".to_owned(), num_rows(blocks), build.rows.num_rows())?;
-        Ok(build)
+    /// What the rows of a block take when they are looked up.
+    fn build_bytes(&self, block: &BlockHandle) -> usize {
+        let (block, row_bytes) = (block.metadata(), if self.bounds.is_some() { LOOKUP_ROW_BYTES } else { 0 });
+        block.size_bytes + row_bytes * block.num_rows
+    }
+
+    /// Neighbouring blocks that have about `target` bytes together.
+    fn parts(&self, blocks: Vec<BlockHandle>, target: usize) -> Vec<Vec<BlockHandle>> {
+        let mut parts: Vec<Vec<BlockHandle>> = Vec::new();
+        let (mut bytes, mut rows) = (0, 0);
+        for block in blocks {
+            let (more_bytes, more_rows) = (self.build_bytes(&block), block.metadata().num_rows);
+            match parts.last_mut() {
+                Some(part) if bytes + more_bytes <= target && rows + more_rows <= MAX_ROWS => part.push(block),
+                _ => {
+                    parts.push(vec![block]);
+                    (bytes, rows) = (0, 0);
+                }
+            }
+            bytes += more_bytes;
+            rows += more_rows;
+        }
+        parts
+    }
+
+    /// The rows of a part of the left side, to be looked up.
+    async fn build(
+        self: &Arc<Self>,
+        part: Part,
+        stage: &StageMetrics,
+        time: &Time,
+        context: &TaskContext,
+    ) -> Result<Build> {
+        let bytes = part.blocks.iter().map(|block| self.build_bytes(block)).sum::<usize>();
+        let reserved = BlockStore::of_task(context)?.working_set(stage.owner(), SORT_FACTOR * bytes)?;
+        let batches: Vec<_> = part.output.of(read(&self.left, part.blocks)).try_collect().await?;
+        let (shape, time) = (Arc::clone(self), time.clone());
+        on_io_thread(move || {
+            let _time = time.timer();
+            Build::new(&shape.left, &batches, shape.bounds.as_ref(), shape.marks_left(), reserved)
+        })
+        .await
     }
 }
 
@@ -160,36 +193,39 @@ impl Work {
     /// The rows of unit number `index`, if there is one.
     pub(super) fn run(self: &Arc<Self>, index: usize) -> Result<Option<BoxStream<'static, Result<RecordBatch>>>> {
         let work = Arc::clone(self);
-        Ok(match &self.rows {
-            Rows::Streams { build, right } => {
+        Ok(match &self.sides {
+            Sides::Streams { build, right } => {
                 if index >= right.output_partitioning().partition_count() {
                     return Ok(None);
                 }
+                // Others may wait for it to begin.
+                let right = right.execute(index, Arc::clone(&self.context))?;
                 if build.rows.num_rows() == 0 && self.shape.needs_left() {
                     return Ok(Some(stream::empty().boxed()));
                 }
-                let right = right.execute(index, Arc::clone(&self.context))?;
-                let matches = self.matches(build, right.boxed(), None)?;
+                let matches = self.matches(build, right, None)?;
                 let rest = lazy(async move {
-                    let Rows::Streams { build, .. } = &work.rows else { return Ok(stream::empty().boxed()) };
-                    Ok(if work.is_last() { work.left_rows(Arc::clone(build)) } else { stream::empty().boxed() })
+                    let Sides::Streams { build, .. } = &work.sides else { return Ok(stream::empty().boxed()) };
+                    if work.is_last() { work.left_rows(Arc::clone(build)) } else { Ok(stream::empty().boxed()) }
                 });
                 Some(matches.chain(rest).boxed())
             }
-            Rows::Parts { parts, .. } => (index < parts.len()).then(|| lazy(work.part(index))),
+            Sides::Parts { parts, .. } => (index < parts.len()).then(|| lazy(work.part(index))),
         })
     }
 
     /// Looks up all of the right side in one part of the left side.
     async fn part(self: Arc<Self>, index: usize) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-        let Rows::Parts { parts, right } = &self.rows else { return Ok(stream::empty().boxed()) };
-        let build = Arc::new(self.shape.build(&parts[index], &self.sides[0], &self.context).await?);
-        let matches = self.matches(&build, right.stream(), Some(Arc::clone(right)))?;
+        let Sides::Parts { parts, right } = &self.sides else { return Ok(stream::empty().boxed()) };
+        let Some(part) = parts[index].lock().take() else { return internal_err!("a part of a join was taken twice") };
+        let build = Arc::new(self.shape.build(part, &self.left, &self.time, &self.context).await?);
+        let rows = right.stream(&self.shape.right, &self.context)?;
+        let matches = self.matches(&build, rows, Some(Arc::clone(right)))?;
         let work = Arc::clone(&self);
         let rest = lazy(async move {
-            let left = work.left_rows(build);
-            let right = match &work.rows {
-                Rows::Parts { right, .. } if work.is_last() => work.right_rows(right),
+            let left = work.left_rows(build)?;
+            let right = match &work.sides {
+                Sides::Parts { right, .. } if work.is_last() => work.right_rows(right)?,
                 _ => stream::empty().boxed(),
             };
             Ok(left.chain(right).boxed())
@@ -206,20 +242,23 @@ impl Work {
     fn matches(
         &self,
         build: &Arc<Build>,
-        rows: BoxStream<'static, Result<RecordBatch>>,
+        rows: SendableRecordBatchStream,
         written: Option<Arc<Right>>,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-        let pairs_at_once = self.pairs_at_once(build)?;
-        let given = match self.shape.schema.fields().is_empty() {
+        let (sizes, shape) = (self.sizes(build)?, Arc::clone(&self.shape));
+        let given = match shape.schema.fields().is_empty() {
             true => None,
             false => {
-                let given = BatchCoalescer::new(Arc::clone(&self.shape.schema), pairs_at_once);
-                Some(given.with_biggest_coalesce_batch_size(Some(pairs_at_once / 2)))
+                let rows = sizes.max_rows();
+                let given = BatchCoalescer::new(Arc::clone(&shape.schema), rows);
+                Some(given.with_biggest_coalesce_batch_size(Some(rows / 2)))
             }
         };
-        let prober = Prober::new(Arc::clone(&self.shape), Arc::clone(build), pairs_at_once, self.looked_at.clone());
-        let time = self.time.clone();
-        let state = Matches { prober, rows, written, probe: None, seen: 0, given, time, ended: false };
+        let store = BlockStore::of_task(&self.context)?;
+        let reserve = |bytes| store.working_set(self.left.owner(), bytes);
+        let prober = Prober::new(shape, Arc::clone(build), sizes, self.looked_at.clone(), reserve)?;
+        let (rows, max_rows, time) = (rows.boxed(), sizes.max_rows(), self.time.clone());
+        let state = Matches { prober, rows, written, probe: None, seen: 0, given, max_rows, time, ended: false };
         let matches = stream::try_unfold(state, |mut state| async move {
             let next: Result<_> = state.next().await;
             Ok(next?.map(|batch| (batch, state)))
@@ -227,32 +266,29 @@ impl Work {
         Ok(matches.boxed())
     }
 
-    /// Rows of a batch that is given.
-    fn pairs_at_once(&self, build: &Build) -> Result<usize> {
+    /// Rows of batches that are given.
+    fn sizes(&self, build: &Build) -> Result<Sizes> {
         let threads = self.context.session_config().target_partitions().max(1);
         let bytes = BATCH_BYTES.min(stage_memory(&self.context)? / (BATCH_PART * threads));
-        let left = build.rows.get_array_memory_size() / build.rows.num_rows().max(1);
-        let rows = self.context.session_config().batch_size();
-        Ok((bytes / (left + self.shape.right_row_bytes).max(1)).clamp(1, rows.max(1)))
+        Ok(Sizes::new(&build.rows, self.context.session_config().batch_size(), bytes))
     }
 
     /// What there is to give of a part of the left side behind its matches.
-    fn left_rows(self: &Arc<Self>, build: Arc<Build>) -> BoxStream<'static, Result<RecordBatch>> {
+    fn left_rows(self: &Arc<Self>, build: Arc<Build>) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let shape = Arc::clone(&self.shape);
-        let rows = build.rows.num_rows();
-        let at_once = self.pairs_at_once(&build).unwrap_or(1);
+        let (rows, at_once) = (build.rows.num_rows(), self.sizes(&build)?.rows_of_left());
         let starts = stream::iter((0..rows).step_by(at_once));
         let given = starts.map(move |from| shape.left_rows(&build, from, rows.min(from + at_once)));
-        given.try_filter_map(|batch| async { Ok(batch) }).boxed()
+        Ok(given.try_filter_map(|batch| async { Ok(batch) }).boxed())
     }
 
     /// What there is to give of the right side behind all matches.
-    fn right_rows(&self, right: &Arc<Right>) -> BoxStream<'static, Result<RecordBatch>> {
+    fn right_rows(&self, right: &Arc<Right>) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         if right.matched.is_none() {
-            return stream::empty().boxed();
+            return Ok(stream::empty().boxed());
         }
+        let rows = right.stream(&self.shape.right, &self.context)?;
         let (shape, right, mut first) = (Arc::clone(&self.shape), Arc::clone(right), 0);
-        let rows = right.stream();
         let given = rows.map(move |batch| {
             let batch = batch?;
             let Some(marks) = &right.matched else { return Ok(None) };
@@ -260,7 +296,7 @@ impl Work {
             first += batch.num_rows();
             given
         });
-        given.try_filter_map(|batch| async { Ok(batch) }).boxed()
+        Ok(given.try_filter_map(|batch| async { Ok(batch) }).boxed())
     }
 }
 
@@ -281,6 +317,7 @@ struct Matches {
     seen: usize,
     /// Puts small batches together. Rows without columns stay as they are.
     given: Option<BatchCoalescer>,
+    max_rows: usize,
     time: Time,
     ended: bool,
 }
@@ -307,7 +344,7 @@ impl Matches {
                 None => match self.rows.try_next().await? {
                     Some(rows) => {
                         let _time = self.time.timer();
-                        self.probe = Some(self.prober.look_up(rows)?);
+                        self.probe = Some(self.prober.look_up(rows));
                         (None, false)
                     }
                     None if self.ended => return Ok(None),
@@ -317,10 +354,12 @@ impl Matches {
                     }
                 },
             };
+            let is_wide = self.probe.as_ref().is_some_and(|probe| probe.is_wide(self.max_rows));
             if is_done {
                 self.probe = None;
             }
             match (given, &mut self.given) {
+                (Some(batch), _) if is_wide => return Ok(Some(batch)),
                 (Some(batch), None) => return Ok(Some(batch)),
                 (Some(batch), Some(given)) => given.push_batch(batch)?,
                 (None, _) => {}
@@ -332,9 +371,6 @@ impl Matches {
         self.ended = true;
         // Polled again behind its end it would be an error.
         self.rows = stream::empty().boxed();
-        if let Some(right) = &self.written {
-            check_rows(|| "LoopJoinExec: JoinRight".to_owned(), right.rows, self.seen)?;
-        }
         match &mut self.given {
             Some(given) => given.finish_buffered_batch().map_err(DataFusionError::from),
             None => Ok(()),

@@ -115,6 +115,14 @@ const PLACES: &[(&str, &str)] = &[
         "BucketJoinExec: JoinRight",
         "SELECT * FROM (SELECT id AS a FROM range(170000)) JOIN (SELECT id AS b FROM range(150000)) ON a = b",
     ),
+    (
+        "LoopJoinExec: JoinLeft",
+        "SELECT a, b FROM (SELECT id AS a FROM range(200000)) JOIN (SELECT id AS b FROM range(200)) ON a < b AND a + 2 > b",
+    ),
+    (
+        "LoopJoinExec: JoinRight",
+        "SELECT a, b FROM (SELECT id AS a FROM range(200000)) FULL JOIN (SELECT id AS b FROM range(200000)) ON a < b AND a + 2 > b",
+    ),
     ("CumulativeWindowsExec", "SELECT count(*) OVER (PARTITION BY id % 7) FROM range(5000)"),
     ("CumulativeWindowsExec", "SELECT rank() OVER (ORDER BY id % 7) FROM range(5000)"),
     ("WindowPartitionsExec", "SELECT ntile(3) OVER (PARTITION BY id % 7 ORDER BY id) FROM range(5000)"),
