@@ -9,6 +9,18 @@ use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::datatypes::Int64Type;
 use datafusion::prelude::SessionConfig;
 
+/// All kinds of join, as SQL says them.
+pub(crate) const JOIN_KINDS: [&str; 8] = [
+    "JOIN",
+    "LEFT JOIN",
+    "RIGHT JOIN",
+    "FULL JOIN",
+    "LEFT SEMI JOIN",
+    "RIGHT SEMI JOIN",
+    "LEFT ANTI JOIN",
+    "RIGHT ANTI JOIN",
+];
+
 /// What is expected to happen soon is given so much time.
 const PATIENCE: Duration = Duration::from_secs(60);
 

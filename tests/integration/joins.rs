@@ -5,7 +5,7 @@ use datafusion::arrow::datatypes::Int32Type;
 use datafusion::prelude::SessionContext;
 use futures::StreamExt;
 
-use crate::fixtures::{context_with, emptied, lines, mib, rows};
+use crate::fixtures::{JOIN_KINDS, context_with, emptied, lines, mib, rows};
 
 const ROWS: i64 = 120_000;
 
@@ -49,18 +49,8 @@ async fn joins_in_buckets_give_the_rows_of_plain_datafusion() {
         // Few rows of the other side have the hot key, or the result would be all pairs.
         session.register_batch("cold", side(false, 7)).unwrap();
     }
-    let kinds = [
-        "JOIN",
-        "LEFT JOIN",
-        "RIGHT JOIN",
-        "FULL JOIN",
-        "LEFT SEMI JOIN",
-        "RIGHT SEMI JOIN",
-        "LEFT ANTI JOIN",
-        "RIGHT ANTI JOIN",
-    ];
     for (left, right) in [("hot", "cold"), ("cold", "hot")] {
-        for kind in kinds {
+        for kind in JOIN_KINDS {
             for on in [
                 "l.k = r.k",
                 "l.s = r.s AND l.k = r.k",

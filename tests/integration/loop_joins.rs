@@ -8,18 +8,7 @@ use datafusion::arrow::array::{
 };
 use datafusion::prelude::SessionContext;
 
-use crate::fixtures::{context_with, lines, mib, rows};
-
-const KINDS: [&str; 8] = [
-    "JOIN",
-    "LEFT JOIN",
-    "RIGHT JOIN",
-    "FULL JOIN",
-    "LEFT SEMI JOIN",
-    "RIGHT SEMI JOIN",
-    "LEFT ANTI JOIN",
-    "RIGHT ANTI JOIN",
-];
+use crate::fixtures::{JOIN_KINDS, context_with, lines, mib, rows};
 
 /// Conditions, and whether they have bounds by which matches are looked up.
 const CONDITIONS: [(&str, bool); 22] = [
@@ -111,7 +100,7 @@ async fn joins_on_any_condition_give_the_rows_of_plain_datafusion() {
     let sessions = sessions(64, &sides);
     for (condition, bounds) in CONDITIONS {
         for sides in [["few", "more"], ["more", "few"], ["none", "few"], ["few", "none"]] {
-            for kind in KINDS {
+            for kind in JOIN_KINDS {
                 check(&sessions, &digest(kind, condition, sides)).await;
             }
         }
@@ -134,7 +123,7 @@ async fn joins_on_any_condition_give_the_rows_of_plain_datafusion() {
 async fn sides_that_do_not_fit_are_joined_part_by_part() {
     let sessions = sessions(8, &[("large", side(40, 1, 60_000))]);
     for (condition, _) in CONDITIONS.iter().step_by(3) {
-        for kind in KINDS {
+        for kind in JOIN_KINDS {
             check(&sessions, &digest(kind, condition, ["large", "large"])).await;
         }
     }
@@ -154,7 +143,7 @@ async fn what_fails_for_rows_that_are_kept_out_is_not_looked_up() {
         "r.a <> 4 AND l.id < r.b AND l.b > r.a AND l.a < 100 / (r.a - 4)",
     ] {
         let steady = condition.replace("(l.a - 4)", "nullif(l.a - 4, 0)").replace("(r.a - 4)", "nullif(r.a - 4, 0)");
-        for kind in KINDS {
+        for kind in JOIN_KINDS {
             for sides in [["few", "more"], ["more", "few"]] {
                 let sql = digest(kind, &steady, sides);
                 let want = lines(&sessions.1.sql(&sql).await.unwrap().collect().await.unwrap());

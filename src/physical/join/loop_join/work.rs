@@ -204,10 +204,11 @@ impl Work {
                     return Ok(Some(stream::empty().boxed()));
                 }
                 let matches = self.matches(build, right, None)?;
-                let rest = lazy(async move {
-                    let Sides::Streams { build, .. } = &work.sides else { return Ok(stream::empty().boxed()) };
-                    if work.is_last() { work.left_rows(Arc::clone(build)) } else { Ok(stream::empty().boxed()) }
-                });
+                let build = Arc::clone(build);
+                let rest =
+                    lazy(
+                        async move { if work.is_last() { work.left_rows(build) } else { Ok(stream::empty().boxed()) } },
+                    );
                 Some(matches.chain(rest).boxed())
             }
             Sides::Parts { parts, .. } => (index < parts.len()).then(|| lazy(work.part(index))),
