@@ -71,6 +71,9 @@ mod joins;
 mod loop_joins;
 #[path = "integration/memory/mod.rs"]
 mod memory;
+/// Aggregates of the same rows.
+#[path = "integration/merged_aggregates.rs"]
+mod merged_aggregates;
 /// Functions that misbehave on purpose.
 #[path = "integration/misbehaving/mod.rs"]
 mod misbehaving;

@@ -242,6 +242,10 @@ options! {
         /// Compute sub-plans that group or have windows, and that a query has several times, once.
         pub optimize_shared_subplans: bool, default = true
 
+        /// Take rows once of which a query has several aggregates, as values or side by side in FROM, where their
+        /// conditions differ only in what they ask of the same columns.
+        pub optimize_merged_aggregates: bool, default = true
+
         /// Evaluate windows that begin with the partition and end with the row or its peers (running sums, ranks) in
         /// loops over the rows, in place of DataFusion's operator for them.
         pub optimize_cumulative_windows: bool, default = true

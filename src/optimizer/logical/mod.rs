@@ -3,6 +3,7 @@
 mod change_tables;
 mod compute_keys;
 mod drop_constant_keys;
+mod equal_plans;
 mod evaluate_once;
 mod exact;
 mod exact_casts;
@@ -14,6 +15,7 @@ mod exact_negations;
 mod exact_subqueries;
 mod group_distinct;
 mod guard_filter_pushdown;
+mod merge_aggregates;
 mod narrow_shared;
 mod null_safe_joins;
 mod nullable_subqueries;
@@ -27,6 +29,7 @@ mod share_subplans;
 mod stand_in_functions;
 mod steady_hidden_columns;
 mod tell_sources_apart;
+mod together;
 mod unnest_subqueries;
 
 use std::sync::Arc;
@@ -58,6 +61,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(safe), Anchor::before("common_sub_expression_eliminate"), &[]);
     let share = share_subplans::ShareSubplans;
     registry.add_logical(Arc::new(share), Anchor::after("order_partial_functions"), &["evaluate_once"]);
+    let merge = merge_aggregates::MergeAggregates;
+    registry.add_logical(Arc::new(merge), Anchor::before("share_subplans"), &["evaluate_once"]);
     let nullable = nullable_subqueries::NullableSubqueries;
     registry.add_logical(Arc::new(nullable), Anchor::before("rewrite_set_comparison"), &[]);
     let exact = exact_subqueries::ExactSubqueries;

@@ -28,14 +28,14 @@ use std::sync::Arc;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::simplify::SimplifyContext;
-use datafusion::logical_expr::utils::{conjunction, disjunction, split_conjunction_owned};
+use datafusion::logical_expr::utils::split_conjunction_owned;
 use datafusion::logical_expr::{
-    BinaryExpr, EmptyRelation, Expr, ExprSchemable, Filter, LogicalPlan, LogicalPlanBuilder, Operator, Projection,
-    SubqueryAlias,
+    EmptyRelation, Expr, Filter, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias,
 };
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
+use super::together::{has_subquery, may_fail, together};
 use crate::logical::{SharedNode, extension, is_drawn_once, node_of};
 
 #[derive(Debug)]
@@ -139,15 +139,6 @@ fn place_of(schema: &DFSchema, column: &Column) -> Option<usize> {
 /// The places of some columns. `None` where one cannot be found.
 fn places(schema: &DFSchema, columns: &HashSet<Column>) -> Option<BTreeSet<usize>> {
     columns.iter().map(|column| place_of(schema, column)).collect()
-}
-
-/// Subqueries may refer to any column.
-fn has_subquery(expression: &Expr) -> bool {
-    use Expr::{Exists, InSubquery, OuterReferenceColumn, ScalarSubquery, SetComparison};
-    let is = |part: &Expr| {
-        matches!(part, Exists(_) | InSubquery(_) | OuterReferenceColumn(..) | ScalarSubquery(_) | SetComparison(_))
-    };
-    expression.exists(|part| Ok(is(part))).unwrap_or(true)
 }
 
 /// A plan that is shared, and what each of its readers asks.
@@ -323,39 +314,6 @@ impl Narrowed<'_> {
     }
 }
 
-/// Whether there are values with which a condition is an error.
-fn may_fail(condition: &Expr, schema: &DFSchema) -> bool {
-    let is_safe = |part: &Expr| match part {
-        Expr::BinaryExpr(BinaryExpr { op, .. }) => {
-            use Operator::{And, Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq, Or};
-            matches!(op, And | Eq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom | Lt | LtEq | NotEq | Or)
-        }
-        Expr::Cast(cast) => {
-            let from = cast.expr.get_type(schema);
-            from.is_ok_and(|from| !from.is_string() && !from.is_nested() && !from.is_binary())
-        }
-        part => matches!(
-            part,
-            Expr::Column(_)
-                | Expr::Literal(..)
-                | Expr::Not(_)
-                | Expr::IsNull(_)
-                | Expr::IsNotNull(_)
-                | Expr::IsTrue(_)
-                | Expr::IsFalse(_)
-                | Expr::IsUnknown(_)
-                | Expr::IsNotTrue(_)
-                | Expr::IsNotFalse(_)
-                | Expr::IsNotUnknown(_)
-                | Expr::Between(_)
-                | Expr::InList(_)
-                | Expr::Like(_)
-                | Expr::TryCast(_)
-        ),
-    };
-    condition.exists(|part| Ok(!is_safe(part))).unwrap_or(true)
-}
-
 /// The columns of a plan that have the same value in each row.
 fn constants(plan: &LogicalPlan) -> Vec<Option<Expr>> {
     match plan {
@@ -376,36 +334,4 @@ fn is_true(condition: &Expr) -> bool {
 
 fn is_never_true(condition: &Expr) -> bool {
     matches!(condition, Expr::Literal(ScalarValue::Boolean(Some(false) | None), _))
-}
-
-/// What is true of all rows for which the conditions of one reader are: of those that ask about the same columns for
-/// themselves, and of all.
-fn together(readers: &[Vec<Expr>]) -> Option<Expr> {
-    let columns_of = |condition: &Expr| condition.column_refs().into_iter().cloned().collect::<BTreeSet<_>>();
-    let first = readers.first()?;
-    let groups: BTreeSet<_> = first.iter().map(columns_of).collect();
-    let of_columns = groups.iter().filter_map(|columns| {
-        let within = |conditions: &Vec<Expr>| {
-            conjunction(conditions.iter().filter(|one| columns_of(one).is_subset(columns)).cloned())
-        };
-        any_of(readers.iter().map(within))
-    });
-    let mut all: Vec<_> = of_columns.collect();
-    if groups.len() > 1 {
-        all.extend(any_of(readers.iter().map(|conditions| conjunction(conditions.iter().cloned()))));
-    }
-    all.dedup();
-    conjunction(all)
-}
-
-/// One of the conditions, if all are there.
-fn any_of(conditions: impl Iterator<Item = Option<Expr>>) -> Option<Expr> {
-    let mut different = Vec::new();
-    for condition in conditions {
-        let condition = condition?;
-        if !different.contains(&condition) {
-            different.push(condition);
-        }
-    }
-    disjunction(different)
 }

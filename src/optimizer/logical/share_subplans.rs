@@ -24,10 +24,10 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::datasource::source_as_provider;
-use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery, TableScan};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery};
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
+use super::equal_plans::{is_plain, is_same};
 use crate::config::BlockyardOptions;
 use crate::logical::{SharedNode, extension, is_drawn_once, node_of};
 
@@ -62,37 +62,6 @@ impl OptimizerRule for ShareSubplans {
             true => Ok(Transformed::no(plan)),
             false => shared(plan, scope, &several),
         }
-    }
-}
-
-/// Whether both give the same rows.
-fn is_same(one: &LogicalPlan, other: &LogicalPlan) -> bool {
-    one == other && have_same_sources(one, other)
-}
-
-/// Whether the scans of equal plans are of the same tables, and not only of the same name.
-fn have_same_sources(one: &LogicalPlan, other: &LogicalPlan) -> bool {
-    let (ones, others) = (scans(one), scans(other));
-    ones.len() == others.len() && ones.iter().zip(&others).all(|(one, other)| is_same_source(one, other))
-}
-
-/// The scans of a plan and its subqueries, in an order that is that of its text.
-fn scans(plan: &LogicalPlan) -> Vec<TableScan> {
-    let mut scans = Vec::new();
-    let _infallible = plan.apply_with_subqueries(|node| {
-        if let LogicalPlan::TableScan(scan) = node {
-            scans.push(scan.clone());
-        }
-        Ok(TreeNodeRecursion::Continue)
-    });
-    scans
-}
-
-/// Whether two scans are of one table, and not only of one name.
-pub(super) fn is_same_source(one: &TableScan, other: &TableScan) -> bool {
-    match (source_as_provider(&one.source), source_as_provider(&other.source)) {
-        (Ok(one), Ok(other)) => Arc::ptr_eq(&one, &other),
-        _ => Arc::ptr_eq(&one.source, &other.source),
     }
 }
 
@@ -188,33 +157,6 @@ fn can_be_shared(plan: &LogicalPlan, scope: Scope) -> Result<bool> {
         Ok(if differs { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
     Ok((reads || is_once) && !differs)
-}
-
-/// Nodes of DataFusion that do nothing but to give rows.
-fn is_plain(plan: &LogicalPlan) -> bool {
-    use LogicalPlan::{
-        Aggregate, Distinct, EmptyRelation, Filter, Join, Limit, Projection, Repartition, Sort, SubqueryAlias,
-        TableScan, Union, Unnest, Values, Window,
-    };
-    matches!(
-        plan,
-        Aggregate(_)
-            | Distinct(_)
-            | EmptyRelation(_)
-            | Filter(_)
-            | Join(_)
-            | Limit(_)
-            | Projection(_)
-            | Repartition(_)
-            | Sort(_)
-            | LogicalPlan::Subquery(_)
-            | SubqueryAlias(_)
-            | TableScan(_)
-            | Union(_)
-            | Unnest(_)
-            | Values(_)
-            | Window(_)
-    )
 }
 
 /// Whether an expression has a subquery that is evaluated for each row. Others are plans of their own.

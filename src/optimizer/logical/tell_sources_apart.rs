@@ -20,7 +20,7 @@ use datafusion::common::{Result, TableReference};
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder, TableScan};
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
-use super::share_subplans::is_same_source;
+use super::equal_plans::is_same_source;
 
 #[derive(Debug)]
 pub(super) struct TellSourcesApart;
