@@ -46,6 +46,9 @@ mod early_groups;
 /// What applications add of their own.
 #[path = "integration/extending.rs"]
 mod extending;
+/// Small row groups in larger tasks.
+#[path = "integration/fewer_tasks.rs"]
+mod fewer_tasks;
 /// Files as they are found, change, and are told apart.
 #[path = "integration/files.rs"]
 mod files;

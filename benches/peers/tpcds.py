@@ -24,7 +24,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 PAGE = os.path.join(ROOT, "docs", "reference", "benchmarks.md")
 MARK = "<!-- tpcds -->\n"
 # Options of rules that plain queries can be faster by.
-RULES = ["join_order", "late_materialization", "shared_subplans", "group_before_joins", "coded_texts"]
+RULES = ["join_order", "late_materialization", "shared_subplans", "group_before_joins", "coded_texts",
+         "merged_aggregates", "fewer_tasks"]
 
 
 def oracle():

@@ -105,7 +105,8 @@ async fn queries_of_shared_plans_give_the_rows_of_plain_datafusion() {
             got.sort();
             assert_eq!(got, want, "{sql}");
         }
-        assert!(shared >= 30, "{shared} of 33");
+        // Of some, aggregates are computed together instead.
+        assert!(shared >= 28, "{shared} of 33");
         emptied(&ours).await;
     }
 }

@@ -9,6 +9,7 @@ mod distinct_keys;
 mod distribute;
 mod estimate;
 mod exchange_sorts;
+mod fewer_tasks;
 mod fit_memory;
 mod fuse_maps;
 mod gather_in_order;
@@ -109,6 +110,8 @@ fn register_stages(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(restore), Anchor::before("SanityCheckPlan"), &["hide_claims"]);
     let fit = fit_memory::FitMemory;
     registry.add_physical(Arc::new(fit), Anchor::before("SanityCheckPlan"), &["window_partitions"]);
+    let fewer = fewer_tasks::FewerTasks;
+    registry.add_physical(Arc::new(fewer), Anchor::before("SanityCheckPlan"), &["late_materialization", "fit_memory"]);
     let distribute = distribute::Distribute;
     registry.add_physical(Arc::new(distribute), Anchor::before("SanityCheckPlan"), &["fit_memory"]);
     let link = link_shared::LinkShared;

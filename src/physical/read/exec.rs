@@ -2,6 +2,8 @@
 //!
 //! The input is a scan with one partition per read task, pinned so that DataFusion neither re-splits nor steals.
 
+mod other_tasks;
+
 use crate::physical::operator::IntoPlan;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -20,7 +22,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProp
 use futures::{StreamExt, stream};
 
 use super::counts::FileCounts;
-use super::files::{Division, FilesOfTask, ReadFiles, divided, filters_change};
+use super::files::{Division, FilesOfTask, ReadFiles, filters_change};
 use super::memory::ReadMemory;
 use super::ranges::ValueRanges;
 use super::row_columns::RowColumns;
@@ -29,7 +31,6 @@ use super::task::Reading;
 use crate::block::TaskId;
 use crate::config::BlockyardOptions;
 use crate::physical::StageMetrics;
-use crate::physical::exchange::random_place;
 use crate::physical::memory::schema_bytes;
 use crate::physical::operator::claims;
 use crate::physical::operator::{Operator, Starts};
@@ -71,6 +72,8 @@ pub(crate) struct ReadExec {
     origins: Arc<[Option<FilesOfTask>]>,
     /// What is read, where another process that plans the same call reads the same rows.
     call: Option<Arc<str>>,
+    /// Whether somebody has said how many tasks there are to be.
+    is_number_chosen: bool,
     scanning: OnceLock<Arc<Scanning>>,
 }
 
@@ -96,6 +99,7 @@ impl ReadExec {
             row_columns: None,
             origins: Arc::default(),
             call: None,
+            is_number_chosen: false,
             scanning: OnceLock::new(),
         }
     }
@@ -118,16 +122,9 @@ impl ReadExec {
             files: self.files.clone(),
             origins: Arc::clone(&self.origins),
             call: self.call.clone(),
+            is_number_chosen: self.is_number_chosen,
             ..anew
         }
-    }
-
-    /// The same read with its tasks in an order that `seed` gives.
-    pub(crate) fn in_random_order(&self, seed: u64) -> Self {
-        let window = self.window();
-        let mut order: Vec<usize> = (0..window.end).map(|task| self.partition_of(task)).collect();
-        order[window.start..].sort_by_cached_key(|partition| random_place(seed, &TaskId::root(*partition)));
-        Self { order: Some((seed, order.into())), ..self.anew(Arc::clone(&self.input)) }
     }
 
     /// The partition of the scan that a task reads.
@@ -146,11 +143,6 @@ impl ReadExec {
         self.window.clone().unwrap_or(0..self.input.output_partitioning().partition_count())
     }
 
-    /// The same read of some of its tasks.
-    pub(crate) fn of_tasks(&self, tasks: Range<usize>) -> Self {
-        Self { window: Some(tasks), ..self.anew(Arc::clone(&self.input)) }
-    }
-
     /// Bytes of the rows of each task, as far as its source knows before it reads them; empty where it does not.
     pub(crate) fn rows_bytes(&self) -> &[usize] {
         &self.memory.rows_bytes
@@ -165,6 +157,11 @@ impl ReadExec {
     /// The same read, of what `call` says in full, if any process that plans the same reads the same rows.
     pub(crate) fn with_call(self, call: Option<String>) -> Self {
         Self { call: call.map(Arc::from), ..self }
+    }
+
+    /// The same read, of as many tasks as somebody has asked for if `is_chosen`.
+    pub(crate) fn with_chosen_number(self, is_chosen: bool) -> Self {
+        Self { is_number_chosen: is_chosen, ..self }
     }
 
     /// What is read, where any process that plans the same reads the same rows.
@@ -252,30 +249,6 @@ impl ReadExec {
     fn files_of_tasks(&self) -> ReadFiles {
         let order = self.order.as_ref().map(|(_, order)| Arc::clone(order));
         ReadFiles::of(&self.input, order, Arc::clone(&self.origins))
-    }
-
-    /// The same read in tasks that read one file each, if it is of files and has others.
-    pub(crate) fn by_file(&self) -> Option<Self> {
-        self.divided(Division::Files)
-    }
-
-    fn divided(&self, division: Division) -> Option<Self> {
-        let (scan, task_of) = divided(&self.input, division)?;
-        let bytes = |task: &usize| self.memory.task_bytes.get(*task).copied().unwrap_or(0);
-        let task_bytes = task_of.iter().map(bytes).collect();
-        let memory = ReadMemory { row_bytes: self.memory.row_bytes, task_bytes, rows_bytes: Vec::new() };
-        let window = self.window.as_ref().map(|tasks| {
-            let first_part = |task: usize| task_of.partition_point(|of| *of < task);
-            first_part(tasks.start)..first_part(tasks.end)
-        });
-        let order = self.order.as_ref().map(|(seed, order)| {
-            // The parts of a task stay together, in their order.
-            let parts =
-                |task: &usize| task_of.iter().enumerate().filter(|(_, of)| *of == task).map(|(part, _)| part).collect();
-            let order: Vec<Vec<usize>> = order.iter().map(parts).collect();
-            (*seed, order.concat().into())
-        });
-        Some(Self { order, window, ..self.anew(scan) }.with_memory(memory))
     }
 
     /// Number of read tasks.

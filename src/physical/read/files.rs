@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, Result, exec_err};
-use datafusion::datasource::listing::PartitionedFile;
-use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource};
-use datafusion::datasource::source::DataSourceExec;
-use datafusion::execution::TaskContext;
+use datafusion::datasource::listing::{FileRange, PartitionedFile};
+use datafusion::datasource::physical_plan::parquet::ParquetAccessPlan;
+use datafusion::datasource::physical_plan::{
+    FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource, ParquetSource,
+};
+use datafusion::datasource::source::{DataSource, DataSourceExec};
 use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::Partitioning;
 use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
@@ -184,30 +187,24 @@ pub(super) fn without_files(config: &FileScanConfig) -> FileScanConfig {
     FileScanConfigBuilder::from(config.clone()).with_file_groups(Vec::new()).build()
 }
 
-/// The scan of some files, of which `config` says the rest, by `source`.
-pub(super) fn scan_of_files(
-    config: &FileScanConfig,
-    source: Arc<dyn FileSource>,
-    files: Vec<PartitionedFile>,
-) -> Arc<dyn ExecutionPlan> {
-    scan_of_partition(config, source, files, 0)
-}
-
-/// The same as a partition of this number, behind others without files: metrics are told by it.
-pub(super) fn scan_of_partition(
+/// The rows of some files, of which `config` says the rest, by `source`. Its metrics are told by the number of a
+/// partition.
+pub(super) fn rows_of_files(
     config: &FileScanConfig,
     source: Arc<dyn FileSource>,
     files: Vec<PartitionedFile>,
     partition: usize,
-) -> Arc<dyn ExecutionPlan> {
+    context: Arc<TaskContext>,
+) -> Result<SendableRecordBatchStream> {
     let mut groups = vec![FileGroup::default(); partition];
     groups.push(FileGroup::new(files));
-    let config = FileScanConfigBuilder::from(config.clone())
+    // No operator: a task has no use for what one finds out of its scan.
+    FileScanConfigBuilder::from(config.clone())
         .with_source(source)
         .with_file_groups(groups)
         .with_output_partitioning(Some(Partitioning::UnknownPartitioning(partition + 1)))
-        .build();
-    DataSourceExec::from_data_source(config)
+        .build()
+        .open(partition, context)
 }
 
 /// Whether a scan leaves out rows by filters that change while the query runs, so that it gives other rows when it runs
@@ -260,6 +257,42 @@ pub(super) fn divided(
         .with_output_partitioning(Some(pinned))
         .build();
     Some((DataSourceExec::from_data_source(config), task_of))
+}
+
+/// A scan of Parquet files of this machine whose partitions are taken together: of each number, so many that follow
+/// each other. `None` where it is of something else.
+pub(super) fn joined(scan: &Arc<dyn ExecutionPlan>, numbers: &[usize]) -> Option<Arc<dyn ExecutionPlan>> {
+    let config = file_scan(scan)?;
+    config.file_source().downcast_ref::<ParquetSource>()?;
+    if shown_root(&config.object_store_url).contains("://") {
+        return None;
+    }
+    let mut groups = config.file_groups.iter();
+    let together = |number: &usize| {
+        let mut files: Vec<PartitionedFile> = Vec::new();
+        for file in groups.by_ref().take(*number).flat_map(FileGroup::files) {
+            match files.last_mut().and_then(|last| range_of_both(last, file).map(|range| (last, range))) {
+                Some((last, range)) => last.range = Some(range),
+                None => files.push(file.clone()),
+            }
+        }
+        FileGroup::new(files)
+    };
+    let groups: Vec<_> = numbers.iter().map(together).collect();
+    let pinned = Partitioning::UnknownPartitioning(groups.len());
+    let config = FileScanConfigBuilder::from(config.clone())
+        .with_file_groups(groups)
+        .with_output_partitioning(Some(pinned))
+        .build();
+    Some(DataSourceExec::from_data_source(config))
+}
+
+/// The bytes of two parts of a file that follow each other, if they are read as a whole.
+fn range_of_both(part: &PartitionedFile, next: &PartitionedFile) -> Option<FileRange> {
+    let (first, second) = (part.range.as_ref()?, next.range.as_ref()?);
+    let is_whole = |part: &PartitionedFile| part.extension::<ParquetAccessPlan>().is_none();
+    let follows = first.end == second.start && part.object_meta.location == next.object_meta.location;
+    (follows && is_whole(part) && is_whole(next)).then_some(FileRange { start: first.start, end: second.end })
 }
 
 #[cfg(test)]

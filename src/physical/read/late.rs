@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use super::clock::ReadClock;
 use super::dictionary::{LateTask, Narrowed, Refusals};
-use super::files::{file_scan, scan_of_partition, without_files};
+use super::files::{file_scan, rows_of_files, without_files};
 use super::pruning::Left;
 
 /// Tasks that are read in each way before one of them is chosen.
@@ -216,7 +216,7 @@ impl LateMaterialization {
         let source = Arc::clone(if left.is_known { &self.of_left } else { &self.source });
         // Only what is measured is looked for by its number, which costs more the higher it is.
         let number = if trial.is_measured { partition } else { 0 };
-        scan_of_partition(&self.config, source, left.to_files(), number).execute(number, context)
+        rows_of_files(&self.config, source, left.to_files(), number, context)
     }
 
     /// Measures a task, if it is one that is measured.

@@ -10,7 +10,7 @@ use datafusion::physical_plan::{EmptyRecordBatchStream, ExecutionPlan};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::clock::ReadClock;
-use super::files::{file_scan, scan_of_files, without_files};
+use super::files::{file_scan, rows_of_files, without_files};
 use super::late::{LateMaterialization, Trial};
 use super::pruning::{Left, Pruning};
 use crate::physical::tasks::stream_of;
@@ -45,7 +45,7 @@ impl PrunedScan {
     /// The rows of what is left of a partition.
     fn execute(&self, left: &Left, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let open = Arc::<ParquetSource>::clone(&self.open);
-        scan_of_files(&self.config, open, left.to_files()).execute(0, context)
+        rows_of_files(&self.config, open, left.to_files(), 0, context)
     }
 }
 

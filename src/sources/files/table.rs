@@ -412,6 +412,7 @@ impl FileTable {
             let read = ReadExec::new(self.format.read_name(), scan, session.config().target_partitions());
             let call = (!self.format.tolerates()).then(|| format!("{:?}", self.format));
             let read = read.with_memory(memory).with_ranges(layout.ranges).with_files(counts).with_call(call);
+            let read = read.with_chosen_number(self.options.override_num_blocks.is_some());
             Ok(match rows {
                 Some(rows) => read.with_row_columns(rows).into_plan(),
                 None => read.into_plan(),

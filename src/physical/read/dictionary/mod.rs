@@ -37,7 +37,6 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::lit;
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_expr::utils::conjunction;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
 
 use self::chunk::{CodedChunk, CodedRows, FileReader};
@@ -45,7 +44,7 @@ use self::column::FileColumns;
 use self::conditions::{Conditions, over_outputs};
 pub(super) use self::supply::Refusals;
 use self::supply::Supply;
-use super::files::scan_of_files;
+use super::files::rows_of_files;
 use super::footer::{open, with_pages};
 use super::pruning::{Left, LeftFile};
 
@@ -96,7 +95,7 @@ impl LateTask<'_> {
         asked.tell(self.source.metrics(), self.partition);
         let (rows, filters) = (asked.rows, asked.conditions.left());
         let batches = match asked.supply.filter(|supply| supply.fits(filters.is_empty(), &self.schema)) {
-            None => self.filtered(filters, files).execute(0, context)?,
+            None => rows_of_files(self.config, Arc::new(self.filtered(filters)), files, 0, context)?,
             Some(supply) => {
                 let supplied = supply.finish(&self.schema);
                 match supplied.missing() {
@@ -104,30 +103,29 @@ impl LateTask<'_> {
                         let filter = over_outputs(filters, projection)?;
                         supplied.alone(filter, context.session_config().batch_size())
                     }
-                    missing => supplied.beside(self.columns(&missing, files)?.execute(0, context)?),
+                    missing => supplied.beside(rows_of_files(self.config, self.columns(&missing)?, files, 0, context)?),
                 }
             }
         };
         Ok(Some(Narrowed { batches, rows }))
     }
 
-    /// The scan of its files, whose decoder evaluates these filters.
-    fn filtered(&self, filters: Vec<Arc<dyn PhysicalExpr>>, files: Vec<PartitionedFile>) -> Arc<dyn ExecutionPlan> {
-        let source = match (filters.is_empty(), self.left.is_known) {
+    /// The source of its rows whose decoder evaluates these filters.
+    fn filtered(&self, filters: Vec<Arc<dyn PhysicalExpr>>) -> ParquetSource {
+        match (filters.is_empty(), self.left.is_known) {
             (false, _) => self.source.with_predicate(conjunction(filters)),
             (true, true) => without_pushdown(self.source.with_predicate(lit(true))),
             // The filter tells which row groups to leave out, still.
             (true, false) => without_pushdown(self.source.clone()),
-        };
-        scan_of_files(self.config, Arc::new(source), files)
+        }
     }
 
-    /// The scan of some of the columns that it gives, of exactly the rows that were chosen: nobody leaves out others.
-    fn columns(&self, columns: &[usize], files: Vec<PartitionedFile>) -> Result<Arc<dyn ExecutionPlan>> {
+    /// The source of some of the columns that it gives, of exactly the rows that were chosen: nobody leaves out others.
+    fn columns(&self, columns: &[usize]) -> Result<Arc<dyn FileSource>> {
         let columns = ProjectionExprs::from_indices(columns, &self.schema);
         let source = without_pushdown(self.source.with_predicate(lit(true)));
         match source.try_pushdown_projection(&columns)? {
-            Some(source) => Ok(scan_of_files(self.config, source, files)),
+            Some(source) => Ok(source),
             None => internal_err!("a scan of Parquet files cannot give fewer columns"),
         }
     }
