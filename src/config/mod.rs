@@ -232,7 +232,7 @@ options! {
         /// first tasks show that this is faster.
         pub optimize_late_materialization: bool, default = true
 
-        /// Read small row groups of local Parquet files in fewer tasks below joins and aggregates.
+        /// Read small row groups of local Parquet files in fewer tasks below joins, aggregates and repartitions.
         pub optimize_fewer_tasks: bool, default = true
 
         /// Group the rows of one side of joins before they are joined, where that is expected to be less work than to

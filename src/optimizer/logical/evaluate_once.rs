@@ -13,6 +13,9 @@
 //!                                   Scan: t [a]
 //! ```
 //!
+//! So it does for keys of sorts in which a subquery is a value: DataFusion does not see that rows are sorted by them,
+//! and refuses the plan.
+//!
 //! It stands before all others: what a rule of DataFusion copies from a sort is then a column.
 
 use std::collections::HashSet;
@@ -146,9 +149,14 @@ impl<'a> Columns<'a> {
 
     /// The expression, or the column that it becomes. Equal expressions have values of their own.
     fn of_expr(&mut self, expr: Expr) -> Expr {
-        if !expr.is_volatile() || expr.contains_outer() {
-            return expr;
+        match expr.is_volatile() && !expr.contains_outer() {
+            true => self.column(expr),
+            false => expr,
         }
+    }
+
+    /// The column of an expression.
+    fn column(&mut self, expr: Expr) -> Expr {
         let expr = expr.unalias();
         let plain = expr.schema_name().to_string();
         let mut name = plain.clone();
@@ -162,7 +170,14 @@ impl<'a> Columns<'a> {
     }
 
     fn of_key(&mut self, key: SortExpr) -> SortExpr {
-        SortExpr { expr: self.of_expr(key.expr), ..key }
+        let is_value =
+            |part: &Expr| Ok(matches!(part, Expr::ScalarSubquery(value) if value.outer_ref_columns.is_empty()));
+        // DataFusion takes no operator for sorted by an expression of such a value.
+        let expr = match key.expr.exists(is_value).unwrap_or(false) && !key.expr.contains_outer() {
+            true => self.column(key.expr),
+            false => self.of_expr(key.expr),
+        };
+        SortExpr { expr, ..key }
     }
 
     fn of_window(&mut self, expr: Expr) -> Result<Expr> {

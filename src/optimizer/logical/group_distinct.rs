@@ -43,6 +43,8 @@ const OF_EXTREMES: [&str; 2] = ["min", "max"];
 const COLLECTING: [&str; 5] = ["array_agg", "string_agg", "median", "percentile_cont", "nth_value"];
 /// More columns than this do not fit the number of a grouping set.
 const MAX_KEYS: usize = 60;
+/// Each row is asked all conditions of a key. More than this cost more than sets of the values.
+const MAX_CONDITIONS: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct GroupDistinct;
@@ -126,25 +128,29 @@ impl Split {
                 return None;
             }
             // The functions leave out nulls.
-            let (value, condition) = of_some(argument, filter.as_deref());
+            let (mut value, mut condition) = of_some(argument, filter.as_deref());
+            // What is another one each time is asked once, for one of them.
+            if let Some(drawn) = condition.take_if(|condition| condition.is_volatile()) {
+                value = when(drawn, value).end().ok()?;
+            }
             plain.params.filter = None;
-            let key = place_in(
-                &mut split.keys,
-                |key| key.value == value,
-                || Key { value: value.clone(), conditions: vec![] },
-            );
+            let is_known = |key: &Key| key.value == value && !value.is_volatile();
+            let new = || Key { value: value.clone(), conditions: Vec::new() };
+            let key = place_in(&mut split.keys, is_known, new);
             let conditions = &mut split.keys[key].conditions;
             let place = place_in(conditions, |known| *known == condition, || condition.clone());
             split.wanted.push(Wanted::Distinct(key, place, plain));
         }
-        let fits = aggregate.group_expr.len() + split.keys.len() <= MAX_KEYS;
+        let fits = aggregate.group_expr.len() + split.keys.len() <= MAX_KEYS
+            && split.keys.iter().all(|key| key.conditions.len() <= MAX_CONDITIONS);
         (fits && !split.keys.is_empty() && !split.is_left_to_datafusion(aggregate)).then_some(split)
     }
 
     /// Whether DataFusion groups by the values itself: where they are of one kind, and the rest can be taken
     /// together again.
     fn is_left_to_datafusion(&self, aggregate: &Aggregate) -> bool {
-        let simple = |function: &Expr| match function.clone().unalias() {
+        // It does so only where none has a name of its own.
+        let simple = |function: &Expr| match function {
             Expr::AggregateFunction(AggregateFunction { func, params }) => {
                 let again = ["sum", "min", "max"].contains(&func.name());
                 params.filter.is_none() && (again || params.distinct)

@@ -17,6 +17,7 @@ use datafusion::common::tree_node::Transformed;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, Filter, GroupingSet, LogicalPlan};
 use datafusion::optimizer::push_down_filter::PushDownFilter;
+use datafusion::optimizer::simplify_expressions::simplify_predicates;
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 use std::sync::Arc;
 
@@ -44,7 +45,8 @@ impl OptimizerRule for GuardFilterPushdown {
         let Some(filter) = over_guarded(&plan) else {
             return self.0.rewrite(plan, config);
         };
-        let (stay, go): (Vec<_>, Vec<_>) = split_conjunction_owned(filter.predicate)
+        // Those that contradict each other are one without columns, which it would push.
+        let (stay, go): (Vec<_>, Vec<_>) = simplify_predicates(split_conjunction_owned(filter.predicate))?
             .into_iter()
             .partition(|p| p.is_volatile() || p.column_refs().is_empty());
         let (Some(stay), Some(go)) = (conjunction(stay.clone()), conjunction(go.clone())) else {

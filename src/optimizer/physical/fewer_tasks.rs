@@ -1,14 +1,15 @@
 //! Reads small row groups of local Parquet files in fewer tasks where nobody sees tasks: below joins, aggregates and
-//! the repartitions of DataFusion, with nothing but filters and projections between.
+//! the repartitions of DataFusion, with nothing but filters and projections between, and what gathers or codes rows.
 //!
 //! A task opens its file, asks statistics and dictionaries and looks whether the file has changed, which takes as long
 //! as decoding some ten thousand rows. The first tasks stay as they are: they are the ones that show how to read the
 //! others (`late_materialization`), and begin before joins have told their keys. Behind them tasks become smaller
 //! again, so that threads end at the same time.
 //!
-//! Correct because neighbours are taken together, in their order. It comes behind the rules that look for reads below
-//! stages. Not with executors, which are told tasks by their numbers, not where tasks may give up, and not where a call
-//! says how many there are to be.
+//! Correct because neighbours of one file are taken together, in their order. It comes behind the rules that look for
+//! reads below stages. Only of files of this machine: a task that has given rows to a join cannot be tried again, and
+//! elsewhere more of them are. Not with executors, which are told tasks by their numbers, not where tasks may give up,
+//! and not where a call says how many there are to be.
 //!
 //! ```text
 //! HashJoinExec                                   HashJoinExec
@@ -80,7 +81,7 @@ fn forgets_tasks(plan: &dyn ExecutionPlan) -> bool {
 /// The plan over a read of fewer tasks, if it is one of a read below filters and projections.
 fn in_fewer_tasks(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     if let Some(read) = plan.operator::<ReadExec>() {
-        let numbers = numbers(read.rows_bytes(), read.streams());
+        let numbers = read.neighbours().and_then(|tasks| numbers(read.rows_bytes(), &tasks, read.streams()));
         let fewer = numbers.and_then(|numbers| read.in_fewer_tasks(&numbers));
         return Ok(fewer.map(IntoPlan::into_plan));
     }
@@ -97,19 +98,20 @@ fn in_fewer_tasks(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn Execut
     }
 }
 
-/// How many tasks become one each, by the bytes of the rows of each task; `None` where all stay as they are.
-fn numbers(bytes: &[usize], threads: usize) -> Option<Vec<usize>> {
+/// How many tasks become one each, by the bytes of the rows of each task and whether it may be put to the one before;
+/// `None` where all stay as they are.
+fn numbers(bytes: &[usize], follows: &[bool], threads: usize) -> Option<Vec<usize>> {
     let first = bytes.len().min(FIRST_TASKS);
     let mut numbers = vec![1; first];
     let mut at = first;
     while at < bytes.len() {
         let most = (bytes.len() - at).div_ceil(PART_LEFT * threads.max(1));
-        let mut sum = 0;
-        let fits = |of: &&usize| {
-            sum += **of;
-            sum <= MAX_BYTES
+        let mut sum = bytes[at];
+        let is_added = |task: &usize| {
+            sum += bytes[*task];
+            follows[*task] && sum <= MAX_BYTES
         };
-        let number = bytes[at..].iter().take(most).take_while(fits).count().max(1);
+        let number = 1 + (at + 1..bytes.len()).take(most - 1).take_while(is_added).count();
         numbers.push(number);
         at += number;
     }
@@ -120,9 +122,14 @@ fn numbers(bytes: &[usize], threads: usize) -> Option<Vec<usize>> {
 mod tests {
     use super::*;
 
+    /// Of tasks of one file.
+    fn of_a_file(bytes: &[usize]) -> Option<Vec<usize>> {
+        numbers(bytes, &vec![true; bytes.len()], 2)
+    }
+
     #[test]
     fn tasks_become_larger_and_smaller_again() {
-        let numbers = numbers(&[1 << 19; 200], 2).unwrap();
+        let numbers = of_a_file(&[1 << 19; 200]).unwrap();
         assert_eq!(numbers.iter().sum::<usize>(), 200);
         assert_eq!(numbers[..FIRST_TASKS], [1; FIRST_TASKS]);
         assert_eq!(numbers[FIRST_TASKS..FIRST_TASKS + 3], [8, 8, 8], "by bytes");
@@ -132,10 +139,18 @@ mod tests {
     }
 
     #[test]
+    fn tasks_of_other_files_stay_apart() {
+        let follows: Vec<bool> = (0..200).map(|task| task % 3 > 0).collect();
+        let numbers = numbers(&[1; 200], &follows, 2).unwrap();
+        assert_eq!(numbers.iter().sum::<usize>(), 200);
+        assert_eq!(numbers[FIRST_TASKS..FIRST_TASKS + 3], [1, 3, 3]);
+    }
+
+    #[test]
     fn large_and_few_tasks_stay() {
-        assert_eq!(numbers(&[MAX_BYTES; 100], 2), None);
-        assert_eq!(numbers(&[1; FIRST_TASKS], 2), None);
-        assert_eq!(numbers(&[1; FIRST_TASKS + 8], 2), None);
-        assert_eq!(numbers(&[], 2), None);
+        assert_eq!(of_a_file(&[MAX_BYTES; 100]), None);
+        assert_eq!(of_a_file(&[1; FIRST_TASKS]), None);
+        assert_eq!(of_a_file(&[1; FIRST_TASKS + 8]), None);
+        assert_eq!(of_a_file(&[]), None);
     }
 }

@@ -106,7 +106,7 @@ impl ReadFiles {
             return Ok(());
         };
         let root = shown_root(&config.object_store_url);
-        if root.contains("://") {
+        if is_far(&config.object_store_url) {
             // Each request there says which file it wants, and is answered for no other.
             return Ok(());
         }
@@ -154,6 +154,11 @@ fn bare(tag: &str) -> &str {
 /// What stands before a location when it is shown: a path of this machine, or an address.
 pub(crate) fn shown_root(url: &ObjectStoreUrl) -> String {
     url.as_str().replace("file://", "")
+}
+
+/// Whether it is not the files of this machine.
+pub(super) fn is_far(url: &ObjectStoreUrl) -> bool {
+    *url != ObjectStoreUrl::local_filesystem()
 }
 
 /// The files of a task: the parts of each, which follow each other.
@@ -259,29 +264,40 @@ pub(super) fn divided(
     Some((DataSourceExec::from_data_source(config), task_of))
 }
 
-/// A scan of Parquet files of this machine whose partitions are taken together: of each number, so many that follow
-/// each other. `None` where it is of something else.
-pub(super) fn joined(scan: &Arc<dyn ExecutionPlan>, numbers: &[usize]) -> Option<Arc<dyn ExecutionPlan>> {
+/// Of a scan of Parquet files of this machine, whether each partition has what follows in the file of the one before,
+/// and no other files; `None` where it is of something else.
+pub(super) fn neighbours(scan: &Arc<dyn ExecutionPlan>) -> Option<Vec<bool>> {
     let config = file_scan(scan)?;
     config.file_source().downcast_ref::<ParquetSource>()?;
-    if shown_root(&config.object_store_url).contains("://") {
+    if is_far(&config.object_store_url) {
         return None;
     }
-    let mut groups = config.file_groups.iter();
-    let together = |number: &usize| {
-        let mut files: Vec<PartitionedFile> = Vec::new();
-        for file in groups.by_ref().take(*number).flat_map(FileGroup::files) {
-            match files.last_mut().and_then(|last| range_of_both(last, file).map(|range| (last, range))) {
-                Some((last, range)) => last.range = Some(range),
-                None => files.push(file.clone()),
-            }
-        }
-        FileGroup::new(files)
+    let follows = |pair: &[FileGroup]| match (pair[0].files(), pair[1].files()) {
+        ([part], [next]) => range_of_both(part, next).is_some(),
+        _ => false,
     };
-    let groups: Vec<_> = numbers.iter().map(together).collect();
-    let pinned = Partitioning::UnknownPartitioning(groups.len());
+    Some([false].into_iter().chain(config.file_groups.windows(2).map(follows)).collect())
+}
+
+/// The scan in partitions that are so many of its own each, which are neighbours.
+pub(super) fn joined(scan: &Arc<dyn ExecutionPlan>, numbers: &[usize]) -> Option<Arc<dyn ExecutionPlan>> {
+    let config = file_scan(scan)?;
+    let mut groups = config.file_groups.iter();
+    let mut together = |number: &usize| {
+        let first = groups.next()?.clone();
+        groups.by_ref().take(number - 1).try_fold(first, |all, group| {
+            let (part, next) = (all.files().first()?, group.files().first()?);
+            let range = range_of_both(part, next)?;
+            Some(FileGroup::new(vec![part.clone().with_range(range.start, range.end)]))
+        })
+    };
+    let joined = numbers.iter().map(&mut together).collect::<Option<Vec<_>>>()?;
+    if groups.next().is_some() {
+        return None;
+    }
+    let pinned = Partitioning::UnknownPartitioning(joined.len());
     let config = FileScanConfigBuilder::from(config.clone())
-        .with_file_groups(groups)
+        .with_file_groups(joined)
         .with_output_partitioning(Some(pinned))
         .build();
     Some(DataSourceExec::from_data_source(config))

@@ -13,7 +13,6 @@ use std::time::Duration;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::datasource::physical_plan::{FileScanConfig, FileSource, ParquetSource};
-use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricValue;
@@ -21,7 +20,7 @@ use parking_lot::Mutex;
 
 use super::clock::ReadClock;
 use super::dictionary::{LateTask, Narrowed, Refusals};
-use super::files::{file_scan, rows_of_files, without_files};
+use super::files::{file_scan, is_far, rows_of_files, without_files};
 use super::pruning::Left;
 
 /// Tasks that are read in each way before one of them is chosen.
@@ -178,7 +177,7 @@ impl LateMaterialization {
         // They share their metrics with the other one.
         let of_left = Arc::new(source.clone().with_table_parquet_options(of_left));
         let source = Arc::new(source.clone().with_table_parquet_options(options));
-        let is_remote = config.object_store_url != ObjectStoreUrl::local_filesystem();
+        let is_remote = is_far(&config.object_store_url);
         let refusals = Refusals::of(scan.schema().fields().len());
         let (config, schema) = (without_files(config), scan.schema());
         Some(Self { schema, config, source, of_left, is_remote, kept_bytes, refusals, costs: Mutex::default() })

@@ -10,12 +10,18 @@ use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan};
 
+use crate::logical::{is_drawn_once, may_fail as may_be_error};
 use crate::optimizer::logical::equal_plans::{is_plain, is_same};
 use crate::optimizer::logical::together::{columns_of, has_subquery, may_fail};
 
 /// Functions of one argument that leave out nulls.
 const LEAVE_OUT_NULLS: [&str; 11] =
     ["avg", "bool_and", "bool_or", "count", "max", "min", "stddev", "stddev_pop", "sum", "var", "var_pop"];
+
+/// Those of them that are grouped by the values where they are DISTINCT.
+const OF_VALUES: [&str; 5] = ["avg", "count", "max", "min", "sum"];
+/// Parts of the expressions of a member, at most: each column that one mentions twice doubles them.
+const MAX_PARTS: usize = 1000;
 
 /// Aggregates of all rows of a plan.
 pub(super) struct Member {
@@ -29,37 +35,29 @@ pub(super) struct Member {
     pub(super) names: Vec<Column>,
     /// and the columns of the member, of these.
     pub(super) outputs: Vec<Expr>,
+    /// Whether a function or a column may be an error.
+    pub(super) may_fail: bool,
 }
 
 impl Member {
     /// `None` where the plan is something else, or gives other rows each time.
     pub(super) fn of(plan: &LogicalPlan) -> Result<Option<Self>> {
-        let mut outputs: Vec<Expr> = plan.schema().columns().into_iter().map(Expr::Column).collect();
-        let mut below = plan;
-        let aggregate = loop {
-            below = match below {
-                LogicalPlan::SubqueryAlias(alias) => {
-                    let columns: Vec<_> = alias.input.schema().columns().into_iter().map(Expr::Column).collect();
-                    outputs = replaced(outputs, &alias.schema, &columns)?;
-                    &alias.input
-                }
-                LogicalPlan::Projection(projection) => {
-                    outputs = replaced(outputs, &projection.schema, &projection.expr)?;
-                    &projection.input
-                }
-                LogicalPlan::Aggregate(aggregate) if aggregate.group_expr.is_empty() => break aggregate,
-                _ => return Ok(None),
-            }
-        };
+        let Some(aggregate) = aggregate_below(plan) else { return Ok(None) };
         let Some(functions) = functions_of(aggregate) else { return Ok(None) };
+        if !gives_the_same_rows(&aggregate.input)? {
+            return Ok(None);
+        }
         let (mut conditions, mut rows) = (Vec::new(), &aggregate.input);
         while let LogicalPlan::Filter(filter) = rows.as_ref() {
             conditions.extend(split_conjunction(&filter.predicate).into_iter().cloned());
             rows = &filter.input;
         }
-        let is_steady = !outputs.iter().any(has_subquery) && gives_the_same_rows(&aggregate.input)?;
+        let Some(outputs) = outputs_of(plan)? else { return Ok(None) };
         let names = aggregate.schema.columns();
-        Ok(is_steady.then(|| Self { rows: Arc::clone(rows), conditions, functions, names, outputs }))
+        let arguments = functions.iter().flat_map(|function| &function.params.args);
+        let may_fail = arguments.into_iter().any(|argument| may_be_error(argument, rows.schema()))
+            || outputs.iter().any(|output| may_be_error(output, &aggregate.schema));
+        Ok(Some(Self { rows: Arc::clone(rows), conditions, functions, names, outputs, may_fail }))
     }
 
     /// Whether both are better computed together.
@@ -77,12 +75,19 @@ impl Member {
             || mine.iter().chain(&others).all(can_move)
                 && about(self) == about(other)
                 && self.wide_columns() == other.wide_columns()
+                && self.distinct_values() == other.distinct_values()
     }
 
     /// Conditions that not all others have.
     pub(super) fn other_conditions(&self, others: &[&Self]) -> Vec<&Expr> {
         let in_all = |condition: &Expr| others.iter().all(|other| other.conditions.contains(condition));
         self.conditions.iter().filter(|condition| !in_all(condition)).collect()
+    }
+
+    /// What DISTINCT functions are of. Of other values each row would be grouped once more.
+    fn distinct_values(&self) -> BTreeSet<String> {
+        let distinct = self.functions.iter().filter(|function| function.params.distinct);
+        distinct.flat_map(|function| &function.params.args).map(Expr::to_string).collect()
     }
 
     /// Columns of values that may be large, of which functions are.
@@ -97,16 +102,59 @@ impl Member {
     }
 }
 
+/// The aggregate without groups below projections.
+fn aggregate_below(plan: &LogicalPlan) -> Option<&Aggregate> {
+    match plan {
+        // What is drawn is drawn once for all who read it.
+        plan if is_drawn_once(plan) => None,
+        LogicalPlan::SubqueryAlias(alias) => aggregate_below(&alias.input),
+        LogicalPlan::Projection(projection) => aggregate_below(&projection.input),
+        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty().then_some(aggregate),
+        _ => None,
+    }
+}
+
+/// The columns of a plan, of those of the aggregate below; `None` where they are others each time, or very long.
+fn outputs_of(plan: &LogicalPlan) -> Result<Option<Vec<Expr>>> {
+    let mut outputs: Vec<Expr> = plan.schema().columns().into_iter().map(Expr::Column).collect();
+    let mut below = plan;
+    loop {
+        below = match below {
+            LogicalPlan::SubqueryAlias(alias) => {
+                let columns: Vec<_> = alias.input.schema().columns().into_iter().map(Expr::Column).collect();
+                outputs = replaced(outputs, &alias.schema, &columns)?;
+                &alias.input
+            }
+            LogicalPlan::Projection(projection) => {
+                outputs = replaced(outputs, &projection.schema, &projection.expr)?;
+                &projection.input
+            }
+            _ => return Ok(Some(outputs)),
+        };
+        let mut parts = 0;
+        for output in &outputs {
+            output.apply(|_| {
+                parts += 1;
+                Ok(TreeNodeRecursion::Continue)
+            })?;
+        }
+        let is_other = |output: &Expr| output.is_volatile() || has_subquery(output);
+        if parts > MAX_PARTS || outputs.iter().any(is_other) {
+            return Ok(None);
+        }
+    }
+}
+
 /// The functions of an aggregate, if they are of all rows in any order and leave out nulls.
 fn functions_of(aggregate: &Aggregate) -> Option<Vec<AggregateFunction>> {
     let function = |expr: &Expr| {
         let Expr::AggregateFunction(function) = expr.clone().unalias() else { return None };
-        let params = &function.params;
+        let (params, name) = (&function.params, function.func.name());
         let is_of_nulls = params.order_by.is_empty() && params.null_treatment.is_none() && params.args.len() == 1;
-        let is_known = LEAVE_OUT_NULLS.contains(&function.func.name()) && is_of_nulls;
-        let has_subquery = params.args.iter().any(has_subquery);
+        let is_known = LEAVE_OUT_NULLS.contains(&name) && (!params.distinct || OF_VALUES.contains(&name));
+        let is_other = |argument: &Expr| argument.is_volatile() || has_subquery(argument);
         let may_fail = params.filter.as_deref().is_some_and(|filter| may_fail(filter, aggregate.input.schema()));
-        (is_known && !has_subquery && !may_fail).then_some(function)
+        (is_known && is_of_nulls && !params.args.iter().any(is_other) && !may_fail).then_some(function)
     };
     aggregate.aggr_expr.iter().map(function).collect()
 }

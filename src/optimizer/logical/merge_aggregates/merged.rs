@@ -11,13 +11,25 @@ use datafusion::logical_expr::{Aggregate, Expr, Filter, LogicalPlan, when};
 use super::member::Member;
 use crate::optimizer::logical::together::together;
 
+/// Who has a function that several members compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// All of them.
+    All,
+    /// Each has its own: DataFusion names a column once that a row has under several names.
+    Own,
+}
+
 /// One row of all that the members compute, and the columns of each of them.
-pub(super) fn merged(members: &[&Member]) -> Result<(LogicalPlan, Vec<Vec<Expr>>)> {
+pub(super) fn merged(members: &[&Member], sharing: Sharing) -> Result<(LogicalPlan, Vec<Vec<Expr>>)> {
     let of_each: Vec<Vec<Expr>> =
         members.iter().map(|member| member.other_conditions(members).into_iter().cloned().collect()).collect();
     let mut functions = Functions::default();
     let mut outputs = Vec::new();
     for (member, conditions) in members.iter().zip(&of_each) {
+        if sharing == Sharing::Own {
+            functions.first = functions.all.len();
+        }
         let asked = member.functions.iter().map(|function| Ok(functions.place_of(within(function, conditions)?)));
         let places = asked.collect::<Result<Vec<_>>>()?;
         outputs.push(member.outputs.iter().map(|output| of_places(output, member, &places)).collect::<Result<_>>()?);
@@ -30,21 +42,25 @@ pub(super) fn merged(members: &[&Member]) -> Result<(LogicalPlan, Vec<Vec<Expr>>
     if let Some(condition) = conjunction(conditions) {
         rows = Arc::new(LogicalPlan::Filter(Filter::try_new(condition, rows)?));
     }
-    let functions = functions.0.into_iter().enumerate().map(|(place, function)| function.alias(name_of(place)));
+    let functions = functions.all.into_iter().enumerate().map(|(place, function)| function.alias(name_of(place)));
     let aggregate = Aggregate::try_new(rows, Vec::new(), functions.collect())?;
     Ok((LogicalPlan::Aggregate(aggregate), outputs))
 }
 
-/// Functions, each once.
+/// Functions, each once from the first on that is shared.
 #[derive(Default)]
-struct Functions(Vec<Expr>);
+struct Functions {
+    all: Vec<Expr>,
+    first: usize,
+}
 
 impl Functions {
     fn place_of(&mut self, function: AggregateFunction) -> usize {
         let function = Expr::AggregateFunction(function);
-        self.0.iter().position(|known| *known == function).unwrap_or_else(|| {
-            self.0.push(function);
-            self.0.len() - 1
+        let known = self.all[self.first..].iter().position(|known| *known == function);
+        known.map(|place| self.first + place).unwrap_or_else(|| {
+            self.all.push(function);
+            self.all.len() - 1
         })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::ReadExec;
 use crate::block::TaskId;
 use crate::physical::exchange::random_place;
-use crate::physical::read::files::{Division, divided, joined};
+use crate::physical::read::files::{Division, divided, joined, neighbours};
 use crate::physical::read::memory::ReadMemory;
 
 impl ReadExec {
@@ -28,13 +28,18 @@ impl ReadExec {
         self.divided(Division::Files)
     }
 
-    /// The same read in fewer tasks, of which those that are counted here become one each, in their order; `None` where
-    /// tasks are known by their number, or what it reads is not Parquet files of this machine.
-    pub(crate) fn in_fewer_tasks(&self, numbers: &[usize]) -> Option<Self> {
+    /// Whether each task may be put to the one before: where it has what follows in the same file. `None` where tasks
+    /// are known by their number, or what it reads is not Parquet files of this machine.
+    pub(crate) fn neighbours(&self) -> Option<Vec<bool>> {
         let is_known_by_number = self.order.is_some() || self.window.is_some() || self.first_task > 0;
         if is_known_by_number || self.is_number_chosen || self.row_columns.is_some() {
             return None;
         }
+        neighbours(&self.input).filter(|tasks| tasks.len() == self.memory.rows_bytes.len())
+    }
+
+    /// The same read in fewer tasks, of which so many neighbours become one each; `None` where they are none.
+    pub(crate) fn in_fewer_tasks(&self, numbers: &[usize]) -> Option<Self> {
         let scan = joined(&self.input, numbers)?;
         let mut memory = ReadMemory { row_bytes: self.memory.row_bytes, ..ReadMemory::default() };
         let mut first = 0;
