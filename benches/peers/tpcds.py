@@ -71,7 +71,7 @@ def main():
             runs[f"without {rule}"] = f"SET blockyard.optimize_{rule} = false;\n{views}"
 
         def tool(views, sql):
-            return checks.run_tool(arguments.tool, arguments.memory, views, sql, f"{scratch}/query.sql")
+            return checks.run_tool(arguments.tool, arguments.memory, views, sql, f"{scratch}/query.sql", [])
 
         start = min(timed(lambda: tool(views, "SELECT 1"))[1] for _ in range(5))
         lines = []
