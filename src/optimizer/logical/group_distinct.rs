@@ -293,7 +293,8 @@ fn of_some(argument: &Expr, filter: Option<&Expr>) -> (Expr, Option<Expr>) {
         },
         _ => (argument, None),
     };
-    (value.clone(), conjunction(condition.into_iter().chain(filter).cloned()))
+    // Of what the filter keeps out nothing else is asked.
+    (value.clone(), conjunction(filter.into_iter().chain(condition).cloned()))
 }
 
 /// The columns of `aggregate`, from groups and results that have names of their own, each with what it is without any
