@@ -68,15 +68,24 @@ pub(super) enum Cluster {
 }
 
 /// Where an executor listens, and for whom.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct Executor {
-    /// Where sessions connect: unix:PATH, or tcp:IP:PORT, where port 0 takes a free one
+    /// Where sessions connect: unix:PATH, tls:IP:PORT or tcp:IP:PORT, where port 0 takes a free one
     #[arg(long, value_name = "ADDRESS")]
     pub(super) listen: String,
-    /// A file with the token that sessions have to show, over TCP
+    /// A file with the token that sessions have to show at tls: and tcp:
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
-    /// Let other machines connect, though nothing is encrypted
+    /// A file with the certificate to show at tls:, in PEM, and those that have signed it
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(super) tls_cert: Option<PathBuf>,
+    /// A file with the key of that certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(super) tls_key: Option<PathBuf>,
+    /// A file with the certificates that have signed those of other executors (if not said: those of --tls-cert)
+    #[arg(long, value_name = "FILE")]
+    pub(super) tls_ca: Option<PathBuf>,
+    /// Let other machines connect to tcp:, where nothing is encrypted
     #[arg(long)]
     pub(super) insecure: bool,
 }

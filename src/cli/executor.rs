@@ -19,7 +19,8 @@ pub(super) fn run(session: &mut Session, arguments: &Executor) -> Result<(), Fai
             Some(text.trim().to_owned())
         }
     };
-    let options = ExecutorOptions { listen: arguments.listen.clone(), token, insecure: arguments.insecure };
+    let Executor { listen, insecure, tls_cert, tls_key, tls_ca, .. } = arguments.clone();
+    let options = ExecutorOptions { listen, token, insecure, tls_cert, tls_key, tls_ca };
     session.listening(async |session| {
         let context = session.context().clone();
         let server = session.on_workers(async move { ExecutorServer::bind(&context, options).await }).await;

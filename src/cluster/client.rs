@@ -12,6 +12,7 @@ use futures::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
+use super::credentials::Credentials;
 use super::executors::Executor;
 use super::messages::{Begin, CALL_BYTES, Call, Connection, Prepare, Prepared, Reply, SOON};
 use super::runner::Runner;
@@ -28,6 +29,7 @@ const KNOWN_FOR: Duration = Duration::from_secs(30);
 
 /// Options that are of one process, or that executors need not know.
 const OWN_OPTIONS: &[&str] = &[
+    "blockyard.cluster_tls_ca",
     "blockyard.cluster_token_file",
     "blockyard.spill_compression",
     "blockyard.spill_directory",
@@ -43,13 +45,13 @@ pub(crate) struct ClusterClient {
 
 impl ClusterClient {
     /// The memory of an executor, if it can be reached; as it was said not long ago.
-    async fn memory_of(&self, address: &Address, token: Option<&str>) -> Option<usize> {
+    async fn memory_of(&self, address: &Address, credentials: &Credentials) -> Option<usize> {
         let (key, now) = (address.to_string(), Instant::now());
         let known = self.memory.lock().get(&key).copied();
         if let Some((_, memory)) = known.filter(|(asked, _)| now.duration_since(*asked) < KNOWN_FOR) {
             return memory;
         }
-        let memory = status(address, token).await.ok().map(|status| status.memory_limit);
+        let memory = status(address, credentials).await.ok().map(|status| status.memory_limit);
         self.memory.lock().insert(key, (now, memory));
         memory
     }
@@ -59,8 +61,8 @@ impl Executors for ClusterClient {
     fn least_memory<'a>(&'a self, config: &'a SessionConfig) -> BoxFuture<'a, Result<Option<usize>>> {
         async move {
             let options = BlockyardOptions::from_config(config.options());
-            let (addresses, token) = (addresses(&options.cluster)?, token(&options).await?);
-            let asked = addresses.iter().map(|address| self.memory_of(address, token.as_deref()));
+            let (addresses, credentials) = (addresses(&options.cluster)?, Credentials::of(&options).await?);
+            let asked = addresses.iter().map(|address| self.memory_of(address, &credentials));
             Ok(join_all(asked).await.into_iter().flatten().min())
         }
         .boxed()
@@ -73,8 +75,8 @@ impl Executors for ClusterClient {
             if addresses.is_empty() {
                 return Ok(Vec::new());
             }
-            let token = token(&options).await?;
-            let statuses = join_all(addresses.iter().map(|address| status(address, token.as_deref()))).await;
+            let credentials = Credentials::of(&options).await?;
+            let statuses = join_all(addresses.iter().map(|address| status(address, &credentials))).await;
             Ok(addresses.iter().map(ToString::to_string).zip(statuses).collect())
         }
         .boxed()
@@ -86,7 +88,7 @@ impl Executors for ClusterClient {
                 return Ok(Assigned::nowhere(prints, "it is not of a statement, which executors could plan"));
             };
             let options = BlockyardOptions::from_config(config.options());
-            let (addresses, token) = (addresses(&options.cluster)?, token(&options).await?);
+            let (addresses, credentials) = (addresses(&options.cluster)?, Credentials::of(&options).await?);
             let call = Call::Prepare(Prepare {
                 settings: settings(config, &options),
                 definitions: replay.definitions(),
@@ -96,7 +98,7 @@ impl Executors for ClusterClient {
             if let Some(why) = is_too_long(&call)? {
                 return Ok(Assigned::nowhere(prints, &why));
             }
-            let asked = addresses.iter().map(|address| prepare(address, token.as_deref(), &call));
+            let asked = addresses.iter().map(|address| prepare(address, &credentials, &call));
             let mut answers = Vec::new();
             for (address, answer) in addresses.iter().zip(join_all(asked).await) {
                 answers.push((address, answer?));
@@ -105,7 +107,7 @@ impl Executors for ClusterClient {
             for (_, answer) in &mut answers {
                 begin(answer).await;
             }
-            assigned(prints, answers, token)
+            assigned(prints, answers, credentials)
         }
         .boxed()
     }
@@ -125,8 +127,8 @@ pub async fn executor_statuses(context: &DataContext) -> Result<Vec<(String, Res
 }
 
 /// How an executor is.
-async fn status(address: &Address, token: Option<&str>) -> Result<ExecutorStatus> {
-    let mut connection = Connection::call(address, token, &Call::Status).await?;
+async fn status(address: &Address, credentials: &Credentials) -> Result<ExecutorStatus> {
+    let mut connection = Connection::call(address, credentials, &Call::Status).await?;
     let reply = timeout(SOON, connection.reply()).await;
     match reply.map_err(|_| exec_datafusion_err!("{address} does not answer"))?? {
         Reply::Status(status) => Ok(status),
@@ -139,9 +141,9 @@ async fn status(address: &Address, token: Option<&str>) -> Result<ExecutorStatus
 type Answer = std::result::Result<(Connection, Prepared), String>;
 
 /// What an executor answers, or why it cannot be reached. Fails where it refuses to be asked.
-async fn prepare(address: &Address, token: Option<&str>, call: &Call) -> Result<Answer> {
+async fn prepare(address: &Address, credentials: &Credentials, call: &Call) -> Result<Answer> {
     let asked = async {
-        let mut connection = Connection::call(address, token, call).await?;
+        let mut connection = Connection::call(address, credentials, call).await?;
         loop {
             match connection.reply_of_living().await? {
                 Reply::Alive => {}
@@ -181,13 +183,13 @@ async fn begin(answer: &mut Answer) {
 }
 
 /// Who runs which stage.
-fn assigned(prints: &[StagePrint], answers: Vec<(&Address, Answer)>, token: Option<String>) -> Result<Assigned> {
+fn assigned(prints: &[StagePrint], answers: Vec<(&Address, Answer)>, credentials: Credentials) -> Result<Assigned> {
     let (mut leases, mut executors, mut unreachable) = (Drivers::none(), Vec::new(), Vec::new());
     let all = answers.len();
     for (address, answer) in answers {
         match answer {
             Ok((connection, prepared)) => {
-                let executor = Arc::new(Executor::new(address.clone(), token.clone(), &prepared));
+                let executor = Arc::new(Executor::new(address.clone(), credentials.clone(), &prepared));
                 leases.spawn(watch(connection, Arc::clone(&executor)));
                 executors.push((executor, prepared));
             }
@@ -272,18 +274,6 @@ fn addresses(list: &str) -> Result<Vec<Address>> {
     match addresses.iter().enumerate().find(|(place, address)| addresses[..*place].contains(address)) {
         Some((_, twice)) => plan_err!("blockyard.cluster = '{list}' names {twice} twice"),
         None => Ok(addresses),
-    }
-}
-
-/// The token that executors want to see.
-async fn token(options: &BlockyardOptions) -> Result<Option<String>> {
-    let file = options.cluster_token_file.trim();
-    if file.is_empty() {
-        return Ok(None);
-    }
-    match tokio::fs::read_to_string(file).await {
-        Ok(token) => Ok(Some(token.trim().to_owned())),
-        Err(e) => exec_err!("the token of the executors, blockyard.cluster_token_file = '{file}', cannot be read: {e}"),
     }
 }
 

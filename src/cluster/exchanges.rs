@@ -382,6 +382,7 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::credentials::{Credentials, Reach};
     use crate::cluster::executors::Executor;
     use crate::cluster::messages::Prepared;
 
@@ -396,12 +397,12 @@ mod tests {
             query: String::new(),
             threads: 1,
             memory: 1,
-            has_token: true,
+            reach: Reach { token: true, trust: true },
             stages: Vec::new(),
             error: None,
             unrepeated: None,
         };
-        Arc::new(Executor::new("unix:/a".parse().unwrap(), None, &prepared))
+        Arc::new(Executor::new("unix:/a".parse().unwrap(), Credentials::default(), &prepared))
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! A thread of its own talks to them, whatever the session's threads do; these plan, and run tasks.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +10,13 @@ use datafusion::common::{DataFusionError, Result, exec_err, plan_err};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use super::credentials::Credentials;
 use super::messages::{CALL_BYTES, Call, Connection, Hello, PROTOCOL, Reply, VERSION};
 use super::queries::Queries;
 use crate::dataset::DataContext;
 use crate::error::one_message;
 use crate::runtime::{Drivers, talking_runtime};
-use crate::wire::{Address, Duplex, Listener, SocketFile, read_line, read_line_within};
+use crate::wire::{Address, Identity, Listener, Opening, SocketFile, Trust, read_line, read_line_within};
 
 /// How long a connection may take to say what it is for.
 const GREETING: Duration = Duration::from_secs(10);
@@ -22,12 +24,20 @@ const GREETING: Duration = Duration::from_secs(10);
 /// Where and for whom an executor works.
 #[derive(Debug, Clone, Default)]
 pub struct ExecutorOptions {
-    /// `unix:PATH`, a socket that nobody else may open, or `tcp:IP:PORT`, where port 0 takes a free one.
+    /// `unix:PATH`, a socket that nobody else may open, or `tls:IP:PORT` or `tcp:IP:PORT`, where port 0 takes a free
+    /// one.
     pub listen: String,
-    /// What drivers have to show. Needed for `tcp:`.
+    /// What drivers have to show. Needed for `tls:` and `tcp:`.
     pub token: Option<String>,
-    /// Whether drivers on other machines may connect. What is said is not encrypted.
+    /// Whether drivers on other machines may connect to `tcp:`. What is said there is not encrypted.
     pub insecure: bool,
+    /// A file with the certificate that is shown at `tls:`, in PEM, with those that have signed it behind it.
+    pub tls_cert: Option<PathBuf>,
+    /// A file with its key, in PEM.
+    pub tls_key: Option<PathBuf>,
+    /// A file with the certificates, in PEM, that have signed those of other executors; if not said, those of
+    /// [`tls_cert`](Self::tls_cert).
+    pub tls_ca: Option<PathBuf>,
 }
 
 /// Runs stages of queries of other processes. Dropping it ends all of them.
@@ -49,25 +59,26 @@ impl ExecutorServer {
     /// Where the address is none or taken, nothing says who may connect, or connections of other machines are not
     /// allowed.
     pub async fn bind(context: &DataContext, options: ExecutorOptions) -> Result<Self> {
-        let ExecutorOptions { listen, token, insecure } = options;
-        let address: Address = listen.parse()?;
+        let address: Address = options.listen.parse()?;
+        let (identity, trust) = encryption(&address, &options)?;
+        let ExecutorOptions { token, insecure, .. } = options;
         if address.needs_key() && token.as_ref().is_none_or(String::is_empty) {
             let given = if token.is_some() { "the token is empty" } else { "there is none; see --token-file" };
             return plan_err!(
                 "an executor at {address} needs a token, without which anybody could read files as it can: {given}"
             );
         }
-        if !address.is_of_this_machine() && !insecure {
+        if !address.is_of_this_machine() && !address.is_encrypted() && !insecure {
             return plan_err!(
-                "{address} can be reached from other machines, and what is said there is not encrypted; say that it may \
-                 be insecure, or listen at 127.0.0.1"
+                "{address} can be reached from other machines, and what is said there is not encrypted; listen at tls:, \
+                 say that it may be insecure, or listen at 127.0.0.1"
             );
         }
         let talks = talking_runtime()?;
-        let (mut listener, address) = Drivers::on(talks, async move { address.listen().await }).await?;
+        let (mut listener, address) = Drivers::on(talks, async move { address.listen(identity).await }).await?;
         let executor = Arc::new(Executor {
             token: token.clone().filter(|_| address.needs_key()),
-            queries: Arc::new(Queries::new(context.clone(), Handle::current(), token)),
+            queries: Arc::new(Queries::new(context.clone(), Handle::current(), Credentials::new(token, trust))),
         });
         let file = listener.take_file();
         let mut accepts = Drivers::none();
@@ -94,20 +105,37 @@ struct Executor {
     queries: Arc<Queries>,
 }
 
+/// What an executor shows at an address, and whom it believes when it asks others.
+fn encryption(address: &Address, options: &ExecutorOptions) -> Result<(Option<Identity>, Trust)> {
+    let (certificate, authorities) = (options.tls_cert.as_deref(), options.tls_ca.as_deref());
+    let identity = match (certificate, options.tls_key.as_deref()) {
+        (Some(certificate), Some(key)) if address.is_encrypted() => Some(Identity::read(certificate, key)?),
+        (None, None) if !address.is_encrypted() => None,
+        _ if address.is_encrypted() => {
+            return plan_err!("an executor at {address} needs a certificate and its key; see --tls-cert and --tls-key");
+        }
+        _ => return plan_err!("what is said at {address} is not encrypted: with a certificate, listen at tls:"),
+    };
+    let trust = authorities.or(certificate).map(Trust::read).transpose()?.unwrap_or_default();
+    Ok((identity, trust))
+}
+
 /// Takes connections, each in a driver of its own.
 async fn accept(listener: Listener, executor: Arc<Executor>) -> Result<()> {
     let mut open = Drivers::<()>::none();
     loop {
         tokio::select! {
             // A connection that breaks is the driver's to notice.
-            stream = listener.accept() => open.spawn(Arc::clone(&executor).serve(stream)),
+            opening = listener.accept() => open.spawn(Arc::clone(&executor).serve(opening)),
             Some(_ended) = open.next() => {}
         }
     }
 }
 
 impl Executor {
-    async fn serve(self: Arc<Self>, stream: Box<dyn Duplex>) -> Result<()> {
+    async fn serve(self: Arc<Self>, opening: Opening) -> Result<()> {
+        // Who does not agree on how to talk is told nothing.
+        let Ok(Ok(stream)) = timeout(GREETING, opening).await else { return Ok(()) };
         let mut connection = Connection::of(stream);
         let call = match timeout(GREETING, self.greeted(&mut connection)).await {
             Err(_) | Ok(Ok(None)) => return Ok(()),

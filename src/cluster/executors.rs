@@ -8,6 +8,7 @@ use futures::FutureExt;
 use futures::future::{pending, select_all};
 use tokio::sync::watch;
 
+use super::credentials::{Credentials, Reach};
 use super::messages::{Call, Connection, Prepared, Reply};
 use crate::error::one_message;
 use crate::wire::Address;
@@ -22,13 +23,13 @@ const MAX_SORTED_BYTES: usize = 32 << 20;
 #[derive(Debug)]
 pub(super) struct Executor {
     address: Address,
-    token: Option<String>,
+    credentials: Credentials,
     query: String,
     threads: usize,
     /// Bytes that its blocks and operators may have.
     memory: usize,
-    /// Whether it has a token to show to others.
-    has_token: bool,
+    /// Whom it can ask for rows.
+    reach: Reach,
     /// Units that it runs.
     running: AtomicUsize,
     /// Why it is not asked any more.
@@ -36,11 +37,11 @@ pub(super) struct Executor {
 }
 
 impl Executor {
-    pub(super) fn new(address: Address, token: Option<String>, prepared: &Prepared) -> Self {
+    pub(super) fn new(address: Address, credentials: Credentials, prepared: &Prepared) -> Self {
         let (query, threads) = (prepared.query.clone(), prepared.threads.max(1));
-        let (memory, has_token) = (prepared.memory, prepared.has_token);
+        let (memory, reach) = (prepared.memory, prepared.reach);
         let (running, lost) = (AtomicUsize::new(0), watch::Sender::default());
-        Self { address, token, query, threads, memory, has_token, running, lost }
+        Self { address, credentials, query, threads, memory, reach, running, lost }
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -49,11 +50,11 @@ impl Executor {
 
     /// Whether it may ask these for their rows.
     fn may_ask(&self, holders: &[String]) -> bool {
-        let needs_none = |holder: &String| {
+        let may_ask = |holder: &String| {
             let address: Result<Address> = holder.parse();
-            address.is_ok_and(|address| !address.needs_key() || address == self.address)
+            address.is_ok_and(|address| self.reach.covers(&address) || address == self.address)
         };
-        self.has_token || holders.iter().all(needs_none)
+        holders.iter().all(may_ask)
     }
 
     /// What it calls the query.
@@ -90,7 +91,7 @@ impl Executor {
 
     /// Calls it, and gives its first line, or says why there is none.
     pub(super) async fn call(&self, call: &Call) -> Result<(Connection, Reply), Ended> {
-        let connection = Connection::call(&self.address, self.token.as_deref(), call).await;
+        let connection = Connection::call(&self.address, &self.credentials, call).await;
         let mut connection = connection.map_err(Ended::Lost)?;
         match connection.reply().await.map_err(Ended::Lost)? {
             Reply::Unknown => Err(Ended::Lost(exec_datafusion_err!("it has been started anew"))),
@@ -214,7 +215,9 @@ impl Shares {
             return Ok(Busy(Arc::clone(share)));
         }
         if self.living().any(|share| !share.executor.may_ask(holders)) {
-            return exec_err!("no executor may ask others for their rows: start them with --token-file");
+            return exec_err!(
+                "no executor may ask others for their rows: start them with --token-file, and those at tls: with --tls-ca"
+            );
         }
         let lost: Vec<String> = self.0.iter().filter_map(|share| share.executor.why_lost()).collect();
         exec_err!("all executors that have planned the query were lost; {}", lost.join("; "))
@@ -239,11 +242,18 @@ impl Shares {
     }
 
     /// Which may not ask all of the others for their rows.
-    pub(super) fn without_token(&self) -> Vec<String> {
+    pub(super) fn out_of_reach(&self) -> Vec<String> {
         let all: Vec<String> = self.0.iter().map(|share| share.executor.address.to_string()).collect();
         let without = self.0.iter().filter(|share| !share.executor.may_ask(&all));
-        let remark = |address| format!("{address} has no token to show to others, and runs nothing above an exchange");
-        without.map(|share| remark(&share.executor.address)).collect()
+        let remark = |executor: &Executor| {
+            let lacks = if executor.reach.token {
+                "believes no certificate of others"
+            } else {
+                "has no token to show to others"
+            };
+            format!("{} {lacks}, and runs nothing above an exchange", executor.address)
+        };
+        without.map(|share| remark(&share.executor)).collect()
     }
 
     /// What each has done of a stage of this name, whose rows are called `rows`, and which are lost.

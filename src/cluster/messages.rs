@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, BufReader, ReadHalf, WriteHalf, split};
 use tokio::time::timeout;
 
+use super::credentials::{Credentials, Reach};
 use crate::physical::{ExecutorStatus, Extent, RowRange, StagePrint, TaskRows, WritePlace};
 use crate::wire::{Address, Duplex, read_line_within, write_line};
 
 /// The version of what is said.
-pub(super) const PROTOCOL: u64 = 6;
+pub(super) const PROTOCOL: u64 = 7;
 /// Both sides plan alike if they are of the same version.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Bytes of a call, with the statements of a session, or of a reply, with keys of rows.
@@ -220,8 +221,8 @@ pub(super) struct Prepared {
     pub(super) threads: usize,
     /// Bytes that blocks and operators may have.
     pub(super) memory: usize,
-    /// Whether it has a token to show to others.
-    pub(super) has_token: bool,
+    /// Whom it can ask for rows.
+    pub(super) reach: Reach,
     /// The stages that it has planned in the same way.
     pub(super) stages: Vec<StagePrint>,
     /// Why it could not plan it.
@@ -245,10 +246,10 @@ impl Connection {
     }
 
     /// Connects to an executor, and says what the connection is for.
-    pub(super) async fn call(address: &Address, token: Option<&str>, call: &Call) -> Result<Self> {
+    pub(super) async fn call(address: &Address, credentials: &Credentials, call: &Call) -> Result<Self> {
         let silent = |_| exec_datafusion_err!("{address} does not answer");
-        let mut connection = Self::of(timeout(SOON, address.connect()).await.map_err(silent)??);
-        let token = token.filter(|_| address.needs_key()).map(str::to_owned);
+        let mut connection = Self::of(timeout(SOON, credentials.connect(address)).await.map_err(silent)??);
+        let token = credentials.token_for(address);
         let hello = Hello { protocol: PROTOCOL, version: VERSION.to_owned(), token };
         let said = async {
             write_line(&mut connection.write, &hello).await?;

@@ -17,6 +17,7 @@
 //! ends what belongs to it, so that nothing is left of a process that has died.
 
 mod client;
+mod credentials;
 mod exchanges;
 mod executor;
 mod executors;

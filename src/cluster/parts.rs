@@ -12,6 +12,7 @@ use datafusion::physical_plan::execution_plan::reset_plan_states;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 
+use super::credentials::Credentials;
 use super::messages::{Call, Connection, Exchange, Fetch, Held, Part, Reply, Source};
 use super::queries::Queries;
 use super::query::{Query, WholeSide};
@@ -21,7 +22,7 @@ use crate::physical::{
     exchange_of, fetched, of_part, stream_of,
 };
 use crate::runtime::in_background;
-use crate::wire::{Address, BatchReader};
+use crate::wire::{Address, BatchReader, is_distrust};
 
 /// The rows of so many executors are asked for at once where they come after each other.
 const FETCHED_AHEAD: usize = 3;
@@ -197,9 +198,9 @@ impl Fetching {
             rows: range.clone(),
             with_codes: self.with_codes,
         });
-        let (token, address, schema) = (self.queries.token(), held.address, Arc::clone(&self.schema));
+        let (credentials, address, schema) = (self.queries.credentials(), held.address, Arc::clone(&self.schema));
         let taken = Arc::clone(&self.taken);
-        let rows = stream::once(async move { Far::call(address, token, &call, schema, taken).await });
+        let rows = stream::once(async move { Far::call(address, credentials, &call, schema, taken).await });
         rows.map_ok(Far::rows).try_flatten().boxed()
     }
 }
@@ -217,14 +218,17 @@ struct Far {
 impl Far {
     async fn call(
         address: String,
-        token: Option<String>,
+        credentials: Credentials,
         call: &Call,
         schema: SchemaRef,
         taken: Arc<Taken>,
     ) -> Result<Self> {
         let called = async {
             let at: Address = address.parse()?;
-            let mut connection = Connection::call(&at, token.as_deref(), call).await?;
+            let connection = Connection::call(&at, &credentials, call).await;
+            // Whom this one believes is about this one.
+            let own = |e| if is_distrust(&e) { taken.miss("", &e) } else { e };
+            let mut connection = connection.map_err(own)?;
             match connection.reply().await? {
                 Reply::Rows => Ok(connection),
                 Reply::Unknown => exec_err!("it knows nothing of the query"),

@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use super::credentials::Credentials;
 use super::messages::{BEAT, Begin, Connection, Prepare, Prepared, Reply, See, VERSION, hung_up};
 use super::query::Query;
 use crate::dataset::DataContext;
@@ -30,7 +31,7 @@ pub(super) struct Queries {
     /// Where they are planned, and their tasks run.
     threads: Handle,
     /// What other executors want to see.
-    token: Option<String>,
+    credentials: Credentials,
     held: Mutex<HashMap<String, Arc<Query>>>,
     /// How many units run.
     pub(super) units: AtomicUsize,
@@ -39,15 +40,15 @@ pub(super) struct Queries {
 }
 
 impl Queries {
-    /// None yet, in the memory of a session and on these threads; others want to see this token.
-    pub(super) fn new(context: DataContext, threads: Handle, token: Option<String>) -> Self {
+    /// None yet, in the memory of a session and on these threads; others want to see these.
+    pub(super) fn new(context: DataContext, threads: Handle, credentials: Credentials) -> Self {
         let (units, is_closing) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Self { context, threads, token, held: Mutex::default(), units, is_closing }
+        Self { context, threads, credentials, held: Mutex::default(), units, is_closing }
     }
 
     /// What other executors want to see.
-    pub(super) fn token(&self) -> Option<String> {
-        self.token.clone()
+    pub(super) fn credentials(&self) -> Credentials {
+        self.credentials.clone()
     }
 
     pub(super) fn threads(&self) -> &Handle {
@@ -130,15 +131,15 @@ impl Queries {
     /// Plans a query.
     async fn prepare(&self, prepare: Prepare) -> (Prepared, Option<Planned>) {
         let (query, threads) = (Uuid::new_v4().simple().to_string(), self.tasks_at_once());
-        let (memory, has_token) = (self.context.store().budget().limit(), self.token.is_some());
+        let (memory, reach) = (self.context.store().budget().limit(), self.credentials.reach());
         match self.planned(prepare, &query).await {
             Ok((planned, unrepeated)) => {
                 let stages = planned.stages.keys().copied().collect();
-                (Prepared { query, threads, memory, has_token, stages, error: None, unrepeated }, Some(planned))
+                (Prepared { query, threads, memory, reach, stages, error: None, unrepeated }, Some(planned))
             }
             Err(e) => {
                 let error = Some(one_message(&e));
-                (Prepared { query, threads, memory, has_token, stages: Vec::new(), error, unrepeated: None }, None)
+                (Prepared { query, threads, memory, reach, stages: Vec::new(), error, unrepeated: None }, None)
             }
         }
     }

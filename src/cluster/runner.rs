@@ -65,8 +65,8 @@ impl StageRunner for Runner {
 
     fn remarks(&self, stage: &str, rows: &str) -> Vec<String> {
         let exchanged = self.mapping.remark(stage);
-        let without_token = exchanged.as_ref().map_or_else(Vec::new, |_| self.mapping.shares.without_token());
-        let others = self.others.iter().cloned().chain(without_token);
+        let out_of_reach = exchanged.as_ref().map_or_else(Vec::new, |_| self.mapping.shares.out_of_reach());
+        let others = self.others.iter().cloned().chain(out_of_reach);
         self.mapping.shares.remarks(stage, rows).into_iter().chain(exchanged).chain(others).collect()
     }
 

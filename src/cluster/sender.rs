@@ -163,6 +163,8 @@ async fn sent(
         for piece in pieces(left, (SENT_BYTES / bytes_of_row).max(1)) {
             to.write_all(&writer.bytes_of(&compact_views(&piece)?)?).await?;
         }
+        // What encrypts may keep some of it, and the next rows may be long in coming.
+        to.flush().await?;
     }
     Ok(seen)
 }

@@ -201,12 +201,17 @@ options! {
         /// never.
         pub execution_no_progress_timeout_s: usize, default = 1800
 
-        /// The executors that run stages of queries, separated by commas: `tcp:10.0.0.2:7070` or `unix:PATH` of each.
+        /// The executors that run stages of queries, separated by commas: `tls:10.0.0.2:7070`, `tcp:10.0.0.2:7070` or
+        /// `unix:PATH` of each.
         /// Empty means that this process runs all.
         pub cluster: String, default = String::new()
 
         /// A file with the token that executors want to see. Those at `unix:PATH` want none.
         pub cluster_token_file: String, default = String::new()
+
+        /// A file in PEM with the certificates that have signed those of the executors at `tls:`, or with these
+        /// themselves. Others are not believed.
+        pub cluster_tls_ca: String, default = String::new()
 
         /// Rows from which on joins, groups, windows, shuffles and sorts are made by executors. Fewer come to this
         /// process.

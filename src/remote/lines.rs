@@ -87,6 +87,9 @@ fn is_false(value: &bool) -> bool {
 pub(super) fn of_this_machine(address: &str) -> Result<Address> {
     let parsed: Address = address.parse()?;
     match parsed.is_of_this_machine() {
+        true if parsed.is_encrypted() => {
+            plan_err!("splits are served at unix:PATH or tcp:127.0.0.1:PORT, not {parsed}")
+        }
         true => Ok(parsed),
         false => plan_err!("splits are served on this machine alone, at 127.0.0.1 or [::1], not {parsed}"),
     }
@@ -103,5 +106,6 @@ mod tests {
             let error = of_this_machine(address).unwrap_err().to_string();
             assert!(error.contains("on this machine alone"), "{error}");
         }
+        assert!(of_this_machine("tls:127.0.0.1:1").is_err());
     }
 }

@@ -13,7 +13,7 @@ use super::session::{Connection, Session};
 use crate::dataset::{Split, SplitIterator};
 use crate::error::one_message;
 use crate::runtime::Drivers;
-use crate::wire::{Address, Duplex, Listener};
+use crate::wire::{Address, Listener, Opening};
 
 /// How long a connection may take to say whose it is.
 const GREETING: Duration = Duration::from_secs(10);
@@ -59,7 +59,7 @@ impl SplitServer {
             let index = iterator.index();
             waiting[index] = Some(iterator);
         }
-        let (listener, address) = of_this_machine(address)?.listen().await?;
+        let (listener, address) = of_this_machine(address)?.listen(None).await?;
         let key = address.needs_key().then(|| Uuid::new_v4().simple().to_string());
         let (open, seen) = watch::channel(0);
         let seats = Arc::new(Seats { split, key, waiting: Mutex::new(waiting), open });
@@ -97,7 +97,7 @@ async fn accept(listener: Listener, seats: Arc<Seats>) -> Result<()> {
     loop {
         tokio::select! {
             // A connection that breaks is the client's to notice.
-            stream = listener.accept() => sessions.spawn(Open::of(&seats).serve(stream)),
+            opening = listener.accept() => sessions.spawn(Open::of(&seats).serve(opening)),
             Some(_ended) = sessions.next() => {}
         }
     }
@@ -112,8 +112,9 @@ impl Open {
         Self(Arc::clone(seats))
     }
 
-    async fn serve(self, stream: Box<dyn Duplex>) -> Result<()> {
-        let Ok(greeted) = tokio::time::timeout(GREETING, Connection::greeted(stream)).await else { return Ok(()) };
+    async fn serve(self, opening: Opening) -> Result<()> {
+        let greeted = async { Connection::greeted(opening.await?).await };
+        let Ok(greeted) = tokio::time::timeout(GREETING, greeted).await else { return Ok(()) };
         let Some((mut connection, hello)) = greeted? else { return Ok(()) };
         let taken = match self.0.admit(&hello) {
             Ok(None) => return connection.say(&self.0.status()).await,

@@ -7,14 +7,21 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, plan_err};
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+
+use super::tls::{Identity, Trust, is_of_certificate};
 
 /// Bytes that come and go.
 pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// A connection that was taken, as soon as both sides have agreed on how to talk.
+pub(crate) type Opening = BoxFuture<'static, std::io::Result<Box<dyn Duplex>>>;
 
 /// After so long without a word a machine is asked whether it is still there, so often in such a time.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -34,6 +41,8 @@ pub(crate) enum Address {
     Unix(PathBuf),
     /// A host, by its name or number, and a port.
     Tcp(String),
+    /// The same, where what is said is encrypted.
+    Tls(String),
 }
 
 impl FromStr for Address {
@@ -43,8 +52,9 @@ impl FromStr for Address {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Self::Unix(path.into()));
         }
-        let Some(address) = text.strip_prefix("tcp:") else {
-            return plan_err!("an address is unix:PATH or tcp:HOST:PORT, got '{text}'");
+        let (kind, address) = match text.split_once(':') {
+            Some((kind @ ("tcp" | "tls"), address)) => (kind, address),
+            _ => return plan_err!("an address is unix:PATH, tcp:HOST:PORT or tls:HOST:PORT, got '{text}'"),
         };
         let address = address.strip_prefix("localhost:").map_or(address.to_owned(), |port| format!("127.0.0.1:{port}"));
         let is_host = |host: &str| match host.strip_prefix('[') {
@@ -52,8 +62,11 @@ impl FromStr for Address {
             None => !host.is_empty() && !host.contains([':', '/', ' ', '@']),
         };
         match address.rsplit_once(':') {
-            Some((host, port)) if is_host(host) && port.parse::<u16>().is_ok() => Ok(Self::Tcp(address)),
-            _ => plan_err!("an address is tcp:HOST:PORT, like tcp:127.0.0.1:0, got 'tcp:{address}'"),
+            Some((host, port)) if is_host(host) && port.parse::<u16>().is_ok() => Ok(match kind {
+                "tls" => Self::Tls(address),
+                _ => Self::Tcp(address),
+            }),
+            _ => plan_err!("an address is {kind}:HOST:PORT, like {kind}:127.0.0.1:0, got '{kind}:{address}'"),
         }
     }
 }
@@ -63,6 +76,7 @@ impl fmt::Display for Address {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Tcp(address) => write!(f, "tcp:{address}"),
+            Self::Tls(address) => write!(f, "tls:{address}"),
         }
     }
 }
@@ -73,18 +87,32 @@ impl Address {
         match self {
             Self::Unix(_) => true,
             // What a name stands for is found out when it is used.
-            Self::Tcp(address) => address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback()),
+            Self::Tcp(address) | Self::Tls(address) => {
+                address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
+            }
         }
     }
 
     /// Whether whoever reaches it has to show that it may.
     pub(crate) fn needs_key(&self) -> bool {
-        matches!(self, Self::Tcp(_))
+        !matches!(self, Self::Unix(_))
     }
 
-    /// Connects.
-    pub(crate) async fn connect(&self) -> Result<Box<dyn Duplex>> {
-        let failed = |e: std::io::Error| exec_datafusion_err!("cannot connect to {self}: {e}");
+    /// Whether what is said there is encrypted.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+
+    /// Connects; to one where what is said is encrypted, if it is whom somebody that is trusted says it is.
+    pub(crate) async fn connect(&self, trust: &Trust) -> Result<Box<dyn Duplex>> {
+        let failed = |e: std::io::Error| {
+            let text = format!("cannot connect to {self}: {e}");
+            if is_of_certificate(&e) {
+                DataFusionError::External(Box::new(Distrust(text)))
+            } else {
+                exec_datafusion_err!("{text}")
+            }
+        };
         match self {
             #[cfg(unix)]
             Self::Unix(path) => Ok(Box::new(tokio::net::UnixStream::connect(path).await.map_err(failed)?)),
@@ -95,11 +123,18 @@ impl Address {
                 watched(&stream)?;
                 Ok(Box::new(stream))
             }
+            Self::Tls(address) => {
+                let stream = TcpStream::connect(address).await.map_err(failed)?;
+                watched(&stream)?;
+                // The port is a number, so the host is what is before it.
+                let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+                trust.talk(host.trim_matches(['[', ']']), stream).await.map_err(failed)
+            }
         }
     }
 
-    /// Takes connections, and the address at which it does.
-    pub(crate) async fn listen(&self) -> Result<(Listener, Self)> {
+    /// Takes connections, and the address at which it does. Where what is said is encrypted, it shows its identity.
+    pub(crate) async fn listen(&self, identity: Option<Identity>) -> Result<(Listener, Self)> {
         let failed = |e: std::io::Error| exec_datafusion_err!("cannot listen at {self}: {e}");
         match self {
             Self::Unix(path) => Ok((Listener::unix(path).await?, self.clone())),
@@ -108,8 +143,33 @@ impl Address {
                 let bound = listener.local_addr().map_err(failed)?;
                 Ok((Listener::Tcp(listener), Self::Tcp(bound.to_string())))
             }
+            Self::Tls(address) => {
+                let Some(identity) = identity else {
+                    return plan_err!("whoever listens at {self} needs a certificate and its key");
+                };
+                let listener = TcpListener::bind(address).await.map_err(failed)?;
+                let bound = listener.local_addr().map_err(failed)?;
+                Ok((Listener::Tls(listener, identity), Self::Tls(bound.to_string())))
+            }
         }
     }
+}
+
+/// The certificate of the other side is not believed.
+#[derive(Debug)]
+struct Distrust(String);
+
+impl fmt::Display for Distrust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Distrust {}
+
+/// Whether a connection could not be made because the certificate of the other side is not believed.
+pub(crate) fn is_distrust(error: &DataFusionError) -> bool {
+    matches!(error.find_root(), DataFusionError::External(e) if e.is::<Distrust>())
 }
 
 /// Bytes go at once, and a machine at the other end that is gone is found out.
@@ -132,6 +192,7 @@ pub(crate) enum Listener {
         file: Option<SocketFile>,
     },
     Tcp(TcpListener),
+    Tls(TcpListener, Identity),
 }
 
 impl Listener {
@@ -168,28 +229,34 @@ impl Listener {
         match self {
             #[cfg(unix)]
             Self::Unix { file, .. } => file.take(),
-            Self::Tcp(_) => None,
+            Self::Tcp(_) | Self::Tls(..) => None,
         }
     }
 
     /// The next connection. Where none can be taken, as without file descriptors, this is tried again.
-    pub(crate) async fn accept(&self) -> Box<dyn Duplex> {
+    pub(crate) async fn accept(&self) -> Opening {
         loop {
             match self.try_accept().await {
-                Ok(stream) => return stream,
+                Ok(opening) => return opening,
                 Err(_) => tokio::time::sleep(TRIED_AGAIN).await,
             }
         }
     }
 
-    async fn try_accept(&self) -> std::io::Result<Box<dyn Duplex>> {
+    async fn try_accept(&self) -> std::io::Result<Opening> {
+        let open = |stream: Box<dyn Duplex>| ready(Ok(stream)).boxed();
         match self {
             #[cfg(unix)]
-            Self::Unix { listener, .. } => Ok(Box::new(listener.accept().await?.0)),
+            Self::Unix { listener, .. } => Ok(open(Box::new(listener.accept().await?.0))),
             Self::Tcp(listener) => {
                 let stream = listener.accept().await?.0;
                 watched(&stream)?;
-                Ok(Box::new(stream))
+                Ok(open(Box::new(stream)))
+            }
+            Self::Tls(listener, identity) => {
+                let stream = listener.accept().await?.0;
+                watched(&stream)?;
+                Ok(identity.talk(stream))
             }
         }
     }
@@ -237,9 +304,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (path, moved) = (directory.path().join("s"), directory.path().join("t"));
         let address = Address::Unix(path.clone());
-        let (first, _) = address.listen().await.unwrap();
+        let (first, _) = address.listen(None).await.unwrap();
         std::fs::rename(&path, &moved).unwrap();
-        let (second, _) = address.listen().await.unwrap();
+        let (second, _) = address.listen(None).await.unwrap();
         drop(first);
         assert!(path.exists());
         drop(second);
@@ -255,11 +322,13 @@ mod tests {
         assert!(!"tcp:10.0.0.1:80".parse::<Address>().unwrap().is_of_this_machine());
         assert_eq!(address("tcp:node-1.example:80").unwrap(), "tcp:node-1.example:80");
         assert!(!"tcp:node-1.example:80".parse::<Address>().unwrap().is_of_this_machine());
+        assert_eq!(address("tls:node-1.example:80").unwrap(), "tls:node-1.example:80");
         for text in
             ["", "unix:", "tcp:127.0.0.1", "tcp:a:99999", "tcp::80", "tcp:::1:80", "tcp:http://a:80", "tcp:a b:80"]
         {
             let error = address(text).unwrap_err().to_string();
             assert!(error.contains("tcp:HOST:PORT"), "{error}");
         }
+        assert!(address("tls:127.0.0.1").unwrap_err().to_string().contains("tls:HOST:PORT"));
     }
 }

@@ -327,7 +327,7 @@ fn the_tool_serves_and_consumes() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "a\n", "the columns of no rows");
     assert!(server.wait_with_output().unwrap().status.success());
     for (arguments, said) in [
-        (vec!["serve", "-", "--splits", "2", "--listen", "nowhere"], "unix:PATH or tcp:HOST:PORT"),
+        (vec!["serve", "-", "--splits", "2", "--listen", "nowhere"], "unix:PATH, tcp:HOST:PORT"),
         (vec!["serve", "-", "--splits", "0", "--listen", "tcp:127.0.0.1:0"], "0 is not in 1.."),
         (
             vec!["serve", "-", "--splits", "2", "--listen", "tcp:127.0.0.1:0", "--on-lost", "later"],

@@ -271,7 +271,7 @@ async fn an_executor_that_may_not_ask_others_is_left_out() {
     let options = |listen: &str, token: Option<&str>| blockyard::ExecutorOptions {
         listen: listen.to_owned(),
         token: token.map(str::to_owned),
-        insecure: false,
+        ..Default::default()
     };
     let with_token = blockyard::ExecutorServer::bind(&session(), options("tcp:127.0.0.1:0", Some("t"))).await.unwrap();
     let without = executor(&session(), directory.path(), "0").await;

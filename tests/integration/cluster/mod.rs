@@ -1,3 +1,4 @@
+mod encrypted;
 mod exchanges;
 mod losses;
 mod order;
@@ -169,12 +170,13 @@ async fn errors_say_which_executor_and_why() {
     let directory = tempfile::tempdir().unwrap();
     let bind = async |listen: &str, token: Option<&str>| {
         let token = token.map(str::to_owned);
-        ExecutorServer::bind(&context(), ExecutorOptions { listen: listen.to_owned(), token, insecure: false }).await
+        ExecutorServer::bind(&context(), ExecutorOptions { listen: listen.to_owned(), token, ..Default::default() })
+            .await
     };
     let error = async |listen: &str, token| bind(listen, token).await.unwrap_err().strip_backtrace();
     assert!(error("tcp:127.0.0.1:0", None).await.contains("needs a token"));
     assert!(error("tcp:0.0.0.0:0", Some("t")).await.contains("is not encrypted"));
-    assert!(error("somewhere", None).await.contains("unix:PATH or tcp:HOST:PORT"));
+    assert!(error("somewhere", None).await.contains("unix:PATH, tcp:HOST:PORT or tls:HOST:PORT"));
 
     let server = bind("tcp:127.0.0.1:0", Some("right")).await.unwrap();
     let token = directory.path().join("token");
