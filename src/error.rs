@@ -120,6 +120,7 @@ pub(crate) fn one_message(error: &DataFusionError) -> String {
         | DataFusionError::ResourcesExhausted(text)
         | DataFusionError::Plan(text)
         | DataFusionError::Internal(text) => text.clone(),
+        DataFusionError::External(error) => error.to_string(),
         root => root.strip_backtrace(),
     }
 }

@@ -29,6 +29,7 @@ const KNOWN_FOR: Duration = Duration::from_secs(30);
 
 /// Options that are of one process, or that executors need not know.
 const OWN_OPTIONS: &[&str] = &[
+    "blockyard.cluster_insecure",
     "blockyard.cluster_tls_ca",
     "blockyard.cluster_token_file",
     "blockyard.spill_compression",

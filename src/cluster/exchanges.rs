@@ -261,7 +261,7 @@ impl Exchange {
         self.below.complete(mapping).await?;
         let source = self.below.source(&unit.tasks).await?;
         let holders = source.holders();
-        let busy = mapping.shares.free(false, &holders)?;
+        let Some(busy) = mapping.shares.free(false, &holders)? else { return Ok(()) };
         let (share, number) = (busy.share(), mapping.number());
         let executor = &share.executor;
         let call = Call::Map(Map {
@@ -303,6 +303,10 @@ impl Exchange {
             }
             Err(Ended::Missing(address, why)) => {
                 mapping.shares.lose(&address, &why);
+                Ok(())
+            }
+            Err(Ended::Barred(address, why)) => {
+                executor.bar(address, why);
                 Ok(())
             }
         }
@@ -397,7 +401,7 @@ mod tests {
             query: String::new(),
             threads: 1,
             memory: 1,
-            reach: Reach { token: true, trust: true },
+            reach: Reach::default(),
             stages: Vec::new(),
             error: None,
             unrepeated: None,

@@ -2,6 +2,7 @@
 //!
 //! A thread of its own talks to them, whatever the session's threads do; these plan, and run tasks.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use datafusion::common::{DataFusionError, Result, exec_err, plan_err};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::credentials::Credentials;
+use super::credentials::{Credentials, Token};
 use super::messages::{CALL_BYTES, Call, Connection, Hello, PROTOCOL, Reply, VERSION};
 use super::queries::Queries;
 use crate::dataset::DataContext;
@@ -22,7 +23,7 @@ use crate::wire::{Address, Identity, Listener, Opening, SocketFile, Trust, read_
 const GREETING: Duration = Duration::from_secs(10);
 
 /// Where and for whom an executor works.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct ExecutorOptions {
     /// `unix:PATH`, a socket that nobody else may open, or `tls:IP:PORT` or `tcp:IP:PORT`, where port 0 takes a free
     /// one.
@@ -38,6 +39,12 @@ pub struct ExecutorOptions {
     /// A file with the certificates, in PEM, that have signed those of other executors; if not said, those of
     /// [`tls_cert`](Self::tls_cert).
     pub tls_ca: Option<PathBuf>,
+}
+
+impl fmt::Debug for ExecutorOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecutorOptions").field("listen", &self.listen).finish_non_exhaustive()
+    }
 }
 
 /// Runs stages of queries of other processes. Dropping it ends all of them.
@@ -62,7 +69,8 @@ impl ExecutorServer {
         let address: Address = options.listen.parse()?;
         let (identity, trust) = encryption(&address, &options)?;
         let ExecutorOptions { token, insecure, .. } = options;
-        if address.needs_key() && token.as_ref().is_none_or(String::is_empty) {
+        let token = token.map(Token);
+        if address.needs_key() && token.as_ref().is_none_or(|token| token.0.is_empty()) {
             let given = if token.is_some() { "the token is empty" } else { "there is none; see --token-file" };
             return plan_err!(
                 "an executor at {address} needs a token, without which anybody could read files as it can: {given}"
@@ -78,7 +86,11 @@ impl ExecutorServer {
         let (mut listener, address) = Drivers::on(talks, async move { address.listen(identity).await }).await?;
         let executor = Arc::new(Executor {
             token: token.clone().filter(|_| address.needs_key()),
-            queries: Arc::new(Queries::new(context.clone(), Handle::current(), Credentials::new(token, trust))),
+            queries: Arc::new(Queries::new(
+                context.clone(),
+                Handle::current(),
+                Credentials::new(token, insecure, trust),
+            )),
         });
         let file = listener.take_file();
         let mut accepts = Drivers::none();
@@ -101,7 +113,7 @@ impl Drop for ExecutorServer {
 /// What the connections of an executor share.
 #[derive(Debug)]
 struct Executor {
-    token: Option<String>,
+    token: Option<Token>,
     queries: Arc<Queries>,
 }
 
@@ -117,6 +129,7 @@ fn encryption(address: &Address, options: &ExecutorOptions) -> Result<(Option<Id
         _ => return plan_err!("what is said at {address} is not encrypted: with a certificate, listen at tls:"),
     };
     let trust = authorities.or(certificate).map(Trust::read).transpose()?.unwrap_or_default();
+    certificate.map_or(Ok(()), |certificate| trust.check(certificate, authorities.is_some()))?;
     Ok((identity, trust))
 }
 
@@ -134,13 +147,16 @@ async fn accept(listener: Listener, executor: Arc<Executor>) -> Result<()> {
 
 impl Executor {
     async fn serve(self: Arc<Self>, opening: Opening) -> Result<()> {
-        // Who does not agree on how to talk is told nothing.
-        let Ok(Ok(stream)) = timeout(GREETING, opening).await else { return Ok(()) };
-        let mut connection = Connection::of(stream);
-        let call = match timeout(GREETING, self.greeted(&mut connection)).await {
-            Err(_) | Ok(Ok(None)) => return Ok(()),
-            Ok(Ok(Some(call))) => call,
-            Ok(Err(e)) => return connection.refuse(&e).await,
+        let greeted = async {
+            let mut connection = Connection::of(opening.await?);
+            let call = self.greeted(&mut connection).await;
+            Ok::<_, DataFusionError>((connection, call))
+        };
+        let (connection, call) = match timeout(GREETING, greeted).await {
+            // Who does not agree on how to talk, or says nothing, is told nothing.
+            Err(_) | Ok(Err(_) | Ok((_, Ok(None)))) => return Ok(()),
+            Ok(Ok((connection, Ok(Some(call))))) => (connection, call),
+            Ok(Ok((connection, Err(e)))) => return connection.refuse(&e).await,
         };
         match call {
             Call::Prepare(prepare) => self.queries.hold(connection, prepare).await,
@@ -170,7 +186,7 @@ impl Executor {
         if hello.protocol != PROTOCOL || hello.version != VERSION {
             return exec_err!("it is of version {VERSION}, and the driver of {}", hello.version);
         }
-        if self.token.as_ref().is_some_and(|token| !is_same(token, hello.token.as_deref().unwrap_or_default())) {
+        if self.token.as_ref().is_some_and(|token| !hello.token.as_ref().is_some_and(|shown| is_same(token, shown))) {
             return match hello.token {
                 Some(_) => {
                     exec_err!("the token is not the one that it was started with; see blockyard.cluster_token_file")
@@ -185,7 +201,7 @@ impl Executor {
 }
 
 /// Whether two tokens are the same, in a time that does not tell how much of them is.
-fn is_same(one: &str, other: &str) -> bool {
+fn is_same(Token(one): &Token, Token(other): &Token) -> bool {
     let differences = one.bytes().zip(other.bytes()).fold(0, |all, (a, b)| all | (a ^ b));
     one.len() == other.len() && differences == 0
 }

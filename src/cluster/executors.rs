@@ -1,11 +1,13 @@
 //! The executors of a query, as its driver sees them.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err};
 use futures::FutureExt;
 use futures::future::{pending, select_all};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::credentials::{Credentials, Reach};
@@ -30,6 +32,8 @@ pub(super) struct Executor {
     memory: usize,
     /// Whom it can ask for rows.
     reach: Reach,
+    /// Whom it could not ask, and why.
+    barred: Mutex<BTreeMap<String, String>>,
     /// Units that it runs.
     running: AtomicUsize,
     /// Why it is not asked any more.
@@ -41,7 +45,7 @@ impl Executor {
         let (query, threads) = (prepared.query.clone(), prepared.threads.max(1));
         let (memory, reach) = (prepared.memory, prepared.reach);
         let (running, lost) = (AtomicUsize::new(0), watch::Sender::default());
-        Self { address, credentials, query, threads, memory, reach, running, lost }
+        Self { address, credentials, query, threads, memory, reach, barred: Mutex::default(), running, lost }
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -52,9 +56,16 @@ impl Executor {
     fn may_ask(&self, holders: &[String]) -> bool {
         let may_ask = |holder: &String| {
             let address: Result<Address> = holder.parse();
-            address.is_ok_and(|address| self.reach.covers(&address) || address == self.address)
+            address.is_ok_and(|address| {
+                address == self.address || self.reach.covers(&address) && !self.barred.lock().contains_key(holder)
+            })
         };
         holders.iter().all(may_ask)
+    }
+
+    /// It cannot ask the one at this address.
+    pub(super) fn bar(&self, holder: String, why: String) {
+        self.barred.lock().entry(holder).or_insert(why);
     }
 
     /// What it calls the query.
@@ -96,7 +107,8 @@ impl Executor {
         match connection.reply().await.map_err(Ended::Lost)? {
             Reply::Unknown => Err(Ended::Lost(exec_datafusion_err!("it has been started anew"))),
             Reply::Refused(why) | Reply::Failed(why) => Err(self.failed(&why)),
-            Reply::Missing(address, why) => Err(Ended::missing(address, why)),
+            Reply::Missing(address, why) => Err(Ended::Missing(address, why)),
+            Reply::Barred(address, why) => Err(Ended::Barred(address, why)),
             reply => Ok((connection, reply)),
         }
     }
@@ -119,18 +131,10 @@ pub(super) enum Ended {
     Lost(DataFusionError),
     /// The executor at this address does not give what others need: that has to be made again.
     Missing(String, String),
+    /// Its executor cannot ask the one at this address: another one can try.
+    Barred(String, String),
     /// Another one would fail too.
     Failed(DataFusionError),
-}
-
-impl Ended {
-    /// What is missing, or that the executor that says so is of no use: it may not ask those that have it.
-    pub(super) fn missing(address: String, why: String) -> Self {
-        match address.is_empty() {
-            true => Self::Lost(exec_datafusion_err!("it cannot ask others for their rows: {why}")),
-            false => Self::Missing(address, why),
-        }
-    }
 }
 
 /// What an executor has done of a stage.
@@ -206,18 +210,24 @@ impl Shares {
     }
 
     /// The one with the fewest units for its threads, of those that may ask the `holders` of the rows it needs, and can
-    /// write files for the driver if it `writes`.
-    pub(super) fn free(&self, writes: bool, holders: &[String]) -> Result<Busy> {
+    /// write files for the driver if it `writes`. Where nobody may ask all of them, the one that the fewest may ask is
+    /// given up, so that others make what it keeps: `None`.
+    pub(super) fn free(&self, writes: bool, holders: &[String]) -> Result<Option<Busy>> {
         let load = |share: &&Arc<Share>| share.executor.running.load(Relaxed) * 1024 / share.executor.threads;
         let is_able = |share: &&Arc<Share>| (!writes || share.sees()) && share.executor.may_ask(holders);
         if let Some(share) = self.living().filter(is_able).min_by_key(load) {
             share.executor.running.fetch_add(1, Relaxed);
-            return Ok(Busy(Arc::clone(share)));
+            return Ok(Some(Busy(Arc::clone(share))));
         }
-        if self.living().any(|share| !share.executor.may_ask(holders)) {
-            return exec_err!(
-                "no executor may ask others for their rows: start them with --token-file, and those at tls: with --tls-ca"
-            );
+        let asked_by = |holder: &&Arc<Share>| {
+            let holder = [holder.executor.address.to_string()];
+            self.living().filter(|share| share.executor.may_ask(&holder)).count()
+        };
+        let holds = |share: &&Arc<Share>| holders.contains(&share.executor.address.to_string());
+        let is_barred = self.living().any(|share| !share.executor.may_ask(holders));
+        if let Some(share) = self.living().filter(holds).min_by_key(asked_by).filter(|_| is_barred) {
+            share.executor.lose(&exec_datafusion_err!("others cannot ask it for the rows that it keeps"));
+            return Ok(None);
         }
         let lost: Vec<String> = self.0.iter().filter_map(|share| share.executor.why_lost()).collect();
         exec_err!("all executors that have planned the query were lost; {}", lost.join("; "))
@@ -241,19 +251,26 @@ impl Shares {
         Ended::Missing(share.executor.address.to_string(), one_message(&why))
     }
 
-    /// Which may not ask all of the others for their rows.
+    /// Which may not ask all of the others for their rows, and why.
     pub(super) fn out_of_reach(&self) -> Vec<String> {
-        let all: Vec<String> = self.0.iter().map(|share| share.executor.address.to_string()).collect();
-        let without = self.0.iter().filter(|share| !share.executor.may_ask(&all));
-        let remark = |executor: &Executor| {
-            let lacks = if executor.reach.token {
-                "believes no certificate of others"
-            } else {
-                "has no token to show to others"
+        let executors = || self.0.iter().map(|share| &share.executor);
+        let without = |executor: &Arc<Executor>| {
+            let is_far =
+                |other: &&Arc<Executor>| other.address != executor.address && !executor.reach.covers(&other.address);
+            let other = executors().find(is_far)?;
+            let lacks = match (executor.reach.token, other.address.is_encrypted()) {
+                (false, _) => "has no token to show to others",
+                (true, true) => "believes no certificate of others",
+                (true, false) => "shows its token to nobody where nothing is encrypted",
             };
-            format!("{} {lacks}, and runs nothing above an exchange", executor.address)
+            Some(format!("{} {lacks}, and runs nothing above an exchange", executor.address))
         };
-        without.map(|share| remark(&share.executor)).collect()
+        let barred = |executor: &Arc<Executor>| {
+            let barred = executor.barred.lock();
+            let said = barred.iter().map(|(holder, why)| format!("{} cannot ask {holder}: {why}", executor.address));
+            said.collect::<Vec<_>>()
+        };
+        executors().filter_map(without).chain(executors().flat_map(barred)).collect()
     }
 
     /// What each has done of a stage of this name, whose rows are called `rows`, and which are lost.

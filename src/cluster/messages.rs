@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, BufReader, ReadHalf, WriteHalf, split};
 use tokio::time::timeout;
 
-use super::credentials::{Credentials, Reach};
+use super::credentials::{Credentials, Reach, Token};
 use crate::physical::{ExecutorStatus, Extent, RowRange, StagePrint, TaskRows, WritePlace};
 use crate::wire::{Address, Duplex, read_line_within, write_line};
 
@@ -36,7 +36,7 @@ pub(super) struct Hello {
     pub(super) protocol: u64,
     pub(super) version: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) token: Option<String>,
+    pub(super) token: Option<Token>,
 }
 
 /// The second one: what the connection is for.
@@ -196,9 +196,10 @@ pub(super) enum Reply {
     Mapped(Mapped),
     /// A directory is seen.
     Seen,
-    /// An executor does not give what it keeps: where it is, and why. Where that is empty, the one that says so may not
-    /// ask for it.
+    /// An executor does not give what it keeps: where it is, and why.
     Missing(String, String),
+    /// The one that says so cannot ask the executor at this address, and why. Others may.
+    Barred(String, String),
     /// Why not.
     Failed(String),
     /// The call itself makes no sense.
@@ -248,7 +249,9 @@ impl Connection {
     /// Connects to an executor, and says what the connection is for.
     pub(super) async fn call(address: &Address, credentials: &Credentials, call: &Call) -> Result<Self> {
         let silent = |_| exec_datafusion_err!("{address} does not answer");
-        let mut connection = Self::of(timeout(SOON, credentials.connect(address)).await.map_err(silent)??);
+        let opening = timeout(SOON, credentials.connect(address)).await.map_err(silent)??;
+        let Some(stream) = listened(opening).await else { return exec_err!("{address} does not answer") };
+        let mut connection = Self::of(stream?);
         let token = credentials.token_for(address);
         let hello = Hello { protocol: PROTOCOL, version: VERSION.to_owned(), token };
         let said = async {
@@ -261,13 +264,10 @@ impl Connection {
 
     /// The next line of an executor that says so often that it lives.
     pub(super) async fn reply_of_living(&mut self) -> Result<Reply> {
-        let mut reply = pin!(self.reply());
-        for _ in 0..LISTENS {
-            if let Ok(reply) = timeout(LISTENED, &mut reply).await {
-                return reply;
-            }
+        match listened(self.reply()).await {
+            Some(reply) => reply,
+            None => exec_err!("it has said nothing for {} s", (LISTENED * LISTENS).as_secs()),
         }
-        exec_err!("it has said nothing for {} s", (LISTENED * LISTENS).as_secs())
     }
 
     /// The next line of an executor.
@@ -285,6 +285,17 @@ impl Connection {
         let _in_time = timeout(FAREWELL, hung_up(&mut self.read)).await;
         Ok(())
     }
+}
+
+/// What the other side says, unless it is lost.
+async fn listened<T>(said: impl Future<Output = T>) -> Option<T> {
+    let mut said = pin!(said);
+    for _ in 0..LISTENS {
+        if let Ok(said) = timeout(LISTENED, &mut said).await {
+            return Some(said);
+        }
+    }
+    None
 }
 
 /// Waits until the other side has hung up.

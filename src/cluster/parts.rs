@@ -226,20 +226,25 @@ impl Far {
         let called = async {
             let at: Address = address.parse()?;
             let connection = Connection::call(&at, &credentials, call).await;
-            // Whom this one believes is about this one.
-            let own = |e| if is_distrust(&e) { taken.miss("", &e) } else { e };
-            let mut connection = connection.map_err(own)?;
+            // Others may believe it.
+            let mut connection = match connection {
+                Err(e) if is_distrust(&e) => return Ok(Err(taken.bar(&address, &e))),
+                connection => connection?,
+            };
             match connection.reply().await? {
-                Reply::Rows => Ok(connection),
+                Reply::Rows => Ok(Ok(connection)),
                 Reply::Unknown => exec_err!("it knows nothing of the query"),
                 // That is about who asks.
-                Reply::Refused(why) => Err(taken.miss("", &exec_datafusion_err!("{address} refuses: {why}"))),
+                Reply::Refused(why) => Ok(Err(taken.bar(&address, &exec_datafusion_err!("it refuses: {why}")))),
                 Reply::Failed(why) => exec_err!("{why}"),
                 _ => exec_err!("it is no executor"),
             }
         };
         match called.await {
-            Ok(connection) => Ok(Self { address, connection, reader: BatchReader::default(), schema, rows: 0, taken }),
+            Ok(Err(barred)) => Err(barred),
+            Ok(Ok(connection)) => {
+                Ok(Self { address, connection, reader: BatchReader::default(), schema, rows: 0, taken })
+            }
             Err(e) => Err(taken.miss(&address, &e)),
         }
     }

@@ -102,7 +102,9 @@ impl StageRunner for Runner {
                     Ok(_) => share.is_blind(&exec_datafusion_err!("it is no executor")),
                     Err(Ended::Failed(why)) => share.is_blind(&why),
                     Err(Ended::Lost(why)) => share.executor.lose(&why),
-                    Err(Ended::Missing(_, why)) => share.is_blind(&exec_datafusion_err!("{why}")),
+                    Err(Ended::Missing(_, why) | Ended::Barred(_, why)) => {
+                        share.is_blind(&exec_datafusion_err!("{why}"))
+                    }
                 }
             });
             join_all(asked).await;
@@ -184,7 +186,9 @@ impl Attempts {
                 let (mapping, tasks) = (Arc::clone(&self.mapping), self.unit.tasks.clone());
                 let source = source(mapping, self.exchanged.clone(), tasks).await?;
                 let holders = source.holders();
-                let busy = self.mapping.shares.free(self.unit.writing.is_some(), &holders)?;
+                let Some(busy) = self.mapping.shares.free(self.unit.writing.is_some(), &holders)? else {
+                    return Ok(Next::Lost);
+                };
                 (Attempt::of(busy, holders), Some(source))
             }
         };
@@ -220,6 +224,11 @@ impl Attempts {
             }
             Err(Ended::Missing(address, why)) => {
                 self.mapping.shares.lose(&address, &why);
+                self.running = None;
+                Ok(Next::Lost)
+            }
+            Err(Ended::Barred(address, why)) => {
+                share.executor.bar(address, why);
                 self.running = None;
                 Ok(Next::Lost)
             }
@@ -307,7 +316,8 @@ impl Attempt {
                 Err(executor.failed(&format!("{rows} rows were sent, of which {} came", self.taken)))
             }
             Reply::Failed(why) | Reply::Refused(why) => Err(executor.failed(&why)),
-            Reply::Missing(address, why) => Err(Ended::missing(address, why)),
+            Reply::Missing(address, why) => Err(Ended::Missing(address, why)),
+            Reply::Barred(address, why) => Err(Ended::Barred(address, why)),
             _ => Err(executor.is_none()),
         }
     }

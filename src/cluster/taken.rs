@@ -16,6 +16,8 @@ pub(super) struct Taken {
     rows: Mutex<BTreeMap<usize, Option<u64>>>,
     /// Who does not give what it keeps, and why.
     missing: Mutex<Option<(String, String)>>,
+    /// Whom this one cannot ask, and why.
+    barred: Mutex<Option<(String, String)>>,
     /// The same of exchanges that parts read together.
     shared: Mutex<Vec<Arc<Self>>>,
 }
@@ -28,9 +30,10 @@ impl Taken {
 
     /// What to say of an error of the part.
     pub(super) fn reply(&self, error: &DataFusionError) -> Reply {
-        match self.missing() {
-            Some((address, why)) => Reply::Missing(address, why),
-            None => Reply::Failed(one_message(error)),
+        match (self.find(|taken| &taken.barred), self.find(|taken| &taken.missing)) {
+            (Some((address, why)), _) => Reply::Barred(address, why),
+            (None, Some((address, why))) => Reply::Missing(address, why),
+            (None, None) => Reply::Failed(one_message(error)),
         }
     }
 
@@ -44,16 +47,24 @@ impl Taken {
         self.shared.lock().push(with);
     }
 
-    /// Notes that the executor at an address does not give what it keeps, or that this one may not ask for it where the
-    /// address is empty, and makes an error of it. What is noted first stays.
+    /// Notes that the executor at an address does not give what it keeps, and makes an error of it. What is noted first
+    /// stays.
     pub(super) fn miss(&self, address: &str, why: &DataFusionError) -> DataFusionError {
         let why = one_message(why);
         self.missing.lock().get_or_insert_with(|| (address.to_owned(), why.clone()));
         exec_datafusion_err!("the rows that the executor at {address} keeps cannot be had: {why}")
     }
 
-    fn missing(&self) -> Option<(String, String)> {
-        let own = self.missing.lock().clone();
-        own.or_else(|| self.shared.lock().iter().find_map(|shared| shared.missing()))
+    /// The same where it is this one that cannot ask.
+    pub(super) fn bar(&self, address: &str, why: &DataFusionError) -> DataFusionError {
+        let why = one_message(why);
+        self.barred.lock().get_or_insert_with(|| (address.to_owned(), why.clone()));
+        exec_datafusion_err!("the executor at {address} cannot be asked: {why}")
+    }
+
+    /// What was noted first here, or where parts read together.
+    fn find(&self, noted: fn(&Self) -> &Mutex<Option<(String, String)>>) -> Option<(String, String)> {
+        let own = noted(self).lock().clone();
+        own.or_else(|| self.shared.lock().iter().find_map(|shared| shared.find(noted)))
     }
 }

@@ -209,7 +209,10 @@ options! {
         /// A file with the token that executors want to see. Those at `unix:PATH` want none.
         pub cluster_token_file: String, default = String::new()
 
-        /// A file in PEM with the certificates that have signed those of the executors at `tls:`, or with these
+        /// Show the token to executors at `tcp:` of other machines, where nothing is encrypted.
+        pub cluster_insecure: bool, default = false
+
+        /// A file in PEM with the certificates that have signed those of the executors at `tls:`, which may be these
         /// themselves. Others are not believed.
         pub cluster_tls_ca: String, default = String::new()
 

@@ -43,7 +43,7 @@ impl SplitClient {
     ///
     /// Where nobody is there, the key is wrong, or the consumer is connected already.
     pub async fn connect(address: &str, options: SplitClientOptions) -> Result<Self> {
-        let (read, write) = split(of_this_machine(address)?.connect(&Trust::default()).await?);
+        let (read, write) = split(of_this_machine(address)?.connect(&Trust::default()).await?.await?);
         let (read, stream) = (BufReader::new(read), None);
         let mut client = Self { read, write, consumers: 0, stream, schema: None, batches: 0, acknowledged: 0, rows: 0 };
         let SplitClientOptions { consumer, key, prefetch_batches } = options;
@@ -59,7 +59,7 @@ impl SplitClient {
     ///
     /// Where nobody is there, or the key is wrong.
     pub async fn status(address: &str, key: Option<String>) -> Result<String> {
-        let (read, mut write) = split(of_this_machine(address)?.connect(&Trust::default()).await?);
+        let (read, mut write) = split(of_this_machine(address)?.connect(&Trust::default()).await?.await?);
         write_line(&mut write, &Hello { protocol: PROTOCOL, key, status: true, ..Hello::default() }).await?;
         let reply = checked(read_line::<Reply>(&mut BufReader::new(read)).await?)?;
         serde_json::to_string(&reply).map_err(|e| exec_datafusion_err!("a status cannot be written: {e}"))

@@ -20,8 +20,8 @@ pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// A connection that was taken, as soon as both sides have agreed on how to talk.
-pub(crate) type Opening = BoxFuture<'static, std::io::Result<Box<dyn Duplex>>>;
+/// A connection that there is, as soon as both sides have agreed on how to talk.
+pub(crate) type Opening = BoxFuture<'static, Result<Box<dyn Duplex>>>;
 
 /// After so long without a word a machine is asked whether it is still there, so often in such a time.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -56,7 +56,9 @@ impl FromStr for Address {
             Some((kind @ ("tcp" | "tls"), address)) => (kind, address),
             _ => return plan_err!("an address is unix:PATH, tcp:HOST:PORT or tls:HOST:PORT, got '{text}'"),
         };
-        let address = address.strip_prefix("localhost:").map_or(address.to_owned(), |port| format!("127.0.0.1:{port}"));
+        // What certificates are asked for is the host as it is said.
+        let port = address.strip_prefix("localhost:").filter(|_| kind == "tcp");
+        let address = port.map_or(address.to_owned(), |port| format!("127.0.0.1:{port}"));
         let is_host = |host: &str| match host.strip_prefix('[') {
             Some(rest) => rest.strip_suffix(']').is_some_and(|host| host.parse::<Ipv6Addr>().is_ok()),
             None => !host.is_empty() && !host.contains([':', '/', ' ', '@']),
@@ -103,32 +105,35 @@ impl Address {
         matches!(self, Self::Tls(_))
     }
 
-    /// Connects; to one where what is said is encrypted, if it is whom somebody that is trusted says it is.
-    pub(crate) async fn connect(&self, trust: &Trust) -> Result<Box<dyn Duplex>> {
-        let failed = |e: std::io::Error| {
-            let text = format!("cannot connect to {self}: {e}");
-            if is_of_certificate(&e) {
-                DataFusionError::External(Box::new(Distrust(text)))
-            } else {
-                exec_datafusion_err!("{text}")
-            }
-        };
+    /// Connects. Where what is said is encrypted, the other side then has to show a certificate of this host.
+    pub(crate) async fn connect(&self, trust: &Trust) -> Result<Opening> {
+        let failed = |e: std::io::Error| exec_datafusion_err!("cannot connect to {self}: {e}");
         match self {
             #[cfg(unix)]
-            Self::Unix(path) => Ok(Box::new(tokio::net::UnixStream::connect(path).await.map_err(failed)?)),
+            Self::Unix(path) => Ok(open(tokio::net::UnixStream::connect(path).await.map_err(failed)?)),
             #[cfg(not(unix))]
             Self::Unix(_) => exec_err!("{self}: there are no such sockets on this system"),
             Self::Tcp(address) => {
                 let stream = TcpStream::connect(address).await.map_err(failed)?;
                 watched(&stream)?;
-                Ok(Box::new(stream))
+                Ok(open(stream))
             }
             Self::Tls(address) => {
                 let stream = TcpStream::connect(address).await.map_err(failed)?;
                 watched(&stream)?;
                 // The port is a number, so the host is what is before it.
                 let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
-                trust.talk(host.trim_matches(['[', ']']), stream).await.map_err(failed)
+                let (here, talking) = (self.clone(), trust.talk(host.trim_matches(['[', ']']), stream));
+                let opening = async move {
+                    talking.await.map_err(|e| {
+                        let text = format!("cannot connect to {here}: {e}");
+                        match is_of_certificate(&e) {
+                            true => DataFusionError::External(Box::new(Distrust(text))),
+                            false => exec_datafusion_err!("{text}"),
+                        }
+                    })
+                };
+                Ok(opening.boxed())
             }
         }
     }
@@ -153,6 +158,11 @@ impl Address {
             }
         }
     }
+}
+
+/// A connection on which nothing has to be agreed on.
+fn open(stream: impl Duplex + 'static) -> Opening {
+    ready(Ok(Box::new(stream) as Box<dyn Duplex>)).boxed()
 }
 
 /// The certificate of the other side is not believed.
@@ -244,19 +254,19 @@ impl Listener {
     }
 
     async fn try_accept(&self) -> std::io::Result<Opening> {
-        let open = |stream: Box<dyn Duplex>| ready(Ok(stream)).boxed();
         match self {
             #[cfg(unix)]
-            Self::Unix { listener, .. } => Ok(open(Box::new(listener.accept().await?.0))),
+            Self::Unix { listener, .. } => Ok(open(listener.accept().await?.0)),
             Self::Tcp(listener) => {
                 let stream = listener.accept().await?.0;
                 watched(&stream)?;
-                Ok(open(Box::new(stream)))
+                Ok(open(stream))
             }
             Self::Tls(listener, identity) => {
                 let stream = listener.accept().await?.0;
                 watched(&stream)?;
-                Ok(identity.talk(stream))
+                let talking = identity.talk(stream);
+                Ok(async move { Ok(talking.await?) }.boxed())
             }
         }
     }
@@ -323,6 +333,7 @@ mod tests {
         assert_eq!(address("tcp:node-1.example:80").unwrap(), "tcp:node-1.example:80");
         assert!(!"tcp:node-1.example:80".parse::<Address>().unwrap().is_of_this_machine());
         assert_eq!(address("tls:node-1.example:80").unwrap(), "tls:node-1.example:80");
+        assert_eq!(address("tls:localhost:80").unwrap(), "tls:localhost:80");
         for text in
             ["", "unix:", "tcp:127.0.0.1", "tcp:a:99999", "tcp::80", "tcp:::1:80", "tcp:http://a:80", "tcp:a b:80"]
         {

@@ -1,5 +1,7 @@
 //! What is said in lines of JSON.
 
+use std::io::ErrorKind;
+
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,7 +23,13 @@ pub(crate) async fn read_line_within<T: DeserializeOwned>(
     most: u64,
 ) -> Result<Option<T>> {
     let mut line = Vec::new();
-    if from.take(most).read_until(b'\n', &mut line).await? == 0 {
+    match from.take(most).read_until(b'\n', &mut line).await {
+        Ok(_) => {}
+        // A process that dies does not say so where what it says is encrypted.
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => {}
+        Err(e) => return Err(e.into()),
+    }
+    if line.is_empty() {
         return Ok(None);
     }
     if !line.ends_with(b"\n") {

@@ -3,9 +3,13 @@
 use std::path::Path;
 
 use datafusion::common::{Result, plan_err};
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
 use tokio::net::TcpStream;
 
-use super::address::{Duplex, Opening};
+use super::address::Duplex;
+
+type Talking = BoxFuture<'static, std::io::Result<Box<dyn Duplex>>>;
 
 /// What one would show that listens: there is none.
 #[derive(Debug, Clone)]
@@ -17,7 +21,7 @@ impl Identity {
         none()
     }
 
-    pub(super) fn talk(&self, _stream: TcpStream) -> Opening {
+    pub(super) fn talk(&self, _stream: TcpStream) -> Talking {
         match *self {}
     }
 }
@@ -36,8 +40,13 @@ impl Trust {
         false
     }
 
-    pub(super) async fn talk(&self, _host: &str, _stream: TcpStream) -> std::io::Result<Box<dyn Duplex>> {
-        Err(std::io::Error::other("this build has no TLS, the feature `tls`"))
+    /// Finds nothing.
+    pub(crate) fn check(&self, _certificate: &Path, _whoever_has_signed: bool) -> Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn talk(&self, _host: &str, _stream: TcpStream) -> Talking {
+        ready(Err(std::io::Error::other("this build has no TLS, the feature `tls`"))).boxed()
     }
 }
 

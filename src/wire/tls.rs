@@ -1,20 +1,26 @@
 //! Connections that are encrypted: who listens shows a certificate, and who connects says whose it believes.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 
 use datafusion::common::{Result, plan_datafusion_err, plan_err};
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::ServerCertVerifier;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::pki_types::pem::{Error as PemError, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::version::TLS13;
-use tokio_rustls::rustls::{ClientConfig, Error, RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::address::{Duplex, Opening};
+use super::address::Duplex;
+
+/// A connection, once both sides have agreed on how to talk.
+type Talking = BoxFuture<'static, std::io::Result<Box<dyn Duplex>>>;
 
 /// What one shows that listens.
 #[derive(Clone)]
@@ -34,8 +40,12 @@ impl Identity {
     /// Where one of them cannot be read, or they do not belong together.
     pub(crate) fn read(certificate: &Path, key: &Path) -> Result<Self> {
         let chain = certificates(certificate)?;
-        let private = PrivateKeyDer::from_pem_file(key)
-            .map_err(|e| plan_datafusion_err!("cannot read a key from '{}': {e}", key.display()))?;
+        let private = PrivateKeyDer::from_pem_file(key).map_err(|e| match e {
+            PemError::NoItemsFound => {
+                plan_datafusion_err!("there is no key in '{}', or one that is encrypted itself", key.display())
+            }
+            e => plan_datafusion_err!("cannot read a key from '{}': {e}", key.display()),
+        })?;
         let fails = |e: Error| {
             let (certificate, key) = (certificate.display(), key.display());
             plan_datafusion_err!("the certificate of '{certificate}' and the key of '{key}' cannot be used: {e}")
@@ -47,7 +57,7 @@ impl Identity {
     }
 
     /// Talks to whoever has connected.
-    pub(super) fn talk(&self, stream: TcpStream) -> Opening {
+    pub(super) fn talk(&self, stream: TcpStream) -> Talking {
         let accepted = self.0.accept(stream);
         async move { Ok(Box::new(accepted.await?) as Box<dyn Duplex>) }.boxed()
     }
@@ -55,7 +65,13 @@ impl Identity {
 
 /// Whose certificates are believed.
 #[derive(Clone, Default)]
-pub(crate) struct Trust(Option<TlsConnector>);
+pub(crate) struct Trust(Option<Believed>);
+
+#[derive(Clone)]
+struct Believed {
+    connector: TlsConnector,
+    verifier: Arc<WebPkiServerVerifier>,
+}
 
 impl std::fmt::Debug for Trust {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -64,7 +80,7 @@ impl std::fmt::Debug for Trust {
 }
 
 impl Trust {
-    /// Those that the certificates of a file in PEM have signed, and these themselves.
+    /// Those that the certificates of a file in PEM have signed, which may be these themselves.
     ///
     /// # Errors
     ///
@@ -80,8 +96,37 @@ impl Trust {
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
         let verifier = verifier.build().map_err(|e| fails(&e))?;
         let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
-        let config = config.map_err(|e| fails(&e))?.with_webpki_verifier(verifier).with_no_client_auth();
-        Ok(Self(Some(TlsConnector::from(Arc::new(config)))))
+        let config = config.map_err(|e| fails(&e))?.with_webpki_verifier(Arc::clone(&verifier)).with_no_client_auth();
+        Ok(Self(Some(Believed { connector: TlsConnector::from(Arc::new(config)), verifier })))
+    }
+
+    /// Looks whether somebody who believes the same would believe a certificate, of whatever host it is. Who has signed
+    /// it matters only where that is not said elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// Where nobody would, and why.
+    pub(crate) fn check(&self, certificate: &Path, whoever_has_signed: bool) -> Result<()> {
+        let Some(believed) = &self.0 else { return Ok(()) };
+        let chain = certificates(certificate)?;
+        let Some((own, others)) = chain.split_first() else { return Ok(()) };
+        let anybody = ServerName::from(IpAddr::from(Ipv4Addr::UNSPECIFIED));
+        let file = certificate.display();
+        match believed.verifier.verify_server_cert(own, others, &anybody, &[], UnixTime::now()) {
+            Ok(_) => Ok(()),
+            Err(Error::InvalidCertificate(e)) => match e {
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => Ok(()),
+                CertificateError::UnknownIssuer if whoever_has_signed => Ok(()),
+                CertificateError::UnknownIssuer => {
+                    plan_err!("the certificate of '{file}' has not signed itself; say with --tls-ca who has")
+                }
+                e if format!("{e:?}").contains("CaUsedAsEndEntity") => {
+                    plan_err!("the certificate of '{file}' is one of an authority (CA:TRUE), which no process may show")
+                }
+                e => plan_err!("nobody would believe the certificate of '{file}': {e}"),
+            },
+            Err(e) => plan_err!("the certificate of '{file}' cannot be shown: {e}"),
+        }
     }
 
     /// Whether it is anybody's.
@@ -90,19 +135,30 @@ impl Trust {
     }
 
     /// Talks to a host, if it is this one.
-    pub(super) async fn talk(&self, host: &str, stream: TcpStream) -> std::io::Result<Box<dyn Duplex>> {
-        let Some(connector) = &self.0 else {
-            return Err(std::io::Error::other("nothing says whose certificates are believed"));
-        };
-        let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
-        Ok(Box::new(connector.connect(name, stream).await?))
+    pub(super) fn talk(&self, host: &str, stream: TcpStream) -> Talking {
+        let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other);
+        let connector = self.0.as_ref().map(|believed| believed.connector.clone());
+        async move {
+            let Some(connector) = connector else {
+                return Err(std::io::Error::other("nothing says whose certificates are believed"));
+            };
+            let connected = connector.connect(name?, stream).await.map_err(|e| match rustls_error(&e) {
+                Some(Error::InvalidMessage(_)) => std::io::Error::other("what is said there is not encrypted"),
+                _ => e,
+            });
+            Ok(Box::new(connected?) as Box<dyn Duplex>)
+        }
+        .boxed()
     }
 }
 
 /// Whether an error is that a certificate is not believed.
 pub(super) fn is_of_certificate(error: &std::io::Error) -> bool {
-    let told = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-    matches!(told, Some(Error::InvalidCertificate(_)))
+    matches!(rustls_error(error), Some(Error::InvalidCertificate(_)))
+}
+
+fn rustls_error(error: &std::io::Error) -> Option<&Error> {
+    error.get_ref()?.downcast_ref()
 }
 
 fn provider() -> Arc<CryptoProvider> {

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::fixtures::{context_with, rows, sql_error};
+use crate::fixtures::{context_with, lines, rows, sql_error};
 
 const TOKEN: &str = "what-only-executors-know";
 
@@ -100,9 +100,9 @@ async fn who_is_not_believed_is_not_asked() {
     assert_eq!(rows(&asking("authority.pem", server.address()), count).await, ["100"]);
 }
 
-/// One that does not believe the others gets no rows of them, and another one does its work.
+/// One that does not believe another one gets no rows of it; whoever does has them from both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_executor_that_does_not_believe_the_others_is_left_out() {
+async fn an_executor_that_does_not_believe_another_one_is_left_out() {
     let directory = tempfile::tempdir().unwrap();
     let believes = bound(options("executor.pem", "executor.key")).await;
     let wrong =
@@ -110,10 +110,42 @@ async fn an_executor_that_does_not_believe_the_others_is_left_out() {
     let does_not = bound(wrong).await;
     let there = believing("authority.pem", &[believes.address(), does_not.address()], &directory);
     let dataset = there.sql(JOIN).await.unwrap();
-    let found = dataset.take_all().await.unwrap();
-    assert_eq!(found.iter().map(|batch| batch.num_rows()).sum::<usize>(), 100);
+    assert_eq!(lines(&dataset.take_all().await.unwrap()), rows(&context_with(2, |_| {}), JOIN).await);
     let stats = dataset.stats();
-    assert!(stats.contains("cannot ask others for their rows") && stats.contains(&does_not.address()), "{stats}");
+    let said = format!("{} cannot ask {}: cannot connect", does_not.address(), believes.address());
+    assert!(stats.contains(&said) && stats.contains("invalid peer certificate"), "{stats}");
+    assert!(!stats.contains("was lost") && !stats.contains("made again"), "{stats}");
+}
+
+/// Where nobody believes all of the others, the one that the fewest believe is given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_one_that_nobody_believes_is_given_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let both = directory.path().join("both.pem");
+    let texts = ["authority.pem", "own.pem"].map(|name| std::fs::read_to_string(certificate(name)).unwrap());
+    std::fs::write(&both, texts.concat()).unwrap();
+    let alone = ExecutorOptions { tls_ca: None, ..options("own.pem", "own.key") };
+    let servers = [
+        bound(options("executor.pem", "executor.key")).await,
+        bound(alone).await,
+        bound(options("executor.pem", "executor.key")).await,
+    ];
+    let there = believing(both.to_str().unwrap(), &servers.each_ref().map(ExecutorServer::address), &directory);
+    let expected = rows(&context_with(2, |_| {}), JOIN).await;
+    let dataset = there.sql(JOIN).await.unwrap();
+    assert_eq!(lines(&dataset.take_all().await.unwrap()), expected);
+    let stats = dataset.stats();
+    assert!(stats.contains(&format!("an executor was lost, {}", servers[1].address())), "{stats}");
+    assert_eq!(stats.matches("was lost").count(), stats.matches(&servers[1].address()).count().min(1), "{stats}");
+}
+
+/// A token is not shown to other machines in the clear, unless that is said.
+#[tokio::test]
+async fn a_token_is_not_said_in_the_clear() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = believing("", &["tcp:192.0.2.1:1".to_owned()], &directory);
+    let error = sql_error(&there, "SELECT count(*) FROM range(101) WHERE id > 0").await;
+    assert!(error.contains("is not encrypted") && error.contains("blockyard.cluster_insecure"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -129,7 +161,9 @@ async fn what_cannot_be_encrypted_is_an_error() {
     let missing = error(options("nothing.pem", "own.key")).await;
     assert!(missing.contains("cannot read certificates from") && missing.contains("nothing.pem"), "{missing}");
     let no_key = error(options("executor.pem", "executor.pem")).await;
-    assert!(no_key.contains("cannot read a key from"), "{no_key}");
+    assert!(no_key.contains("there is no key in"), "{no_key}");
+    let unsigned = error(ExecutorOptions { tls_ca: None, ..whole() }).await;
+    assert!(unsigned.contains("has not signed itself") && unsigned.contains("--tls-ca"), "{unsigned}");
     let no_token = error(ExecutorOptions { token: None, ..whole() }).await;
     assert!(no_token.contains("needs a token"), "{no_token}");
 }
