@@ -24,15 +24,37 @@ pub(crate) fn columns_within(node: &LogicalPlan) -> Result<DFSchema> {
     }
 }
 
-/// Whether expressions of a node have casts.
-pub(crate) fn has_casts(node: &LogicalPlan) -> bool {
+/// Whether an expression of a node has such a part.
+pub(crate) fn has_part(node: &LogicalPlan, is_such: impl Fn(&Expr) -> bool) -> bool {
     let mut any = false;
     // The closures do not fail.
     let _ = node.apply_expressions(|expr| {
-        any |= expr.exists(|expr| Ok(matches!(expr, Expr::Cast(_) | Expr::TryCast(_)))).unwrap_or(true);
+        any |= expr.exists(|part| Ok(is_such(part))).unwrap_or(true);
         Ok(if any { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     });
     any
+}
+
+/// Whether there is such a node in a plan or its subqueries. To look costs a part of what a rewrite does that finds
+/// nothing.
+pub(crate) fn has_node(plan: &LogicalPlan, is_such: impl Fn(&LogicalPlan) -> bool) -> bool {
+    let mut any = false;
+    // The closure does not fail.
+    let _ = plan.apply_with_subqueries(|node| {
+        any |= is_such(node);
+        Ok(if any { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    });
+    any
+}
+
+/// Whether expressions of a node have casts.
+pub(crate) fn has_casts(node: &LogicalPlan) -> bool {
+    has_part(node, |part| matches!(part, Expr::Cast(_) | Expr::TryCast(_)))
+}
+
+/// Whether an expression is a subquery.
+pub(crate) fn is_subquery(expr: &Expr) -> bool {
+    matches!(expr, Expr::ScalarSubquery(_) | Expr::InSubquery(_) | Expr::Exists(_) | Expr::SetComparison(_))
 }
 
 /// Whether an operator compares two values.

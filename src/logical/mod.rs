@@ -40,7 +40,7 @@ mod zip;
 
 pub(crate) use depth::check_plan_depth;
 pub(crate) use epoch::{fixed_plan_of_epoch, plan_of_epoch};
-pub(crate) use expressions::{columns_within, compares, has_casts, may_fail};
+pub(crate) use expressions::{columns_within, compares, has_casts, has_node, has_part, is_subquery, may_fail};
 pub(crate) use local_shuffle::LocalShuffle;
 pub use local_shuffle::{LocalShuffleNode, LocalShuffleOptions};
 pub use map::{MapNode, MapOperator};

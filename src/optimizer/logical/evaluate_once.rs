@@ -28,6 +28,8 @@ use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Aggregate, Expr, Filter, Join, LogicalPlan, Projection, Sort, SortExpr, Window};
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
+use crate::logical::has_part;
+
 #[derive(Debug)]
 pub(super) struct EvaluateOnce;
 
@@ -41,6 +43,10 @@ impl OptimizerRule for EvaluateOnce {
     }
 
     fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        let may_be_drawn = |part: &Expr| part.is_volatile_node() || matches!(part, Expr::ScalarSubquery(_));
+        if !has_part(&plan, may_be_drawn) {
+            return Ok(Transformed::no(plan));
+        }
         let rewritten = match &plan {
             LogicalPlan::Sort(sort) => sorted(sort)?,
             LogicalPlan::Window(window) => windows(window)?,

@@ -22,6 +22,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, Operator};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use super::same::{is_same, same};
+use crate::logical::{has_node, has_part};
 
 #[derive(Debug)]
 pub(super) struct ExactInLists;
@@ -32,6 +33,10 @@ impl OptimizerRule for ExactInLists {
     }
 
     fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        let may_have_lists = |part: &Expr| matches!(part, Expr::InList(_) | Expr::Case(_));
+        if !has_node(&plan, |node| has_part(node, may_have_lists)) {
+            return Ok(Transformed::no(plan));
+        }
         plan.transform_up_with_subqueries(|plan| {
             let asks_for_truth = matches!(plan, LogicalPlan::Filter(_));
             let names = NamePreserver::new(&plan);

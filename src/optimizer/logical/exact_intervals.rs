@@ -10,7 +10,7 @@
 //! ```
 
 use datafusion::arrow::datatypes::{DataType, Fields};
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::InList;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
@@ -18,7 +18,7 @@ use datafusion::logical_expr::{Between, BinaryExpr, Expr, ExprSchemable, Logical
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::functions::interval_length;
-use crate::logical::{columns_within, compares};
+use crate::logical::{columns_within, compares, has_node, has_part};
 
 #[derive(Debug)]
 pub(super) struct ExactIntervals;
@@ -29,6 +29,9 @@ impl OptimizerRule for ExactIntervals {
     }
 
     fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        if !has_node(&plan, may_have_intervals) {
+            return Ok(Transformed::no(plan));
+        }
         plan.transform_up_with_subqueries(|plan| {
             if !may_have_intervals(&plan) {
                 return Ok(Transformed::no(plan));
@@ -51,7 +54,7 @@ impl OptimizerRule for ExactIntervals {
 fn may_have_intervals(node: &LogicalPlan) -> bool {
     let is_interval = |kind: &DataType| matches!(kind, DataType::Interval(_));
     let among = |fields: &Fields| fields.iter().any(|field| is_interval(field.data_type()));
-    let mut any = match node {
+    let reads_any = match node {
         LogicalPlan::TableScan(scan) => among(scan.source.schema().fields()),
         node => node.inputs().into_iter().any(|input| among(input.schema().fields())),
     };
@@ -62,12 +65,7 @@ fn may_have_intervals(node: &LogicalPlan) -> bool {
         Expr::ScalarFunction(_) => true,
         _ => false,
     };
-    // The closures do not fail.
-    let _ = node.apply_expressions(|expr| {
-        any |= expr.exists(|expr| Ok(has(expr))).unwrap_or(true);
-        Ok(if any { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
-    });
-    any
+    reads_any || has_part(node, has)
 }
 
 fn is_interval(expr: &Expr, schema: &DFSchema) -> bool {

@@ -16,6 +16,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, Operator};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use super::same::same;
+use crate::logical::{has_node, has_part};
 
 #[derive(Debug)]
 pub(super) struct ExactNegations;
@@ -26,7 +27,14 @@ impl OptimizerRule for ExactNegations {
     }
 
     fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        let has_minus = |plan: &LogicalPlan| has_part(plan, is_minus);
+        if !has_node(&plan, has_minus) {
+            return Ok(Transformed::no(plan));
+        }
         plan.transform_up_with_subqueries(|plan| {
+            if !has_minus(&plan) {
+                return Ok(Transformed::no(plan));
+            }
             let names = NamePreserver::new(&plan);
             plan.map_expressions(|expr| {
                 let name = names.save(&expr);

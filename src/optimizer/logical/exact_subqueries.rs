@@ -27,6 +27,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use super::unnest_subqueries::{Asked, depends_on_outside, is_simple};
+use crate::logical::{has_node, has_part, is_subquery};
 
 #[derive(Debug)]
 pub(super) struct ExactSubqueries;
@@ -37,6 +38,9 @@ impl OptimizerRule for ExactSubqueries {
     }
 
     fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        if !has_node(&plan, |node| has_part(node, is_subquery)) {
+            return Ok(Transformed::no(plan));
+        }
         plan.transform_up_with_subqueries(|plan| match plan {
             LogicalPlan::Filter(Filter { predicate, input, .. }) if has_condition(&predicate) => {
                 let exact = Exact { config, outer: input.schema(), joins: true };

@@ -36,7 +36,7 @@ use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
 use super::together::{has_subquery, may_fail, together};
-use crate::logical::{SharedNode, extension, is_drawn_once, node_of};
+use crate::logical::{SharedNode, extension, has_node, is_drawn_once, node_of};
 
 #[derive(Debug)]
 pub(super) struct NarrowShared;
@@ -51,6 +51,9 @@ impl OptimizerRule for NarrowShared {
     }
 
     fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        if !has_node(&plan, |node| node_of::<SharedNode>(node).is_some()) {
+            return Ok(Transformed::no(plan));
+        }
         let mut found = HashMap::new();
         find(&plan, Asked::everything(), &mut found)?;
         if found.is_empty() {

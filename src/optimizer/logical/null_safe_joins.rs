@@ -17,6 +17,8 @@ use datafusion::optimizer::eliminate_cross_join::EliminateCrossJoin;
 use datafusion::optimizer::extract_equijoin_predicate::ExtractEquijoinPredicate;
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
+use crate::logical::has_node;
+
 /// In the place of DataFusion's rule of its name, or besides it under another one.
 #[derive(Debug)]
 pub(super) struct ExtractKeys {
@@ -72,7 +74,11 @@ impl OptimizerRule for PutJoinsTogether {
     }
 
     fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        let by_conditions = plan.transform_up_with_subqueries(|plan| Ok(by_conditions(plan)))?;
+        let is_of_nulls = |node: &LogicalPlan| matches!(node, LogicalPlan::Join(join) if is_inner_of_nulls(join));
+        let by_conditions = match has_node(&plan, is_of_nulls) {
+            true => plan.transform_up_with_subqueries(|plan| Ok(by_conditions(plan)))?,
+            false => Transformed::no(plan),
+        };
         let put_together = self.0.rewrite(by_conditions.data, config)?;
         let transformed = by_conditions.transformed || put_together.transformed;
         Ok(Transformed { transformed, ..put_together })

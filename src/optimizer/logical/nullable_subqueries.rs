@@ -16,7 +16,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-use crate::logical::SharedNode;
+use crate::logical::{SharedNode, has_node, has_part};
 
 #[derive(Debug)]
 pub(super) struct NullableSubqueries;
@@ -27,6 +27,10 @@ impl OptimizerRule for NullableSubqueries {
     }
 
     fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        let is_value = |part: &Expr| matches!(part, Expr::ScalarSubquery(_));
+        if !has_node(&plan, |node| has_part(node, is_value)) {
+            return Ok(Transformed::no(plan));
+        }
         let plan = plan.transform_up_with_subqueries(|plan| {
             plan.map_expressions(|expr| {
                 expr.transform_up(|expr| match expr {

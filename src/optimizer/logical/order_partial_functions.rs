@@ -19,6 +19,8 @@ use datafusion::logical_expr::{
     ScalarUDF, ScalarUDFImpl, Signature, StructFieldMapping,
 };
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
+
+use crate::logical::has_part;
 use std::sync::Arc;
 
 /// Functions of DataFusion that answer with an error.
@@ -37,7 +39,11 @@ impl OptimizerRule for OrderPartialFunctions {
     }
 
     fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        plan.map_expressions(|expr| expr.transform_up(|expr| Ok(replaced(expr))))
+        let is_call = |part: &Expr| matches!(part, Expr::ScalarFunction(call) if is_partial(&call.func));
+        match has_part(&plan, is_call) {
+            true => plan.map_expressions(|expr| expr.transform_up(|expr| Ok(replaced(expr)))),
+            false => Ok(Transformed::no(plan)),
+        }
     }
 }
 

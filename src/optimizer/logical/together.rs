@@ -7,6 +7,8 @@ use datafusion::common::{Column, DFSchema};
 use datafusion::logical_expr::utils::{conjunction, disjunction};
 use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, Operator};
 
+use crate::logical::is_subquery;
+
 /// What is true of all rows for which the conditions of one reader are: of those that ask about the same columns for
 /// themselves, and of all.
 pub(super) fn together(readers: &[Vec<Expr>]) -> Option<Expr> {
@@ -95,9 +97,6 @@ fn is_safe(part: &Expr, schema: &DFSchema) -> bool {
 
 /// Whether it has a subquery, which may refer to any column.
 pub(super) fn has_subquery(expr: &Expr) -> bool {
-    use Expr::{Exists, InSubquery, OuterReferenceColumn, ScalarSubquery, SetComparison};
-    let is = |part: &Expr| {
-        matches!(part, Exists(_) | InSubquery(_) | OuterReferenceColumn(..) | ScalarSubquery(_) | SetComparison(_))
-    };
+    let is = |part: &Expr| is_subquery(part) || matches!(part, Expr::OuterReferenceColumn(..));
     expr.exists(|part| Ok(is(part))).unwrap_or(true)
 }

@@ -27,7 +27,7 @@ use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, Windo
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use self::float_bounds::has_float_bounds;
-use crate::logical::columns_within;
+use crate::logical::{columns_within, has_node};
 
 #[derive(Debug)]
 pub(super) struct StandInFunctions;
@@ -38,8 +38,12 @@ impl OptimizerRule for StandInFunctions {
     }
 
     fn rewrite(&self, plan: LogicalPlan, _config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        let calls = |node: &LogicalPlan| matches!(node, LogicalPlan::Aggregate(_) | LogicalPlan::Window(_));
+        if !has_node(&plan, calls) {
+            return Ok(Transformed::no(plan));
+        }
         plan.transform_up_with_subqueries(|plan| {
-            if !matches!(plan, LogicalPlan::Aggregate(_) | LogicalPlan::Window(_)) {
+            if !calls(&plan) {
                 return Ok(Transformed::no(plan));
             }
             let rows = match &plan {

@@ -36,6 +36,7 @@ use self::domain::{Domain, columns_of};
 pub(super) use self::outside::depends_on_outside;
 use self::outside::{has_all, lateral, outer_columns};
 pub(super) use self::simple::{Asked, is_simple};
+use crate::logical::{has_node, has_part, is_subquery};
 
 #[derive(Debug)]
 pub(super) struct UnnestSubqueries;
@@ -47,6 +48,14 @@ impl OptimizerRule for UnnestSubqueries {
 
     /// From the top: what a subquery knows of rows outside is then known to the subqueries in it.
     fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        // Of some that depend on a side of a join it is not said.
+        let may_have_any = |node: &LogicalPlan| {
+            matches!(node, LogicalPlan::Subquery(_))
+                || has_part(node, |part| is_subquery(part) || matches!(part, Expr::OuterReferenceColumn(..)))
+        };
+        if !has_node(&plan, may_have_any) {
+            return Ok(Transformed::no(plan));
+        }
         plan.transform_down_with_subqueries(|plan| match plan {
             LogicalPlan::Filter(filter) => {
                 let mut joined = Joined::new(&filter.input, config);
