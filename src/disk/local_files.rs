@@ -2,7 +2,7 @@
 //!
 //! `object_store` reads local files on threads that may wait, and wakes who has asked: with small column chunks that
 //! takes longer than the read, which mostly finds its bytes in the page cache. Linux can be asked for these only: where
-//! some are missing, all is read on another thread as before.
+//! some are missing, or they are many, all is read on another thread, into memory that nobody has cleared before.
 
 use std::fmt::{Display, Formatter};
 use std::fs::{File, Metadata};
@@ -22,8 +22,11 @@ use object_store::{
     Attributes, CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
     ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
 };
+use rustix::buffer::spare_capacity;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
-use rustix::io::{ReadWriteFlags, preadv2};
+use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
+
+use crate::runtime::on_io_thread;
 
 /// Longer ranges are given as the file: who asks may read them piece by piece.
 const READ_AT_ONCE: u64 = 1 << 20;
@@ -43,6 +46,16 @@ impl LocalFiles {
 
     fn open(&self, location: &Path) -> Option<Cached> {
         Cached::open(&self.0.path_to_filesystem(location).ok()?)
+    }
+
+    /// Ranges of a file, read where it holds up nobody. Errors are left to who reads otherwise.
+    async fn read_elsewhere(&self, location: &Path, ranges: &[Range<u64>]) -> Option<Vec<Bytes>> {
+        let (path, ranges) = (self.0.path_to_filesystem(location).ok()?, ranges.to_vec());
+        let read = on_io_thread(move || {
+            let file = File::open(&path)?;
+            Ok(ranges.iter().map(|range| read_range(&file, range)).collect())
+        });
+        read.await.ok().flatten()
     }
 
     /// What a request asks for, if no disk is asked for it. Errors are left to who reads otherwise.
@@ -69,6 +82,22 @@ impl Display for LocalFiles {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// The bytes of a range, if the file has them.
+fn read_range(file: &File, range: &Range<u64>) -> Option<Bytes> {
+    let length = usize::try_from(range.end.checked_sub(range.start)?).ok().filter(|length| *length > 0)?;
+    let mut bytes = Vec::with_capacity(length);
+    while bytes.len() < length {
+        let next = range.start + bytes.len() as u64;
+        match pread(file, spare_capacity(&mut bytes), next) {
+            Ok(0) => return None,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+    bytes.truncate(length);
+    Some(bytes.into())
 }
 
 /// A file whose path was found without asking a disk.
@@ -138,7 +167,10 @@ impl ObjectStore for LocalFiles {
         let file = if lengths.fold(0, u64::saturating_add) <= MAX_BYTES { self.open(location) } else { None };
         match file.and_then(|file| ranges.iter().map(|range| file.read(range)).collect()) {
             Some(bytes) => Ok(bytes),
-            None => self.0.get_ranges(location, ranges).await,
+            None => match self.read_elsewhere(location, ranges).await {
+                Some(bytes) => Ok(bytes),
+                None => self.0.get_ranges(location, ranges).await,
+            },
         }
     }
 
@@ -182,6 +214,10 @@ mod tests {
         // Written just now: all of it is in the page cache.
         let cached = ours.open(&path("a file, with %20")).unwrap();
         assert_eq!(cached.read(&(10..20)).unwrap(), bytes[10..20]);
+        // As many at once are read elsewhere.
+        let read = ours.read_elsewhere(&path("a file, with %20"), &[10..20, 0..300_000]).await.unwrap();
+        assert_eq!([&read[0], &read[1]], [&bytes[10..20], &bytes[..]]);
+        assert!(ours.read_elsewhere(&path("a file, with %20"), &[299_990..300_010]).await.is_none());
         let ranges = [0..0, 0..1, 299_999..300_000, 5..200_000, 299_990..300_010, 300_000..300_000, 400_000..400_001];
         for name in ["a file, with %20", "none", ""] {
             for range in &ranges {

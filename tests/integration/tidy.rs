@@ -120,7 +120,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("token", &["block"]),
     ("block", &[]),
     ("boxed", &[]),
-    ("disk", &[]),
+    ("disk", &["runtime"]),
     ("config", &["call", "error"]),
     ("call", &["error"]),
     ("wire", &[]),
