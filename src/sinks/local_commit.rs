@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use datafusion::common::{Result, exec_datafusion_err, internal_err};
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err, internal_err};
 use object_store::ObjectStoreExt;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -28,13 +28,14 @@ struct Place {
 
 impl Staging {
     /// Sets old files aside, puts the new ones in place, and removes the old ones; where that fails, all is as before.
+    /// None are put where somebody else has put some meanwhile, and these are to be left alone.
     /// If that fails too, what is noted stays, for whoever comes next.
     pub(super) async fn publish_staged(
         &self,
         staged: &StagingDirectory,
         old: &[Path],
         files: Vec<Staged>,
-    ) -> Result<Vec<WrittenFile>> {
+    ) -> Result<Option<Vec<WrittenFile>>> {
         let (places, mut numbers) = self.places(staged, old, files)?;
         let cannot_note = |e| exec_datafusion_err!("cannot write to '{}': {e}", staged.path().display());
         // One file comes to its place at once.
@@ -47,18 +48,28 @@ impl Staging {
                 for (_, aside) in &moved {
                     self.store.delete(aside).await?;
                 }
-                Ok(written)
+                Ok(Some(written))
             }
             Err(e) => {
                 // Back to where they came from: should the process die now, what is noted can still be done.
                 for (from, to) in published.iter().rev().chain(moved.iter().rev()) {
                     self.store.rename(to, from).await?;
                 }
-                Err(e)
+                self.beside_another(e)
             }
         };
         CommitRecord::forget(staged.path()).map_err(cannot_note)?;
         written
+    }
+
+    /// What becomes of a write that another one was faster than: none, where it is to leave alone what is there.
+    fn beside_another(&self, error: DataFusionError) -> Result<Option<Vec<WrittenFile>>> {
+        let DataFusionError::ObjectStore(e) = &error else { return Err(error) };
+        let object_store::Error::AlreadyExists { path, .. } = e.as_ref() else { return Err(error) };
+        match self.target.mode {
+            SaveMode::Ignore => Ok(None),
+            mode => exec_err!("another write has put '{path}' there meanwhile, and the mode is {mode}; run it again"),
+        }
     }
 
     /// Where files go, numbered in their order, and the numbers of those behind them.

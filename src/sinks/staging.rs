@@ -155,8 +155,9 @@ impl Staging {
     }
 
     /// Makes the staged files visible, numbered in the order of their ids in each directory. Returns them in the order
-    /// of their rows; none where the write had happened already.
-    pub(crate) async fn commit(self: &Arc<Self>, files: Vec<Staged>) -> Result<Vec<WrittenFile>> {
+    /// of their rows; no files where the write had happened already, and nothing where it leaves those alone that
+    /// another one has put there meanwhile.
+    pub(crate) async fn commit(self: &Arc<Self>, files: Vec<Staged>) -> Result<Option<Vec<WrittenFile>>> {
         // Of those who overwrite a place at once, the last one stays.
         let alone = self.alone().await?;
         if let Some(local) = self.local_root() {
@@ -172,30 +173,32 @@ impl Staging {
         .await
     }
 
-    async fn commit_alone(&self, files: Vec<Staged>) -> Result<Vec<WrittenFile>> {
+    async fn commit_alone(&self, files: Vec<Staged>) -> Result<Option<Vec<WrittenFile>>> {
         let Some(write) = &self.target.write_id else { return self.publish(files).await };
         if let StagingArea::Uploads(area) = self.area.as_ref()
             && area.shared().is_some()
         {
-            return self.complete_once(write, area, sorted(files)).await;
+            return self.complete_once(write, area, sorted(files)).await.map(Some);
         }
         let note = NotePlace::of(write, self.store.as_ref(), &self.directory);
         if note.read().await?.is_some_and(|found| found.note.rows().is_some()) {
             // Another run of it was faster.
             self.abort().await?;
-            return Ok(Vec::new());
+            return Ok(Some(Vec::new()));
         }
         let (rows, number) = (files.iter().map(|file| file.rows).sum(), files.len());
         let written = self.publish(files).await?;
-        note.is_complete(rows, number).await?;
+        if written.is_some() {
+            note.is_complete(rows, number).await?;
+        }
         Ok(written)
     }
 
-    async fn publish(&self, files: Vec<Staged>) -> Result<Vec<WrittenFile>> {
+    async fn publish(&self, files: Vec<Staged>) -> Result<Option<Vec<WrittenFile>>> {
         let (files, old) = (sorted(files), self.old_files().await?);
         match self.area.as_ref() {
             StagingArea::Directory(staged) => self.publish_staged(staged, &old, files).await,
-            StagingArea::Uploads(area) => self.complete(area, &old, files).await,
+            StagingArea::Uploads(area) => self.complete(area, &old, files).await.map(Some),
         }
     }
 

@@ -284,6 +284,39 @@ async fn write_modes_do_what_they_say() {
     assert_eq!(files(&path), ["part-000000.parquet", "part-000001.parquet"]);
 }
 
+/// Of two that write to a directory that neither has seen, one is faster.
+#[tokio::test]
+async fn a_write_leaves_alone_what_another_one_has_put_there_meanwhile() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("out");
+    let other = path.join("part-000001.parquet");
+    let others = {
+        let other = other.clone();
+        move |batch: RecordBatch| {
+            // It is asked for its columns before.
+            if batch.num_rows() > 0 {
+                std::fs::write(&other, "of another")?;
+            }
+            Ok(batch)
+        }
+    };
+    let ds = context().range_in_blocks(10, 2).unwrap().map_batches(others).unwrap();
+    let write = async |mode| {
+        let options = WriteOptions { mode: Some(mode), ..Default::default() };
+        ds.write_parquet_with(path.to_str().unwrap(), options).await
+    };
+    let error = write(SaveMode::Error).await.unwrap_err().strip_backtrace();
+    assert!(error.contains("another write has put") && error.contains("the mode is error"), "{error}");
+    assert_eq!(files(&path), ["part-000001.parquet"]);
+    std::fs::remove_file(&other).unwrap();
+    assert_eq!(write(SaveMode::Ignore).await.unwrap(), 0);
+    assert_eq!(files(&path), ["part-000001.parquet"]);
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), "of another");
+    std::fs::remove_file(&other).unwrap();
+    assert_eq!(write(SaveMode::Append).await.unwrap(), 10);
+    assert_eq!(files(&path).len(), 3);
+}
+
 #[tokio::test]
 async fn a_materialized_dataset_is_read_without_running_again() {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

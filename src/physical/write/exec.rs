@@ -201,7 +201,7 @@ impl Job {
         let rows = written.iter().map(|file| file.rows).sum();
         MetricBuilder::new(&self.metrics).output_rows(0).add(rows);
         MetricBuilder::new(&self.metrics).global_counter("files").add(written.len());
-        let files = staging.commit(written).await?;
+        let Some(files) = staging.commit(written).await? else { return Ok(0) };
         self.committed.lock().extend(files);
         Ok(rows)
     }
