@@ -176,8 +176,12 @@ impl Drop for Busy {
 }
 
 /// Those that run a stage.
-#[derive(Debug, Clone)]
-pub(super) struct Shares(Arc<[Arc<Share>]>);
+#[derive(Debug)]
+pub(super) struct Shares {
+    all: Vec<Arc<Share>>,
+    /// Only one is chosen at once: what is seen of the others is not to change meanwhile.
+    choosing: Mutex<()>,
+}
 
 impl Shares {
     pub(super) fn of(executors: Vec<Arc<Executor>>) -> Self {
@@ -185,17 +189,17 @@ impl Shares {
             let (tasks, rows) = (AtomicUsize::new(0), AtomicU64::new(0));
             Arc::new(Share { executor, tasks, rows, blind: OnceLock::new() })
         };
-        Self(executors.into_iter().map(share).collect())
+        Self { all: executors.into_iter().map(share).collect(), choosing: Mutex::default() }
     }
 
     /// How many there were.
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
     /// Those that are there.
     pub(super) fn living(&self) -> impl Iterator<Item = &Arc<Share>> {
-        self.0.iter().filter(|share| !share.executor.is_lost())
+        self.all.iter().filter(|share| !share.executor.is_lost())
     }
 
     /// How many units they run at once.
@@ -210,39 +214,52 @@ impl Shares {
     }
 
     /// The one with the fewest units for its threads, of those that may ask the `holders` of the rows it needs, and can
-    /// write files for the driver if it `writes`. Where nobody may ask all of them, the one that the fewest may ask is
-    /// given up, so that others make what it keeps: `None`.
+    /// write files for the driver if it `writes`. Where one of the holders is lost, and where one is given up that most
+    /// may not ask, others are to make what it keeps first: `None`.
     pub(super) fn free(&self, writes: bool, holders: &[String]) -> Result<Option<Busy>> {
-        let load = |share: &&Arc<Share>| share.executor.running.load(Relaxed) * 1024 / share.executor.threads;
-        let is_able = |share: &&Arc<Share>| (!writes || share.sees()) && share.executor.may_ask(holders);
-        if let Some(share) = self.living().filter(is_able).min_by_key(load) {
-            share.executor.running.fetch_add(1, Relaxed);
-            return Ok(Some(Busy(Arc::clone(share))));
-        }
-        let asked_by = |holder: &&Arc<Share>| {
-            let holder = [holder.executor.address.to_string()];
-            self.living().filter(|share| share.executor.may_ask(&holder)).count()
-        };
+        let _one_at_once = self.choosing.lock();
         let holds = |share: &&Arc<Share>| holders.contains(&share.executor.address.to_string());
-        let is_barred = self.living().any(|share| !share.executor.may_ask(holders));
-        if let Some(share) = self.living().filter(holds).min_by_key(asked_by).filter(|_| is_barred) {
+        if self.all.iter().filter(holds).any(|share| share.executor.is_lost()) {
+            return Ok(None);
+        }
+        let is_able = |share: &&Arc<Share>, without: Option<&Arc<Share>>| {
+            let is_left = |holder: &&String| without.is_none_or(|gone| gone.executor.address.to_string() != **holder);
+            let left: Vec<String> = holders.iter().filter(is_left).cloned().collect();
+            let is_gone = without.is_some_and(|gone| Arc::ptr_eq(gone, share));
+            !is_gone && (!writes || share.sees()) && share.executor.may_ask(&left)
+        };
+        let threads = |without: Option<&Arc<Share>>| -> usize {
+            self.living().filter(|share| is_able(share, without)).map(|share| share.executor.threads).sum()
+        };
+        let able = threads(None);
+        // Without it others would do more than twice as much.
+        let in_the_way = self.living().filter(holds).map(|share| (threads(Some(share)), share));
+        if let Some((_, share)) = in_the_way.max_by_key(|(left, _)| *left).filter(|(left, _)| *left > 2 * able) {
             share.executor.lose(&exec_datafusion_err!("others cannot ask it for the rows that it keeps"));
             return Ok(None);
         }
-        let lost: Vec<String> = self.0.iter().filter_map(|share| share.executor.why_lost()).collect();
-        exec_err!("all executors that have planned the query were lost; {}", lost.join("; "))
+        let load = |share: &&Arc<Share>| share.executor.running.load(Relaxed) * 1024 / share.executor.threads;
+        if let Some(share) = self.living().filter(|share| is_able(share, None)).min_by_key(load) {
+            share.executor.running.fetch_add(1, Relaxed);
+            return Ok(Some(Busy(Arc::clone(share))));
+        }
+        let lost: Vec<String> = self.all.iter().filter_map(|share| share.executor.why_lost()).collect();
+        match self.living().next() {
+            Some(_) => exec_err!("no executor may ask all others for their rows; {}", self.out_of_reach().join("; ")),
+            None => exec_err!("all executors that have planned the query were lost; {}", lost.join("; ")),
+        }
     }
 
     /// Does not ask the one at an address any more.
     pub(super) fn lose(&self, address: &str, why: &str) {
-        for share in self.0.iter().filter(|share| share.executor.address.to_string() == address) {
+        for share in self.all.iter().filter(|share| share.executor.address.to_string() == address) {
             share.executor.lose(&exec_datafusion_err!("{why}"));
         }
     }
 
     /// Waits until one of those at these addresses is lost; where that was.
     pub(super) async fn loss_among(&self, addresses: &[String]) -> Ended {
-        let among = self.0.iter().filter(|share| addresses.contains(&share.executor.address.to_string()));
+        let among = self.all.iter().filter(|share| addresses.contains(&share.executor.address.to_string()));
         let losses: Vec<_> = among.map(|share| share.executor.loss().map(move |why| (share, why)).boxed()).collect();
         if losses.is_empty() {
             return pending().await;
@@ -253,7 +270,7 @@ impl Shares {
 
     /// Which may not ask all of the others for their rows, and why.
     pub(super) fn out_of_reach(&self) -> Vec<String> {
-        let executors = || self.0.iter().map(|share| &share.executor);
+        let executors = || self.all.iter().map(|share| &share.executor);
         let without = |executor: &Arc<Executor>| {
             let is_far =
                 |other: &&Arc<Executor>| other.address != executor.address && !executor.reach.covers(&other.address);
@@ -280,13 +297,13 @@ impl Shares {
             let rows = if share.sees() { rows } else { "rows" };
             (tasks > 0).then(|| format!("{}: {tasks} tasks, {given} {rows}", share.executor.address))
         };
-        let done: Vec<String> = self.0.iter().filter_map(done).collect();
+        let done: Vec<String> = self.all.iter().filter_map(done).collect();
         let ran = (!done.is_empty()).then(|| format!("{stage} ran at {}", done.join("; ")));
         let lost = |share: &Arc<Share>| share.executor.why_lost().map(|why| format!("an executor was lost, {why}"));
         let blind = |share: &Arc<Share>| {
             let why = share.blind.get()?;
             Some(format!("{} cannot write files to the directory of {stage}: {why}", share.executor.address))
         };
-        ran.into_iter().chain(self.0.iter().filter_map(lost)).chain(self.0.iter().filter_map(blind)).collect()
+        ran.into_iter().chain(self.all.iter().filter_map(lost)).chain(self.all.iter().filter_map(blind)).collect()
     }
 }

@@ -20,6 +20,8 @@ pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub(super) const CALL_BYTES: u64 = 16 << 20;
 /// How long it may take to reach an executor, and until it says how it is.
 pub(super) const SOON: Duration = Duration::from_secs(5);
+/// How long it may take to agree on how to talk: shorter than an executor waits for that.
+const OPENING: Duration = Duration::from_secs(9);
 /// So often an executor says that it lives to whoever waits for it, or has a query there.
 pub(super) const BEAT: Duration = Duration::from_secs(2);
 /// It is lost when it has said nothing for so many times this long. Whoever listens may have been held up itself, so
@@ -250,8 +252,7 @@ impl Connection {
     pub(super) async fn call(address: &Address, credentials: &Credentials, call: &Call) -> Result<Self> {
         let silent = |_| exec_datafusion_err!("{address} does not answer");
         let opening = timeout(SOON, credentials.connect(address)).await.map_err(silent)??;
-        let Some(stream) = listened(opening).await else { return exec_err!("{address} does not answer") };
-        let mut connection = Self::of(stream?);
+        let mut connection = Self::of(timeout(OPENING, opening).await.map_err(silent)??);
         let token = credentials.token_for(address);
         let hello = Hello { protocol: PROTOCOL, version: VERSION.to_owned(), token };
         let said = async {

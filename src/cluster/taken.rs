@@ -9,15 +9,18 @@ use parking_lot::Mutex;
 use super::messages::Reply;
 use crate::error::one_message;
 
+/// The address of an executor that was noted first, and why.
+type Noted = Mutex<Option<(String, String)>>;
+
 /// What a part takes from exchanges.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     /// By the numbers of the exchanges the rows that they gave, once all were taken.
     rows: Mutex<BTreeMap<usize, Option<u64>>>,
     /// Who does not give what it keeps, and why.
-    missing: Mutex<Option<(String, String)>>,
+    missing: Noted,
     /// Whom this one cannot ask, and why.
-    barred: Mutex<Option<(String, String)>>,
+    barred: Noted,
     /// The same of exchanges that parts read together.
     shared: Mutex<Vec<Arc<Self>>>,
 }
@@ -63,7 +66,7 @@ impl Taken {
     }
 
     /// What was noted first here, or where parts read together.
-    fn find(&self, noted: fn(&Self) -> &Mutex<Option<(String, String)>>) -> Option<(String, String)> {
+    fn find(&self, noted: fn(&Self) -> &Noted) -> Option<(String, String)> {
         let own = noted(self).lock().clone();
         own.or_else(|| self.shared.lock().iter().find_map(|shared| shared.find(noted)))
     }

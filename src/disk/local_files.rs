@@ -211,14 +211,14 @@ mod tests {
         std::fs::write(directory.path().join("a file, with %20"), &bytes).unwrap();
         let path = |name: &str| Path::from_absolute_path(directory.path().join(name)).unwrap();
         let (ours, theirs) = (LocalFiles::new(), LocalFileSystem::new());
+        let ranges = [0..0, 0..1, 299_999..300_000, 5..200_000, 299_990..300_010, 300_000..300_000, 400_000..400_001];
         // Written just now: all of it is in the page cache.
         let cached = ours.open(&path("a file, with %20")).unwrap();
         assert_eq!(cached.read(&(10..20)).unwrap(), bytes[10..20]);
         // As many at once are read elsewhere.
         let read = ours.read_elsewhere(&path("a file, with %20"), &[10..20, 0..300_000]).await.unwrap();
         assert_eq!([&read[0], &read[1]], [&bytes[10..20], &bytes[..]]);
-        assert!(ours.read_elsewhere(&path("a file, with %20"), &[299_990..300_010]).await.is_none());
-        let ranges = [0..0, 0..1, 299_999..300_000, 5..200_000, 299_990..300_010, 300_000..300_000, 400_000..400_001];
+        assert!(ours.read_elsewhere(&path("a file, with %20"), &ranges[4..5]).await.is_none());
         for name in ["a file, with %20", "none", ""] {
             for range in &ranges {
                 let said = |result: Result<Bytes>| result.map_err(|error| error.to_string());

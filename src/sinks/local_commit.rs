@@ -130,7 +130,10 @@ impl Staging {
         for Place { name, rows, bytes, to } in places {
             let from = self.staged.clone().join(name.as_str());
             if self.target.single_file {
-                self.store.rename(&from, to).await?;
+                match self.target.replaces() {
+                    true => self.store.rename(&from, to).await?,
+                    false => self.store.rename_if_not_exists(&from, to).await?,
+                }
                 written.push(self.written(to, *rows, *bytes));
                 continue;
             }

@@ -80,7 +80,6 @@ pub(crate) struct Staging {
 impl Staging {
     /// Prepares a write. Fails where the mode says that nothing may be there.
     pub(crate) async fn begin(written: WrittenStore, target: Target) -> Result<Begun> {
-        let (store, path) = (Arc::clone(&written.store), target.url.prefix().clone());
         if let Some(local) = local_root_of(&target) {
             // Where there is no directory, nobody has written.
             end_writes(&local, false).unwrap_or_default().check()?;
@@ -88,16 +87,7 @@ impl Staging {
         if let Some(rows) = rows_written(&written, &target).await? {
             return Ok(Begun::Done(rows));
         }
-        let existing = match target.single_file {
-            true => match store.head(&path).await {
-                Ok(meta) => vec![meta.location],
-                Err(object_store::Error::NotFound { .. }) => Vec::new(),
-                Err(e) => return Err(e.into()),
-            },
-            false => visible_files(store.as_ref(), &path).await?,
-        };
-        // What the same write has left is no output of another.
-        let existing: Vec<Path> = existing.into_iter().filter(|path| !target.has_left(path)).collect();
+        let existing = existing(written.store.as_ref(), &target).await?;
         if target.mode == SaveMode::Ignore && !existing.is_empty() {
             return Ok(Begun::LeaveIt);
         }
@@ -174,6 +164,15 @@ impl Staging {
     }
 
     async fn commit_alone(&self, files: Vec<Staged>) -> Result<Option<Vec<WrittenFile>>> {
+        if [SaveMode::Error, SaveMode::Ignore].contains(&self.target.mode) {
+            // Another one may have been faster.
+            let existing = existing(self.store.as_ref(), &self.target).await?;
+            self.target.check_mode(&existing)?;
+            if !existing.is_empty() {
+                self.abort().await?;
+                return Ok(None);
+            }
+        }
         let Some(write) = &self.target.write_id else { return self.publish(files).await };
         if let StagingArea::Uploads(area) = self.area.as_ref()
             && area.shared().is_some()
@@ -343,6 +342,20 @@ fn local_root_of(target: &Target) -> Option<PathBuf> {
 pub(super) fn parent(path: &Path) -> Path {
     let parts: Vec<_> = path.parts().collect();
     Path::from_iter(parts[..parts.len().saturating_sub(1)].iter().cloned())
+}
+
+/// What is there that the write has not left itself.
+async fn existing(store: &dyn ObjectStore, target: &Target) -> Result<Vec<Path>> {
+    let path = target.url.prefix();
+    let existing = match target.single_file {
+        true => match store.head(path).await {
+            Ok(meta) => vec![meta.location],
+            Err(object_store::Error::NotFound { .. }) => Vec::new(),
+            Err(e) => return Err(e.into()),
+        },
+        false => visible_files(store, path).await?,
+    };
+    Ok(existing.into_iter().filter(|path| !target.has_left(path)).collect())
 }
 
 /// The numbers of the next files in each directory, behind those that are there if the write appends.

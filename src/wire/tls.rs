@@ -115,6 +115,9 @@ impl Trust {
         match believed.verifier.verify_server_cert(own, others, &anybody, &[], UnixTime::now()) {
             Ok(_) => Ok(()),
             Err(Error::InvalidCertificate(e)) => match e {
+                CertificateError::NotValidForNameContext { presented, .. } if presented.is_empty() => {
+                    plan_err!("the certificate of '{file}' is of no host: it needs a subjectAltName")
+                }
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => Ok(()),
                 CertificateError::UnknownIssuer if whoever_has_signed => Ok(()),
                 CertificateError::UnknownIssuer => {

@@ -198,10 +198,10 @@ impl Job {
                 return Err(e);
             }
         };
-        let rows = written.iter().map(|file| file.rows).sum();
-        MetricBuilder::new(&self.metrics).output_rows(0).add(rows);
-        MetricBuilder::new(&self.metrics).global_counter("files").add(written.len());
+        let (rows, number) = (written.iter().map(|file| file.rows).sum(), written.len());
         let Some(files) = staging.commit(written).await? else { return Ok(0) };
+        MetricBuilder::new(&self.metrics).output_rows(0).add(rows);
+        MetricBuilder::new(&self.metrics).global_counter("files").add(number);
         self.committed.lock().extend(files);
         Ok(rows)
     }

@@ -139,6 +139,21 @@ async fn the_one_that_nobody_believes_is_given_up() {
     assert_eq!(stats.matches("was lost").count(), stats.matches(&servers[1].address()).count().min(1), "{stats}");
 }
 
+/// Where no two believe each other, one does all that is above an exchange.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_is_left_where_no_two_believe_each_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let stranger =
+        || ExecutorOptions { tls_ca: Some(certificate("stranger.pem")), ..options("executor.pem", "executor.key") };
+    let servers = [bound(stranger()).await, bound(stranger()).await, bound(stranger()).await];
+    let there = believing("authority.pem", &servers.each_ref().map(ExecutorServer::address), &directory);
+    let query = "SELECT id % 1000 AS k, count(*) AS n FROM range(200000) GROUP BY k ORDER BY k";
+    let expected = rows(&context_with(2, |_| {}), query).await;
+    for _ in 0..5 {
+        assert_eq!(rows(&there, query).await, expected);
+    }
+}
+
 /// A token is not shown to other machines in the clear, unless that is said.
 #[tokio::test]
 async fn a_token_is_not_said_in_the_clear() {
@@ -180,6 +195,7 @@ async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin,
 }
 
 /// A port that passes on to another one, and what was said there.
+#[expect(clippy::disallowed_methods, reason = "a machine between those of the tests")]
 async fn overheard(address: &str) -> (String, Arc<Mutex<Vec<u8>>>) {
     let (kind, target) = address.split_once(':').unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
