@@ -68,7 +68,7 @@ impl Staging {
         let object_store::Error::AlreadyExists { path, .. } = e.as_ref() else { return Err(error) };
         match self.target.mode {
             SaveMode::Ignore => Ok(None),
-            mode => exec_err!("another write has put '{path}' there meanwhile, and the mode is {mode}; run it again"),
+            mode => exec_err!("'{path}' already exists, which another write has put there, and the mode is {mode}"),
         }
     }
 

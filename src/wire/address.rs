@@ -10,15 +10,10 @@ use datafusion::common::{DataFusionError, Result, exec_datafusion_err, exec_err,
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::duplex::Duplex;
 use super::tls::{Identity, Trust, is_of_certificate};
-
-/// Bytes that come and go.
-pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 /// A connection that there is, as soon as both sides have agreed on how to talk.
 pub(crate) type Opening = BoxFuture<'static, Result<Box<dyn Duplex>>>;

@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use tokio::net::TcpStream;
 
-use super::address::Duplex;
+use super::duplex::Duplex;
 
 type Talking = BoxFuture<'static, std::io::Result<Box<dyn Duplex>>>;
 

@@ -17,7 +17,7 @@ use tokio_rustls::rustls::version::TLS13;
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::address::Duplex;
+use super::duplex::Duplex;
 
 /// A connection, once both sides have agreed on how to talk.
 type Talking = BoxFuture<'static, std::io::Result<Box<dyn Duplex>>>;
