@@ -244,8 +244,11 @@ impl Shares {
             return Ok(Some(Busy(Arc::clone(share))));
         }
         let lost: Vec<String> = self.all.iter().filter_map(|share| share.executor.why_lost()).collect();
-        match self.living().next() {
-            Some(_) => exec_err!("no executor may ask all others for their rows; {}", self.out_of_reach().join("; ")),
+        match self.living().find(|share| share.executor.may_ask(holders)) {
+            Some(_) => exec_err!("no executor that is left can write files there; {}", lost.join("; ")),
+            None if self.living().next().is_some() => {
+                exec_err!("no executor may ask all others for their rows; {}", self.out_of_reach().join("; "))
+            }
             None => exec_err!("all executors that have planned the query were lost; {}", lost.join("; ")),
         }
     }
