@@ -212,12 +212,15 @@ async fn errors_say_which_executor_and_why() {
     assert!(failed.contains(&living.address()) && failed.to_lowercase().contains("divide by zero"), "{failed}");
 }
 
-/// What a process has had in memory at most.
+/// What a process has had in memory at most, but for its code: of that, builds that are not optimized have much more.
 #[cfg(target_os = "linux")]
 fn peak_bytes(child: &Child) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+    let kilobytes = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap()
+    };
+    (kilobytes("VmHWM:") - kilobytes("RssFile:")) * 1024
 }
 
 /// Each process keeps to its own limit of 64 MiB, whatever that of the session is.
@@ -265,7 +268,8 @@ async fn executors_keep_to_their_own_limits() {
     }
     for child in [&mut first, &mut second] {
         let peak = peak_bytes(child);
-        assert!(peak < (64 + 150) << 20, "{} MiB", peak >> 20);
+        // The code of a build that is optimized has 60 MiB of the 150 that a process may have above its limit.
+        assert!(peak < (64 + 90) << 20, "{} MiB", peak >> 20);
         child.kill().unwrap();
         child.wait().unwrap();
     }
