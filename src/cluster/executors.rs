@@ -1,5 +1,6 @@
 //! The executors of a query, as its driver sees them.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -222,33 +223,42 @@ impl Shares {
         if self.all.iter().filter(holds).any(|share| share.executor.is_lost()) {
             return Ok(None);
         }
-        let is_able = |share: &&Arc<Share>, without: Option<&Arc<Share>>| {
+        let able_without = |without: Option<&Arc<Share>>| -> Vec<&Arc<Share>> {
             let is_left = |holder: &&String| without.is_none_or(|gone| gone.executor.address.to_string() != **holder);
             let left: Vec<String> = holders.iter().filter(is_left).cloned().collect();
-            let is_gone = without.is_some_and(|gone| Arc::ptr_eq(gone, share));
-            !is_gone && (!writes || share.sees()) && share.executor.may_ask(&left)
+            let is_gone = |share: &Arc<Share>| without.is_some_and(|gone| Arc::ptr_eq(gone, share));
+            let is_able = |share: &&Arc<Share>| !is_gone(share) && share.executor.may_ask(&left);
+            self.living().filter(is_able).filter(|share| !writes || share.sees()).collect()
         };
-        let threads = |without: Option<&Arc<Share>>| -> usize {
-            self.living().filter(|share| is_able(share, without)).map(|share| share.executor.threads).sum()
-        };
-        let able = threads(None);
-        // Without it others would do more than twice as much.
-        let in_the_way = self.living().filter(holds).map(|share| (threads(Some(share)), share));
-        if let Some((_, share)) = in_the_way.max_by_key(|(left, _)| *left).filter(|(left, _)| *left > 2 * able) {
-            share.executor.lose(&exec_datafusion_err!("others cannot ask it for the rows that it keeps"));
-            return Ok(None);
+        let threads = |able: &[&Arc<Share>]| able.iter().map(|share| share.executor.threads).sum::<usize>();
+        // Whom others cannot ask may become known meanwhile, and is seen in the next attempt.
+        let able = able_without(None);
+        let is_barred = |share: &Arc<Share>| !share.executor.may_ask(holders);
+        if self.living().any(is_barred) {
+            let asked_by = |holder: &Arc<Share>| {
+                let holder = [holder.executor.address.to_string()];
+                self.living().filter(|share| share.executor.may_ask(&holder)).count()
+            };
+            let in_the_way = |share: &&Arc<Share>| (threads(&able_without(Some(share))), Reverse(asked_by(share)));
+            let left_without = |share: &Arc<Share>| threads(&able_without(Some(share)));
+            // Without it others do more than twice as much; or nobody may ask all, and fewer are to be asked then.
+            let is_too_much = |share: &&Arc<Share>| match able.is_empty() {
+                true => self.living().all(is_barred),
+                false => left_without(share) > 2 * threads(&able),
+            };
+            if let Some(share) = self.living().filter(holds).max_by_key(in_the_way).filter(is_too_much) {
+                share.executor.lose(&exec_datafusion_err!("others cannot ask it for the rows that it keeps"));
+                return Ok(None);
+            }
         }
         let load = |share: &&Arc<Share>| share.executor.running.load(Relaxed) * 1024 / share.executor.threads;
-        if let Some(share) = self.living().filter(|share| is_able(share, None)).min_by_key(load) {
+        if let Some(share) = able.into_iter().min_by_key(load) {
             share.executor.running.fetch_add(1, Relaxed);
             return Ok(Some(Busy(Arc::clone(share))));
         }
         let lost: Vec<String> = self.all.iter().filter_map(|share| share.executor.why_lost()).collect();
-        match self.living().find(|share| share.executor.may_ask(holders)) {
+        match self.living().next() {
             Some(_) => exec_err!("no executor that is left can write files there; {}", lost.join("; ")),
-            None if self.living().next().is_some() => {
-                exec_err!("no executor may ask all others for their rows; {}", self.out_of_reach().join("; "))
-            }
             None => exec_err!("all executors that have planned the query were lost; {}", lost.join("; ")),
         }
     }
