@@ -50,6 +50,9 @@ impl LocalFiles {
 
     /// Ranges of a file, read where it holds up nobody. Errors are left to who reads otherwise.
     async fn read_elsewhere(&self, location: &Path, ranges: &[Range<u64>]) -> Option<Vec<Bytes>> {
+        if ranges.iter().any(Range::is_empty) {
+            return None;
+        }
         let (path, ranges) = (self.0.path_to_filesystem(location).ok()?, ranges.to_vec());
         let read = on_io_thread(move || {
             let file = File::open(&path)?;
@@ -86,7 +89,7 @@ impl Display for LocalFiles {
 
 /// The bytes of a range, if the file has them.
 fn read_range(file: &File, range: &Range<u64>) -> Option<Bytes> {
-    let length = usize::try_from(range.end.checked_sub(range.start)?).ok().filter(|length| *length > 0)?;
+    let length = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
     let mut bytes = Vec::with_capacity(length);
     while bytes.len() < length {
         let next = range.start + bytes.len() as u64;
