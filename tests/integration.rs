@@ -143,3 +143,6 @@ mod traps;
 /// Expressions that give another value each time.
 #[path = "integration/volatile.rs"]
 mod volatile;
+/// What a write does with what is there, before it begins and meanwhile.
+#[path = "integration/write_modes.rs"]
+mod write_modes;
