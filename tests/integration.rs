@@ -58,6 +58,9 @@ mod fixtures;
 /// Which operators become one stage.
 #[path = "integration/fusion.rs"]
 mod fusion;
+/// Grouping sets that are made from finer ones.
+#[path = "integration/grouping_sets.rs"]
+mod grouping_sets;
 /// Aggregates with more groups than memory, or nearly so.
 #[path = "integration/groups.rs"]
 mod groups;

@@ -25,7 +25,7 @@ PAGE = os.path.join(ROOT, "docs", "reference", "benchmarks.md")
 MARK = "<!-- tpcds -->\n"
 # Options of rules that plain queries can be faster by.
 RULES = ["join_order", "late_materialization", "shared_subplans", "group_before_joins", "coded_texts",
-         "merged_aggregates", "fewer_tasks"]
+         "merged_aggregates", "fewer_tasks", "rolled_up_groups"]
 
 
 def oracle():

@@ -247,6 +247,10 @@ options! {
         /// group them by what the joins add, as names.
         pub optimize_group_before_joins: bool, default = true
 
+        /// Make the groups of the coarser sets of ROLLUP, CUBE and GROUPING SETS from those of finer ones, in place of
+        /// taking each row once for each set.
+        pub optimize_rolled_up_groups: bool, default = true
+
         /// Group by numbers in place of texts of the small side of a join, which many rows of the other side find.
         pub optimize_coded_texts: bool, default = true
 

@@ -65,7 +65,7 @@ pub(crate) use resume::ResumeExec;
 pub(crate) use shared::{SharedExec, linked};
 pub(crate) use stand_ins::{
     CodeExec, CodedTexts, CompactExec, CumulativeWindowsExec, DecodeExec, FlushExec, FoldExec, MiddleRowsExec,
-    WindowPartitionsExec, are_cumulative, narrow_decimals,
+    RollUpExec, WindowPartitionsExec, are_cumulative, narrow_decimals,
 };
 pub(crate) use tasks::{
     FailureLog, Spread, StageMetrics, TaskRecord, TaskSummary, as_task_plan, block_batches, block_rows,

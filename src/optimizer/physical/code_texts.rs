@@ -33,7 +33,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use super::cardinality::may_be_large;
 use super::estimate::{MANY_ROWS, estimate};
 use crate::config::BlockyardOptions;
-use crate::physical::{CodeExec, CodedTexts, DecodeExec, IntoPlan};
+use crate::physical::{CodeExec, CodedTexts, DecodeExec, IntoPlan, PlanExt, RollUpExec};
 
 /// Rows that find each row of the side that has the texts, at least.
 const TIMES: f64 = 2.0;
@@ -130,6 +130,9 @@ fn origin(plan: &Arc<dyn ExecutionPlan>, column: usize) -> Option<Origin> {
             false => origin(aggregate.input(), of_key),
         };
     }
+    if let Some(sets) = plan.operator::<RollUpExec>() {
+        return if column < sets.num_keys() { origin(sets.input(), column) } else { None };
+    }
     if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
         let of_input = projection.expr().get(column)?.expr.downcast_ref::<Column>()?.index();
         let mut others = projection.expr().iter().enumerate().filter(|(place, _)| *place != column);
@@ -181,6 +184,10 @@ impl Replace {
         if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
             let input = self.within(aggregate.input())?;
             return input.map(|input| regrouped(aggregate, input)).transpose();
+        }
+        if let Some(sets) = plan.operator::<RollUpExec>() {
+            let input = self.within(sets.input())?;
+            return Ok(input.map(|input| sets.over(input).into_plan()));
         }
         if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
             let Some(input) = self.within(projection.input())? else { return Ok(None) };

@@ -24,7 +24,7 @@ use datafusion::physical_plan::windows::WindowAggExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::config::BlockyardOptions;
-use crate::physical::{CompactExec, FlushExec, FoldExec, IntoPlan, LoopJoinExec, MapExec, PLENTY, PlanExt};
+use crate::physical::{CompactExec, FlushExec, FoldExec, IntoPlan, LoopJoinExec, MapExec, PLENTY, PlanExt, RollUpExec};
 
 #[derive(Debug)]
 pub(super) struct CompactSlices;
@@ -72,6 +72,7 @@ fn gives_slices(plan: &dyn ExecutionPlan) -> bool {
         || plan.is::<AggregateExec>()
         || plan.is_operator::<FoldExec>()
         || plan.is_operator::<FlushExec>()
+        || plan.is_operator::<RollUpExec>()
         || plan.is::<RepartitionExec>()
         || plan.is::<SortMergeJoinExec>()
         || plan.is_operator::<LoopJoinExec>()

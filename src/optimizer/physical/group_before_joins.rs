@@ -37,6 +37,7 @@ use datafusion::physical_plan::{ExecutionPlan, InputOrderMode, replace_children_
 
 use super::estimate::{MANY_ROWS, estimate};
 use crate::config::BlockyardOptions;
+use crate::physical::{PlanExt, RollUpExec};
 
 /// What the work has to become, as a part of what it was.
 const CHEAPER: f64 = 0.6;
@@ -55,7 +56,7 @@ impl PhysicalOptimizerRule for GroupBeforeJoins {
             return Ok(plan);
         }
         let threads = config.execution.target_partitions.max(1);
-        let rewrite = |node: Arc<dyn ExecutionPlan>| match below_final(&node) {
+        let rewrite = |node: Arc<dyn ExecutionPlan>| match below_merging(&node) {
             Some(partial) => Ok(match grouped_before(partial, threads)? {
                 Some(states) => Transformed::yes(replace_children_if_necessary(node, vec![states])?),
                 None => Transformed::no(node),
@@ -74,12 +75,17 @@ impl PhysicalOptimizerRule for GroupBeforeJoins {
     }
 }
 
-/// The first phase of an aggregate whose states can be made elsewhere.
-fn below_final(plan: &Arc<dyn ExecutionPlan>) -> Option<&AggregateExec> {
-    let last = plan.downcast_ref::<AggregateExec>()?;
-    let first = last.input().downcast_ref::<AggregateExec>()?;
-    let phases = (first.mode(), last.mode());
-    let (AggregateMode::Partial, AggregateMode::Final | AggregateMode::FinalPartitioned) = phases else { return None };
+/// The first phase of an aggregate whose states can be made elsewhere, below what merges them.
+fn below_merging(plan: &Arc<dyn ExecutionPlan>) -> Option<&AggregateExec> {
+    let is_final = |mode: &AggregateMode| matches!(mode, AggregateMode::Final | AggregateMode::FinalPartitioned);
+    let merges = plan.downcast_ref::<AggregateExec>().is_some_and(|last| is_final(last.mode()));
+    if !merges && !plan.is_operator::<RollUpExec>() {
+        return None;
+    }
+    let first = plan.children().first()?.downcast_ref::<AggregateExec>()?;
+    if *first.mode() != AggregateMode::Partial {
+        return None;
+    }
     let is_plain = |function: &Arc<AggregateFunctionExpr>| {
         FUNCTIONS.contains(&function.fun().name())
             && !function.is_distinct()

@@ -24,6 +24,7 @@ mod narrow_decimals;
 mod order_joins;
 mod read_by_file;
 mod restore_orders;
+mod roll_up_groups;
 mod schedule_stages;
 mod sort_groups;
 mod sort_medians;
@@ -50,8 +51,10 @@ fn register_joins(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(order_joins::OrderJoins), Anchor::before("join_selection"), &[]);
     let sides = choose_build_sides::ChooseBuildSides;
     registry.add_physical(Arc::new(sides), Anchor::after("join_selection"), &[]);
+    let sets = roll_up_groups::RollUpGroups;
+    registry.add_physical(Arc::new(sets), Anchor::after("choose_build_sides"), &[]);
     let groups = group_before_joins::GroupBeforeJoins;
-    registry.add_physical(Arc::new(groups), Anchor::after("choose_build_sides"), &[]);
+    registry.add_physical(Arc::new(groups), Anchor::after("roll_up_groups"), &[]);
     let keys = distinct_keys::DistinctKeys;
     registry.add_physical(Arc::new(keys), Anchor::after("group_before_joins"), &[]);
     // After build sides have been chosen, and before it adds the sorts and repartitions that a join asks for.

@@ -8,6 +8,7 @@ mod flush;
 mod fold;
 mod middle_rows;
 mod narrow_decimals;
+mod roll_up;
 mod stored_rows;
 mod window_partitions;
 
@@ -18,4 +19,5 @@ pub(crate) use flush::FlushExec;
 pub(crate) use fold::FoldExec;
 pub(crate) use middle_rows::MiddleRowsExec;
 pub(crate) use narrow_decimals::{is_narrow_decimals, narrow_decimals};
+pub(crate) use roll_up::RollUpExec;
 pub(crate) use window_partitions::WindowPartitionsExec;
