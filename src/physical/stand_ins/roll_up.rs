@@ -22,16 +22,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use datafusion::arrow::array::{RecordBatch, RecordBatchOptions, new_null_array};
-use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion::arrow::array::{ArrayRef, RecordBatch, new_null_array};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::common::stats::Precision;
 use datafusion::common::{Result, ScalarValue, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::Aggregate;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
-use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::expressions::{Column, lit};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode, PhysicalGroupBy};
+use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
@@ -141,33 +142,52 @@ impl RollUpExec {
     /// The table of a set, that takes what it is fed.
     fn open(&self, set: &GroupingSet, context: &Arc<TaskContext>) -> Result<Table> {
         let schema = self.input.schema();
-        let columns: Vec<usize> = set.keys.iter().copied().chain(self.num_keys()..schema.fields().len()).collect();
-        let schema = Arc::new(schema.project(&columns)?);
+        let states = &schema.fields()[self.num_keys()..];
+        let keys: Vec<FieldRef> = match set.keys.is_empty() {
+            // Without a key, DataFusion takes other accumulators, whose states are not always the same.
+            true => vec![Arc::new(Field::new(ALL, DataType::UInt8, false))],
+            false => set.keys.iter().map(|key| Arc::clone(&schema.fields()[*key])).collect(),
+        };
+        let schema = Arc::new(Schema::new([&keys, states].concat()));
         let feed = Arc::new(Feed { schema: Arc::clone(&schema), waiting: Mutex::default() });
-        let source = StreamingTableExec::try_new(
-            Arc::clone(&schema),
-            vec![Arc::new(FeedStream(Arc::clone(&feed)))],
-            None,
-            None,
-            false,
-            None,
-        )?;
-        let key = |(place, field): (usize, &Arc<Field>)| {
+        let source = Arc::new(FeedStream(Arc::clone(&feed)));
+        let source = StreamingTableExec::try_new(schema, vec![source], None, None, false, None)?;
+        let key = |(place, field): (usize, &FieldRef)| {
             let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new(field.name(), place));
             (column, field.name().clone())
         };
-        let keys = schema.fields()[..set.keys.len()].iter().enumerate().map(key).collect();
-        let groups = AggregateExec::try_new(
-            AggregateMode::PartialReduce,
-            PhysicalGroupBy::new_single(keys),
-            self.functions.clone(),
-            vec![None; self.functions.len()],
-            Arc::new(source),
-            Arc::clone(&self.row_schema),
-        )?;
-        Ok(Table { feed, groups: groups.execute(0, Arc::clone(context))? })
+        let groups = PhysicalGroupBy::new_single(keys.iter().enumerate().map(key).collect());
+        let groups = self.grouped(AggregateMode::PartialReduce, groups, Arc::new(source))?;
+        Ok(Table { feed, groups: groups.execute(0, Arc::clone(context))?, of_no_rows: None })
+    }
+
+    /// The group of all, of no rows: the states that its functions begin with.
+    fn of_no_rows(&self, context: &Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let key = |value: Option<u8>| (lit(ScalarValue::UInt8(value)), ALL.to_owned());
+        let groups = PhysicalGroupBy::new(vec![key(Some(0))], vec![key(None)], vec![vec![true]], true);
+        let rows = Arc::new(EmptyExec::new(Arc::clone(&self.row_schema)));
+        let groups = self.grouped(AggregateMode::Partial, groups, rows)?;
+        // The number of the set stands for the key.
+        let columns: Vec<usize> = (1..groups.schema().fields().len()).collect();
+        let schema = Arc::new(groups.schema().project(&columns)?);
+        let groups = groups.execute(0, Arc::clone(context))?;
+        let groups = groups.map(move |group| Ok(group?.project(&columns)?));
+        Ok(stream_of(schema, groups.boxed()))
+    }
+
+    fn grouped(
+        &self,
+        mode: AggregateMode,
+        groups: PhysicalGroupBy,
+        input: Arc<dyn ExecutionPlan>,
+    ) -> Result<AggregateExec> {
+        let (functions, filters) = (self.functions.clone(), vec![None; self.functions.len()]);
+        AggregateExec::try_new(mode, groups, functions, filters, input, Arc::clone(&self.row_schema))
     }
 }
+
+/// What the group of all is grouped by.
+const ALL: &str = "all";
 
 /// Which of the columns tells the sets apart: the one behind the keys, and before the states.
 fn grouping_id(schema: &Schema) -> usize {
@@ -217,10 +237,14 @@ impl Operator for RollUpExec {
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let input = self.input.execute(partition, Arc::clone(&context))?;
+        let mut tables = self.sets.iter().map(|set| self.open(set, &context)).collect::<Result<VecDeque<_>>>()?;
+        if let Some((table, _)) = tables.iter_mut().zip(&*self.sets).find(|(_, set)| set.keys.is_empty()) {
+            table.of_no_rows = Some(self.of_no_rows(&context)?);
+        }
         let rolled_up = RolledUp {
             current: 0,
             source: Some(input),
-            tables: self.sets.iter().map(|set| self.open(set, &context)).collect::<Result<_>>()?,
+            tables,
             sets: Arc::clone(&self.sets),
             given: VecDeque::new(),
             schema: self.schema(),
@@ -292,6 +316,8 @@ impl PartitionStream for FeedStream {
 struct Table {
     feed: Arc<Feed>,
     groups: SendableRecordBatchStream,
+    /// The group that there is even if it was fed nothing.
+    of_no_rows: Option<SendableRecordBatchStream>,
 }
 
 impl Table {
@@ -348,15 +374,19 @@ impl RolledUp {
             0 => &all,
             current => &self.sets[current - 1].keys,
         };
-        let states = &groups.columns()[keys.len()..];
-        for (table, set) in self.tables.iter().zip(&self.sets[self.current..]) {
+        // The group of all has one key that is none of them.
+        let states = &groups.columns()[keys.len().max(1)..];
+        for (table, set) in self.tables.iter_mut().zip(&self.sets[self.current..]) {
             if set.of == self.current {
-                let keys_of_set = set.keys.iter().filter_map(|key| keys.iter().position(|has| has == key));
-                let columns = keys_of_set.map(|place| Arc::clone(groups.column(place))).chain(states.iter().cloned());
-                let options = RecordBatchOptions::new().with_row_count(Some(groups.num_rows()));
-                let schema = Arc::clone(&table.feed.schema);
-                let fed = RecordBatch::try_new_with_options(schema, columns.collect(), &options)?;
+                let places = set.keys.iter().filter_map(|key| keys.iter().position(|has| has == key));
+                let mut columns: Vec<ArrayRef> = places.map(|place| Arc::clone(groups.column(place))).collect();
+                if columns.is_empty() {
+                    columns.push(ScalarValue::UInt8(Some(0)).to_array_of_size(groups.num_rows())?);
+                }
+                columns.extend(states.iter().cloned());
+                let fed = RecordBatch::try_new(Arc::clone(&table.feed.schema), columns)?;
                 table.feed.waiting.lock().batches.push_back(fed);
+                table.of_no_rows = None;
             }
         }
         let mut columns = Vec::with_capacity(self.schema.fields().len());
@@ -384,7 +414,7 @@ impl RolledUp {
             }
         }
         self.current += 1;
-        self.source = self.tables.pop_front().map(|table| table.groups);
+        self.source = self.tables.pop_front().map(|table| table.of_no_rows.unwrap_or(table.groups));
     }
 }
 
