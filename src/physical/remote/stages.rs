@@ -25,7 +25,7 @@ use crate::physical::read::file_scan;
 use crate::physical::said::said;
 use crate::physical::{
     BucketJoinExec, CompactExec, CumulativeWindowsExec, FlushExec, FoldExec, MapExec, MapStep, QueueExec, ReadExec,
-    WindowPartitionsExec, WriteTasksExec,
+    RollUpExec, WindowPartitionsExec, WriteTasksExec,
 };
 
 /// Whether a plan is a stage that is worth to run elsewhere: not where rows would only be counted up there.
@@ -184,6 +184,9 @@ pub(super) fn said_alone(plan: &Arc<dyn ExecutionPlan>) -> Option<String> {
     }
     if plan.is_operator::<QueueExec>() || passes_rows(plan) {
         return Some(plan.name().to_owned());
+    }
+    if let Some(sets) = plan.operator::<RollUpExec>() {
+        return Some(sets.said());
     }
     if let Some(exchange) = plan.operator::<RemoteExchangeExec>() {
         return said(exchange.keys()).map(|keys| format!("{} {keys}", exchange.is_whole()));

@@ -126,6 +126,11 @@ impl RollUpExec {
         grouping_id(&self.schema())
     }
 
+    /// All that decides what it makes of the groups below it, whose functions are those that it has.
+    pub(crate) fn said(&self) -> String {
+        format!("RollUpExec {:?}", self.sets)
+    }
+
     /// The keys of each set, as a plan shows them.
     fn said_of_sets(&self) -> String {
         let schema = self.input.schema();
