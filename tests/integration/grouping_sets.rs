@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use crate::fixtures::{context_with, mib, rows};
 
-/// Lines with keys of several types, of which some are null, and a table without rows.
+/// Lines with keys of several types, of which some are null, and items of all but one of them.
 async fn tables(context: &DataContext, directory: &str, seed: u64) {
     let (step, keys) = (seed % 89 * 2 + 1, 3 + seed % 40_000);
     for (name, query) in [
@@ -121,8 +121,8 @@ async fn each_set_takes_the_groups_of_a_finer_one() {
 async fn no_rows_have_the_group_of_all_and_no_other() {
     let context = context_with(2, |_| {});
     let lines = "(SELECT id % 3 AS b, id % 5 AS c, id AS v FROM range(100000))";
-    // A condition that nobody expects to keep nothing.
     let functions = "count(*), sum(v), avg(v), avg(v::decimal(10, 2)), corr(v, b), approx_distinct(v)";
+    // A condition that nobody expects to keep nothing.
     let query = |sets: &str| format!("SELECT b, c, {functions} FROM {lines} WHERE b + c + v < 0 GROUP BY {sets}");
     let told = rows(&context, &format!("EXPLAIN {}", query("ROLLUP (b, c)"))).await.join("\n");
     assert!(told.contains("RollUpExec"), "{told}");

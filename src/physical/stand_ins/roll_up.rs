@@ -251,7 +251,6 @@ impl Operator for RollUpExec {
             source: Some(input),
             tables,
             sets: Arc::clone(&self.sets),
-            given: VecDeque::new(),
             schema: self.schema(),
             metrics: BaselineMetrics::new(&self.metrics, partition),
         };
@@ -350,7 +349,6 @@ struct RolledUp {
     /// Of the sets behind it.
     tables: VecDeque<Table>,
     sets: Arc<[GroupingSet]>,
-    given: VecDeque<RecordBatch>,
     schema: SchemaRef,
     metrics: BaselineMetrics,
 }
@@ -358,22 +356,19 @@ struct RolledUp {
 impl RolledUp {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<RecordBatch>>> {
         loop {
-            if let Some(batch) = self.given.pop_front() {
-                return Poll::Ready(Ok(Some(batch)));
-            }
             for table in &mut self.tables {
                 ready!(table.take_in(cx))?;
             }
             let Some(source) = &mut self.source else { return Poll::Ready(Ok(None)) };
             match ready!(source.poll_next_unpin(cx)).transpose()? {
-                Some(groups) => self.hand_on(&groups)?,
+                Some(groups) => return Poll::Ready(self.hand_on(&groups).map(Some)),
                 None => self.begin_next(),
             }
         }
     }
 
     /// Gives groups of the current set, and feeds them to the sets that are made of it.
-    fn hand_on(&mut self, groups: &RecordBatch) -> Result<()> {
+    fn hand_on(&mut self, groups: &RecordBatch) -> Result<RecordBatch> {
         let all: Vec<usize> = (0..grouping_id(&self.schema)).collect();
         let keys = match self.current {
             0 => &all,
@@ -407,8 +402,7 @@ impl RolledUp {
         columns.push(id.to_array_of_size(groups.num_rows())?);
         columns.extend(states.iter().cloned());
         let given = RecordBatch::try_new(Arc::clone(&self.schema), columns)?;
-        self.given.push_back(given.record_output(&self.metrics));
-        Ok(())
+        Ok(given.record_output(&self.metrics))
     }
 
     /// Goes on with the next set, which has been fed all there is for it.
