@@ -43,6 +43,9 @@ mod docs;
 /// Groups that are made before joins.
 #[path = "integration/early_groups.rs"]
 mod early_groups;
+/// Whole numbers that have no room in their type.
+#[path = "integration/exact_numbers.rs"]
+mod exact_numbers;
 /// What applications add of their own.
 #[path = "integration/extending.rs"]
 mod extending;

@@ -1,8 +1,10 @@
-//! Ray's aggregates that DataFusion does not have, for SQL and Rust.
+//! Ray's aggregates that DataFusion does not have, for SQL and Rust, and a sum that is never another one than it says.
 //!
-//! Most are a builtin aggregate of some expression, and planned as that: they spill, merge and filter as it does.
+//! Most of Ray's are a builtin aggregate of some expression, and planned as that: they spill, merge and filter as it
+//! does.
 
 mod approx_top_k;
+mod exact_sum;
 mod rewritten;
 mod value_counter;
 
@@ -10,6 +12,8 @@ use std::sync::{Arc, LazyLock};
 
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{AggregateUDF, Expr, lit};
+
+pub(crate) use self::exact_sum::{FrameSum, exact_sum, is_sum};
 
 use approx_top_k::ApproxTopK;
 use rewritten::Rewritten;

@@ -8,7 +8,7 @@ use datafusion::logical_expr::expr::{Cast, ScalarFunction};
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, LogicalPlan, Operator};
 
-use super::numbers::have_room;
+use super::numbers::{always_fits, bits_of_result, bits_of_type, bits_of_value, have_room};
 
 /// Functions that count something in a text, whatever it is.
 const COUNT_LETTERS: &[&str] =
@@ -63,6 +63,16 @@ pub(crate) fn compares(op: Operator) -> bool {
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
+/// Whether sums, differences or products of whole numbers are a part of an expression, other than of literals.
+pub(crate) fn computes_integers(expr: &Expr, schema: &DFSchema) -> bool {
+    let computes = |part: &Expr| match part {
+        Expr::BinaryExpr(BinaryExpr { op: Operator::Plus | Operator::Minus | Operator::Multiply, .. })
+        | Expr::Negative(_) => part.any_column_refs() && part.get_type(schema).is_ok_and(|of| of.is_integer()),
+        _ => false,
+    };
+    expr.exists(|part| Ok(computes(part))).unwrap_or(false)
+}
+
 /// Whether there are values of which it makes an error.
 pub(crate) fn may_fail(expr: &Expr, schema: &DFSchema) -> bool {
     let type_of = |expr: &Expr| expr.get_type(schema).ok();
@@ -84,6 +94,30 @@ pub(crate) fn may_fail(expr: &Expr, schema: &DFSchema) -> bool {
         _ => false,
     };
     expr.exists(|expr| Ok(fails(expr))).unwrap_or(true)
+}
+
+/// Whether there are whole numbers of which it makes one that has no room in its type, mostly far from all others.
+pub(crate) fn may_exceed(expr: &Expr, schema: &DFSchema) -> bool {
+    let exceeds = |part: &Expr| match part {
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) if bits_of_result(*op, 0, 0).is_some() => {
+            let bits = || bits_of_result(*op, bits_of(left, schema)?, bits_of(right, schema)?);
+            bits().is_some_and(|bits| left.get_type(schema).is_ok_and(|kind| !always_fits(bits, *op, &kind)))
+        }
+        _ => false,
+    };
+    expr.exists(|part| Ok(exceeds(part))).unwrap_or(true)
+}
+
+/// How many bits a whole number can have beside its sign; none of anything else.
+fn bits_of(expr: &Expr, schema: &DFSchema) -> Option<u32> {
+    match expr {
+        Expr::Literal(value, _) => bits_of_value(value),
+        Expr::Cast(Cast { expr: inner, .. }) => {
+            let of_inner = inner.get_type(schema).ok().and_then(|kind| bits_of_type(&kind));
+            of_inner.or_else(|| bits_of_type(&expr.get_type(schema).ok()?))
+        }
+        expr => bits_of_type(&expr.get_type(schema).ok()?),
+    }
 }
 
 /// Whether a cast may find a value that the type does not have.

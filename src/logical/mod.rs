@@ -40,7 +40,9 @@ mod zip;
 
 pub(crate) use depth::check_plan_depth;
 pub(crate) use epoch::{fixed_plan_of_epoch, plan_of_epoch};
-pub(crate) use expressions::{columns_within, compares, has_casts, has_node, has_part, is_subquery, may_fail};
+pub(crate) use expressions::{
+    columns_within, compares, computes_integers, has_casts, has_node, has_part, is_subquery, may_exceed, may_fail,
+};
 pub(crate) use local_shuffle::LocalShuffle;
 pub use local_shuffle::{LocalShuffleNode, LocalShuffleOptions};
 pub use map::{MapNode, MapOperator};
@@ -48,7 +50,7 @@ pub(crate) use map_batches::{MapBatches, MapBatchesArguments, map_batches};
 pub(crate) use map_groups::{MapGroups, map_groups};
 pub(crate) use mix::Mix;
 pub use mix::{MixNode, MixOptions, MixStoppingCondition};
-pub(crate) use numbers::{have_room, keep_digits};
+pub(crate) use numbers::{always_fits, bits_of_result, bits_of_type, bits_of_value, have_room, keep_digits};
 pub use part::PartNode;
 pub(crate) use part::{Split, StreamingSplit, TrainTest};
 pub use pipeline::{Epochs, PipelineNode, WindowNode};

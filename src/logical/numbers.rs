@@ -1,6 +1,8 @@
 //! Which numbers have a place in another type.
 
 use datafusion::arrow::datatypes::DataType;
+use datafusion::common::ScalarValue;
+use datafusion::logical_expr::Operator;
 
 /// Whether all numbers of an integer or decimal type have a place in another one, but for digits behind the point; none
 /// where one of them is another type.
@@ -58,4 +60,41 @@ impl Digits {
             _ => self.certain >= other.before,
         }
     }
+}
+
+/// How many bits the whole numbers of a type have beside their sign: none of them is further from 0 than 2 to that.
+pub(crate) fn bits_of_type(kind: &DataType) -> Option<u32> {
+    let (bits, has_sign) = Digits::of(kind)?.bits?;
+    Some(bits - u32::from(has_sign))
+}
+
+/// How many bits a whole number has beside its sign.
+pub(crate) fn bits_of_value(value: &ScalarValue) -> Option<u32> {
+    let number: i128 = match value {
+        ScalarValue::Int8(number) => (*number)?.into(),
+        ScalarValue::Int16(number) => (*number)?.into(),
+        ScalarValue::Int32(number) => (*number)?.into(),
+        ScalarValue::Int64(number) => (*number)?.into(),
+        ScalarValue::UInt8(number) => (*number)?.into(),
+        ScalarValue::UInt16(number) => (*number)?.into(),
+        ScalarValue::UInt32(number) => (*number)?.into(),
+        ScalarValue::UInt64(number) => (*number)?.into(),
+        _ => return None,
+    };
+    Some(u128::BITS - number.unsigned_abs().leading_zeros())
+}
+
+/// How many bits there can be in what an operator makes of whole numbers with so many bits; none where it is not known.
+pub(crate) fn bits_of_result(op: Operator, left: u32, right: u32) -> Option<u32> {
+    match op {
+        Operator::Plus | Operator::Minus => Some(left.max(right) + 1),
+        Operator::Multiply => Some(left + right),
+        _ => None,
+    }
+}
+
+/// Whether whole numbers of a type always have room for results with so many bits.
+pub(crate) fn always_fits(bits: u32, op: Operator, kind: &DataType) -> bool {
+    let goes_below = op == Operator::Minus && kind.is_unsigned_integer();
+    !goes_below && bits_of_type(kind).is_some_and(|room| bits < room)
 }

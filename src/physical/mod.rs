@@ -65,7 +65,7 @@ pub(crate) use resume::ResumeExec;
 pub(crate) use shared::{SharedExec, linked};
 pub(crate) use stand_ins::{
     CodeExec, CodedTexts, CompactExec, CumulativeWindowsExec, DecodeExec, FlushExec, FoldExec, MiddleRowsExec,
-    RollUpExec, WindowPartitionsExec, are_cumulative, narrow_decimals,
+    RollUpExec, WindowPartitionsExec, are_cumulative, has_filter, narrow_decimals, patient, patiently,
 };
 pub(crate) use tasks::{
     FailureLog, Spread, StageMetrics, TaskRecord, TaskSummary, as_task_plan, block_batches, block_rows,

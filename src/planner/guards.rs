@@ -10,6 +10,12 @@
 //! x = 0 OR 10 / x > 2             CASE WHEN x = 0 IS TRUE THEN true ELSE x = 0 OR 10 / x > 2 END
 //! ```
 //!
+//! What an aggregate takes is evaluated of the rows that pass its FILTER:
+//!
+//! ```text
+//! sum(10 / x) FILTER (WHERE x <> 0)       sum(CASE WHEN x <> 0 THEN 10 / x END) FILTER (WHERE x <> 0)
+//! ```
+//!
 //! In whichever order they are written, since conditions are moved. The same values come out, with fewer errors. What
 //! is drawn anew for each row, or looks for rows of a subquery, stays as it is.
 
@@ -21,7 +27,7 @@ use datafusion::logical_expr::{
     BinaryExpr, Expr, LogicalPlan, Operator, TableProviderFilterPushDown, TableScan, lit, when,
 };
 
-use crate::logical::{columns_within, may_fail};
+use crate::logical::{columns_within, may_exceed, may_fail};
 
 /// A plan whose conditions fail for no row that others beside them rule out; none where it has no such conditions.
 pub(super) fn guarded(plan: &LogicalPlan) -> Result<Option<LogicalPlan>> {
@@ -82,10 +88,35 @@ fn of_filter(conditions: Vec<Expr>, schema: &DFSchema) -> Result<Option<Vec<Expr
     })
 }
 
+/// What an aggregate with a FILTER takes, for the rows that pass it.
+fn of_filtered(args: &mut [Expr], filter: Option<&Expr>, schema: &DFSchema) -> Result<bool> {
+    let Some(filter) = filter.filter(|filter| is_guard(filter)) else { return Ok(false) };
+    let may_be_error = |arg: &Expr| may_fail(arg, schema) || may_exceed(arg, schema);
+    let mut has_changed = false;
+    for arg in args.iter_mut().filter(|arg| may_be_error(arg) && is_of_some(arg)) {
+        *arg = when(filter.clone(), std::mem::take(arg)).end()?;
+        has_changed = true;
+    }
+    Ok(has_changed)
+}
+
 /// A value that fails only where it has to be known.
 fn of_value(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     let op = match &expr {
         Expr::BinaryExpr(BinaryExpr { op: op @ (Operator::And | Operator::Or), .. }) => *op,
+        Expr::AggregateFunction(_) | Expr::WindowFunction(_) => {
+            let mut guarded = expr.map_children(|child| of_value(child, schema))?;
+            guarded.transformed |= match &mut guarded.data {
+                Expr::AggregateFunction(call) => {
+                    of_filtered(&mut call.params.args, call.params.filter.as_deref(), schema)?
+                }
+                Expr::WindowFunction(call) => {
+                    of_filtered(&mut call.params.args, call.params.filter.as_deref(), schema)?
+                }
+                _ => false,
+            };
+            return Ok(guarded);
+        }
         _ => return expr.map_children(|child| of_value(child, schema)),
     };
     let before = expr.clone();

@@ -73,7 +73,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("logical", &["aggregates", "call", "config", "error", "functions", "seed", "tensors", "token"]),
-    ("optimizer", &["config", "error", "functions", "logical", "physical", "sources"]),
+    ("optimizer", &["aggregates", "config", "error", "functions", "logical", "physical", "sources"]),
     (
         "planner",
         &[
@@ -107,14 +107,17 @@ const LAYERS: &[(&str, &[&str])] = &[
             "token",
         ],
     ),
-    ("physical", &["block", "cloud", "config", "error", "functions", "runtime", "sinks", "store", "token"]),
+    (
+        "physical",
+        &["aggregates", "block", "cloud", "config", "error", "functions", "runtime", "sinks", "store", "token"],
+    ),
     ("observability", &["block", "cloud", "config", "error", "functions", "physical", "runtime", "sinks", "store"]),
     ("sinks", &["block", "disk", "error", "runtime"]),
     ("cloud", &["config", "error", "runtime"]),
     ("runtime", &["block", "config", "error"]),
     ("store", &["block", "config", "disk", "error"]),
     ("functions", &["call", "config", "error"]),
-    ("aggregates", &[]),
+    ("aggregates", &["functions"]),
     ("tensors", &["call", "error"]),
     ("seed", &["block", "call"]),
     ("token", &["block"]),

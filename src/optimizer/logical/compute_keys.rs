@@ -1,7 +1,9 @@
-//! Computes keys of windows and groups below them, where DataFusion cannot handle them as expressions.
+//! Computes keys of windows and groups, and what windows take, below them, where DataFusion cannot handle them as
+//! expressions.
 //!
 //! - Windows that are partitioned or ordered by a comparison of something that is computed are refused: of
 //!   `x % 2 > 0` it does not know that rows are sorted by it, since it does not know the least and greatest `x % 2`.
+//! - What `lag` and the like take, and windows with a FILTER, is out of reach of `exact_arithmetic`.
 //! - Groups by a column and by a cast of it are refused, since a cast has the name of its column.
 //!
 //! ```text
@@ -15,10 +17,12 @@ use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DFSchema, Result};
-use datafusion::logical_expr::{Aggregate, BinaryExpr, Expr, LogicalPlan, Projection, Window};
+use datafusion::logical_expr::{
+    Aggregate, BinaryExpr, Expr, LogicalPlan, Projection, Window, WindowFunctionDefinition, when,
+};
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
-use crate::logical::compares;
+use crate::logical::{compares, computes_integers};
 
 #[derive(Debug)]
 pub(super) struct ComputeKeys;
@@ -48,9 +52,24 @@ fn of_window(window: &Window) -> Result<Option<LogicalPlan>> {
     for expr in &window.window_expr {
         let replaced = expr.clone().transform_up(|expr| {
             let Expr::WindowFunction(mut call) = expr else { return Ok(Transformed::no(expr)) };
-            let keys = call.params.partition_by.iter_mut();
-            let keys = keys.chain(call.params.order_by.iter_mut().map(|key| &mut key.expr));
-            keys.filter(|key| compares_computed(key)).for_each(|key| below.compute(key));
+            let is_out_of_reach = matches!(call.fun, WindowFunctionDefinition::WindowUDF(_));
+            let (params, schema) = (&mut call.params, window.input.schema());
+            let has_filter = params.filter.as_ref().is_some_and(|filter| !filter.is_volatile());
+            if is_out_of_reach || has_filter {
+                for arg in params.args.iter_mut().filter(|arg| computes_integers(arg, schema)) {
+                    // Of rows that the window does not see it may be an error.
+                    if let Some(filter) = params.filter.as_deref() {
+                        *arg = when(filter.clone(), std::mem::take(arg)).end()?;
+                    }
+                    below.compute(arg);
+                }
+                let filter = params.filter.as_deref_mut();
+                filter.filter(|filter| computes_integers(filter, schema)).into_iter().for_each(|it| below.compute(it));
+            }
+            let keys = params.partition_by.iter_mut();
+            let keys = keys.chain(params.order_by.iter_mut().map(|key| &mut key.expr));
+            let is_below = |key: &Expr| compares_computed(key) || has_filter && computes_integers(key, schema);
+            keys.filter(|key| is_below(key)).for_each(|key| below.compute(key));
             Ok(Transformed::yes(Expr::WindowFunction(call)))
         })?;
         windows.push(replaced.data);

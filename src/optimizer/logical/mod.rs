@@ -7,6 +7,7 @@ mod equal_plans;
 mod evaluate_once;
 mod exact;
 mod exact_casts;
+mod exact_constants;
 mod exact_dates;
 mod exact_decimals;
 mod exact_in_lists;
@@ -81,6 +82,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(intervals), Anchor::before("simplify_expressions"), &[]);
     let negations = exact_negations::ExactNegations;
     registry.add_logical(Arc::new(negations), Anchor::before("simplify_expressions"), &[]);
+    let constants = exact_constants::ExactConstants;
+    registry.add_logical(Arc::new(constants), Anchor::before("simplify_expressions"), &[]);
     let stand_ins = stand_in_functions::StandInFunctions;
     registry.add_logical(Arc::new(stand_ins), Anchor::before("simplify_expressions"), &[]);
     let unnest = unnest_subqueries::UnnestSubqueries;

@@ -17,7 +17,7 @@ use datafusion::logical_expr::utils::{conjunction, split_conjunction, split_conj
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
-use crate::logical::may_fail;
+use crate::logical::{may_exceed, may_fail};
 
 #[derive(Debug)]
 pub(super) struct SafeConditionsFirst;
@@ -35,13 +35,14 @@ impl OptimizerRule for SafeConditionsFirst {
         let LogicalPlan::Filter(mut filter) = plan else { return Ok(Transformed::no(plan)) };
         let schema = filter.input.schema();
         let conditions = split_conjunction(&filter.predicate);
-        if conditions.is_sorted_by_key(|condition| may_fail(condition, schema))
+        let place = |condition: &Expr| (may_fail(condition, schema), may_exceed(condition, schema));
+        if conditions.is_sorted_by_key(|condition| place(condition))
             || conditions.iter().any(|condition| condition.is_volatile())
         {
             return Ok(Transformed::no(LogicalPlan::Filter(filter)));
         }
         let mut conditions: Vec<Expr> = split_conjunction_owned(std::mem::take(&mut filter.predicate));
-        conditions.sort_by_cached_key(|condition| may_fail(condition, schema));
+        conditions.sort_by_cached_key(place);
         filter.predicate = conjunction(conditions).unwrap_or_default();
         Ok(Transformed::yes(LogicalPlan::Filter(filter)))
     }

@@ -8,6 +8,7 @@ mod compact_slices;
 mod distinct_keys;
 mod distribute;
 mod estimate;
+mod exact_arithmetic;
 mod exchange_sorts;
 mod fewer_tasks;
 mod fit_memory;
@@ -47,6 +48,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
 
 /// Rules of joins and what is above and below them.
 fn register_joins(registry: &mut RuleRegistry) {
+    // Before anything that is computed moves.
+    registry.add_physical(Arc::new(exact_arithmetic::ExactArithmetic), Anchor::First, &[]);
     // Before DataFusion chooses build sides.
     registry.add_physical(Arc::new(order_joins::OrderJoins), Anchor::before("join_selection"), &[]);
     let sides = choose_build_sides::ChooseBuildSides;

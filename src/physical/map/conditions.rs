@@ -18,6 +18,8 @@ use datafusion::physical_expr::expressions::{BinaryExpr, Column, IsNotNullExpr, 
 use datafusion::physical_expr::utils::{collect_columns, conjunction, split_conjunction};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
+use crate::physical::patiently;
+
 /// Rows are copied for the conditions behind where one in so many is left.
 const FEW: usize = 5;
 
@@ -95,8 +97,11 @@ impl Rest {
         if rows == 0 {
             return Ok(left);
         }
-        if rows * FEW > left.len() {
-            return Ok(&left & &holds(&self.condition, &batch)?);
+        // What fails is asked of the rows that are left.
+        if rows * FEW > left.len()
+            && let Ok(holds) = holds(&self.condition, &batch)
+        {
+            return Ok(&left & &holds);
         }
         let holds = holds(&self.condition, &filter_record_batch(&batch, &BooleanArray::new(left.clone(), None))?)?;
         let mut kept = vec![false; left.len()];
@@ -107,7 +112,11 @@ impl Rest {
 
 /// Of each row, whether a condition is true.
 fn holds(condition: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<BooleanBuffer> {
-    let holds = condition.evaluate(batch)?.into_array(batch.num_rows())?;
+    let holds = match condition.evaluate(batch) {
+        Ok(holds) => holds.into_array(batch.num_rows())?,
+        Err(error) if is_volatile(condition) => return Err(error),
+        Err(_) => Arc::new(patiently(condition, batch)?),
+    };
     if holds.data_type() != &DataType::Boolean {
         return exec_err!("the filter {condition} gives {}, not Boolean", holds.data_type());
     }

@@ -2,8 +2,8 @@
 //!
 //! - DataFusion turns `array_agg` around where its input comes in the opposite order, and then turns the order that is
 //!   said in the call around, too. A call over a window says none, and one with DISTINCT sorts its values itself.
-//! - Where a frame moves, DataFusion takes from a sum what leaves the frame. Of floating-point numbers the sum is then
-//!   another one: a NaN or infinity that has left stays in it, and so does what a large number has rounded off.
+//! - Where a frame moves, DataFusion takes from a mean what leaves the frame. Of floating-point numbers the mean is
+//!   then another one: a NaN or infinity that has left stays in it, and so does what a large number has rounded off.
 //! - By group DataFusion begins a `max` with the least finite number, and takes whatever comes behind a NaN.
 
 use std::sync::Arc;
@@ -14,7 +14,6 @@ use datafusion::functions_aggregate::array_agg::ArrayAgg;
 use datafusion::functions_aggregate::average::Avg;
 use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::functions_aggregate::string_agg::StringAgg;
-use datafusion::functions_aggregate::sum::Sum;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::{
@@ -23,15 +22,15 @@ use datafusion::logical_expr::{
 };
 
 use super::float_bounds::FloatBounds;
-use super::frame_sum::FrameSum;
+use crate::aggregates::FrameSum;
 
 /// What is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Change {
     /// A list is never turned around, and asks for no order of its input.
     OwnOrder,
-    /// Sums, or means, of frames that move are sums of what is in them.
-    SumsOfFrames { is_mean: bool },
+    /// Means of frames that move are made of sums of what is in them.
+    MeansOfFrames,
     /// The least or greatest number of each group is so in the order of all numbers.
     FloatBounds,
 }
@@ -42,10 +41,9 @@ pub(super) fn in_own_order(function: &Arc<AggregateUDF>) -> Option<Arc<Aggregate
     is_list.then(|| StandIn::of(function, Change::OwnOrder))
 }
 
-/// A sum or mean over frames that move.
+/// A mean over frames that move.
 pub(super) fn of_frames(function: &Arc<AggregateUDF>) -> Option<Arc<AggregateUDF>> {
-    let is_mean = function.inner().is::<Avg>();
-    (is_mean || function.inner().is::<Sum>()).then(|| StandIn::of(function, Change::SumsOfFrames { is_mean }))
+    function.inner().is::<Avg>().then(|| StandIn::of(function, Change::MeansOfFrames))
 }
 
 /// A `min` or `max` of floating-point numbers by group.
@@ -106,7 +104,7 @@ impl AggregateUDFImpl for StandIn {
     fn create_sliding_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
         let is_float = *args.return_field.data_type() == DataType::Float64;
         match self.change {
-            Change::SumsOfFrames { is_mean } if is_float => Ok(Box::new(FrameSum::new(is_mean))),
+            Change::MeansOfFrames if is_float => Ok(Box::new(FrameSum::new(true))),
             _ => self.function.create_sliding_accumulator(args),
         }
     }
@@ -141,14 +139,14 @@ impl AggregateUDFImpl for StandIn {
     fn order_sensitivity(&self) -> AggregateOrderSensitivity {
         match self.change {
             Change::OwnOrder => AggregateOrderSensitivity::Insensitive,
-            Change::SumsOfFrames { .. } | Change::FloatBounds => self.function.order_sensitivity(),
+            Change::MeansOfFrames | Change::FloatBounds => self.function.order_sensitivity(),
         }
     }
 
     fn reverse_expr(&self) -> ReversedUDAF {
         match self.change {
             Change::OwnOrder => ReversedUDAF::NotSupported,
-            Change::SumsOfFrames { .. } | Change::FloatBounds => self.function.reverse_udf(),
+            Change::MeansOfFrames | Change::FloatBounds => self.function.reverse_udf(),
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! - `array_agg` and `string_agg` over a window give their list backwards where that saves a sort for another window,
 //!   and with DISTINCT and ORDER BY in the order of another aggregate: see [`aggregates`].
-//! - `sum` and `avg` of floating-point numbers over frames that move keep what has left them: see [`frame_sum`].
+//! - `sum` of whole numbers and decimals begins anew where it exceeds its type, and `sum` and `avg` of floating-point
+//!   numbers over frames that move keep what has left them: see [`exact_sum`].
 //! - `min` and `max` of floating-point numbers by group lose infinities and NaN: see [`float_bounds`].
 //! - Aggregates of distinct floating-point numbers and partitions of windows tell -0.0 from 0.0: they get the sum of
 //!   each and 0.0.
@@ -13,7 +14,6 @@
 
 mod aggregates;
 mod float_bounds;
-mod frame_sum;
 mod shifts;
 
 use std::sync::Arc;
@@ -27,6 +27,7 @@ use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Operator, Windo
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use self::float_bounds::has_float_bounds;
+use crate::aggregates::exact_sum;
 use crate::logical::{columns_within, has_node};
 
 #[derive(Debug)]
@@ -87,7 +88,8 @@ fn stand_in(expr: Expr, rows: &Rows) -> Transformed<Expr> {
             let is_float = |value: &Expr, rows: &Rows| rows.type_of(value).is_some_and(|kind| has_float_bounds(&kind));
             let is_of_floats = rows.are_grouped && params.args.iter().all(|value| is_float(value, rows));
             let in_own_order = aggregates::in_own_order(&func).filter(|_| sorts_itself);
-            match in_own_order.or_else(|| aggregates::of_floats(&func).filter(|_| is_of_floats)) {
+            let of_floats = || aggregates::of_floats(&func).filter(|_| is_of_floats);
+            match in_own_order.or_else(of_floats).or_else(|| exact_sum(&func)) {
                 Some(func) => Transformed::yes(Expr::AggregateFunction(AggregateFunction { func, params })),
                 None => {
                     let call = Expr::AggregateFunction(AggregateFunction { func, params });
@@ -138,6 +140,7 @@ fn of_window(call: &WindowFunction) -> Option<WindowFunctionDefinition> {
     let moves = !call.params.window_frame.start_bound.is_unbounded();
     match &call.fun {
         WindowFunctionDefinition::AggregateUDF(function) => aggregates::in_own_order(function)
+            .or_else(|| exact_sum(function))
             .or_else(|| aggregates::of_frames(function).filter(|_| moves && !call.params.distinct))
             .map(WindowFunctionDefinition::AggregateUDF),
         WindowFunctionDefinition::WindowUDF(function) => {

@@ -14,6 +14,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use super::CumulativeWindow;
 use super::rows::Rows;
 use super::walk::{Until, Walk, walk};
+use crate::functions::{exceeds, fits_digits};
 
 /// What values that are not null come to, one after the other.
 pub(super) trait Fold: Default + Send {
@@ -22,14 +23,14 @@ pub(super) trait Fold: Default + Send {
     /// That of what they come to.
     type Out: ArrowPrimitiveType;
 
-    /// Takes one more.
-    fn add(&mut self, value: <Self::In as ArrowPrimitiveType>::Native);
+    /// Takes one more. Says whether what they come to still fits its type.
+    fn add(&mut self, value: <Self::In as ArrowPrimitiveType>::Native) -> bool;
 
     /// What they have come to; nothing as long as there was none.
     fn value(&self) -> Option<<Self::Out as ArrowPrimitiveType>::Native>;
 }
 
-/// A sum, which wraps around as DataFusion's does.
+/// A sum.
 pub(super) struct Sum<T: ArrowPrimitiveType>(Option<T::Native>);
 
 impl<T: ArrowPrimitiveType> Default for Sum<T> {
@@ -42,8 +43,9 @@ impl<T: ArrowPrimitiveType<Native: ArrowNativeTypeOp>> Fold for Sum<T> {
     type In = T;
     type Out = T;
 
-    fn add(&mut self, value: T::Native) {
-        self.0 = Some(self.0.unwrap_or(T::Native::ZERO).add_wrapping(value));
+    fn add(&mut self, value: T::Native) -> bool {
+        let sum = self.0.unwrap_or(T::Native::ZERO).add_checked(value);
+        sum.map(|sum| self.0 = Some(sum)).is_ok()
     }
 
     fn value(&self) -> Option<T::Native> {
@@ -62,9 +64,10 @@ impl Fold for Average {
     type In = Float64Type;
     type Out = Float64Type;
 
-    fn add(&mut self, value: f64) {
+    fn add(&mut self, value: f64) -> bool {
         self.sum += value;
         self.count += 1;
+        true
     }
 
     fn value(&self) -> Option<f64> {
@@ -85,11 +88,12 @@ impl<T: ArrowPrimitiveType<Native: ArrowNativeTypeOp>, const GREATEST: bool> Fol
     type In = T;
     type Out = T;
 
-    fn add(&mut self, value: T::Native) {
+    fn add(&mut self, value: T::Native) -> bool {
         let beats = |best: T::Native| if GREATEST { value.is_gt(best) } else { value.is_lt(best) };
         if self.0.is_none_or(beats) {
             self.0 = Some(value);
         }
+        true
     }
 
     fn value(&self) -> Option<T::Native> {
@@ -99,6 +103,7 @@ impl<T: ArrowPrimitiveType<Native: ArrowNativeTypeOp>, const GREATEST: bool> Fol
 
 /// A window that folds the values of its argument.
 pub(super) struct Folded<F> {
+    name: String,
     argument: Arc<dyn PhysicalExpr>,
     data_type: DataType,
     until: Until,
@@ -108,11 +113,12 @@ pub(super) struct Folded<F> {
 impl<F: Fold + 'static> Folded<F> {
     /// One whose values are of `data_type`.
     pub(super) fn window(
+        name: &str,
         argument: Arc<dyn PhysicalExpr>,
         data_type: DataType,
         until: Until,
     ) -> Box<dyn CumulativeWindow> {
-        Box::new(Self { argument, data_type, until, fold: F::default() })
+        Box::new(Self { name: name.to_owned(), argument, data_type, until, fold: F::default() })
     }
 }
 
@@ -124,11 +130,15 @@ impl<F: Fold> CumulativeWindow for Folded<F> {
             internal_datafusion_err!("a window over {} has got {}", F::In::DATA_TYPE, values.data_type())
         })?;
         let (told, valid) = (Vec::with_capacity(count), NullBufferBuilder::new(count));
-        let mut folding = Folding { fold: &mut self.fold, values, told, valid };
+        let mut folding = Folding { fold: &mut self.fold, values, told, valid, has_exceeded: false };
         walk(rows, self.until, &mut folding)?;
-        let Folding { told, mut valid, .. } = folding;
+        let Folding { told, mut valid, has_exceeded, .. } = folding;
         let told = PrimitiveArray::<F::Out>::new(told.into(), valid.finish());
-        Ok(Arc::new(told.with_data_type(self.data_type.clone())))
+        let told = told.with_data_type(self.data_type.clone());
+        if has_exceeded || !fits_digits(&told) {
+            return Err(exceeds(&self.name, &self.data_type));
+        }
+        Ok(Arc::new(told))
     }
 }
 
@@ -137,6 +147,7 @@ struct Folding<'a, F: Fold> {
     values: &'a PrimitiveArray<F::In>,
     told: Vec<<F::Out as ArrowPrimitiveType>::Native>,
     valid: NullBufferBuilder,
+    has_exceeded: bool,
 }
 
 impl<F: Fold> Walk for Folding<'_, F> {
@@ -148,7 +159,7 @@ impl<F: Fold> Walk for Folding<'_, F> {
     fn add(&mut self, rows: Range<usize>) -> Result<()> {
         for row in rows {
             if self.values.is_valid(row) {
-                self.fold.add(self.values.value(row));
+                self.has_exceeded |= !self.fold.add(self.values.value(row));
             }
         }
         Ok(())

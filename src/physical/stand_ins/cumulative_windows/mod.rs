@@ -23,7 +23,7 @@ mod walk;
 mod window;
 
 pub(crate) use exec::CumulativeWindowsExec;
-pub(crate) use window::are_cumulative;
+pub(crate) use window::{are_cumulative, has_filter};
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::common::Result;

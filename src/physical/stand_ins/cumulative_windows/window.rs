@@ -10,11 +10,10 @@ use datafusion::common::{Result, internal_err};
 use datafusion::functions_aggregate::average::Avg;
 use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::min_max::{Max, Min};
-use datafusion::functions_aggregate::sum::Sum as SumFunction;
 use datafusion::logical_expr::{WindowFrameBound, WindowFrameUnits};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
-use datafusion::physical_expr::window::{PlainAggregateWindowExpr, WindowExpr};
+use datafusion::physical_expr::window::{PlainAggregateWindowExpr, SlidingAggregateWindowExpr, WindowExpr};
 
 use super::CumulativeWindow;
 use super::accumulated::Accumulated;
@@ -22,9 +21,17 @@ use super::counted::Counted;
 use super::folded::{Average, Extreme, Folded, Sum};
 use super::ranked::{Ranked, Ranking, ranking_of};
 use super::walk::Until;
+use crate::aggregates::is_sum;
 
-/// How the text of a window ends that has no `FILTER`. DataFusion has no other way to ask.
+/// How the text of a window of an aggregate ends that has no `FILTER`. DataFusion has no other way to ask.
 const WITHOUT_FILTER: &str = "filter: None }";
+
+/// Whether a window is one of an aggregate that has a `FILTER`.
+pub(crate) fn has_filter(window: &dyn WindowExpr) -> bool {
+    let is_plain = window.as_any().is::<PlainAggregateWindowExpr>();
+    let is_of_aggregate = is_plain || window.as_any().is::<SlidingAggregateWindowExpr>();
+    is_of_aggregate && !format!("{window:?}").ends_with(WITHOUT_FILTER)
+}
 
 /// Whether windows can be evaluated from row to row, in one operator.
 pub(crate) fn are_cumulative(windows: &[Arc<dyn WindowExpr>]) -> bool {
@@ -44,7 +51,7 @@ pub(super) fn until(window: &dyn WindowExpr) -> Option<Until> {
         return Some(Until::Row);
     }
     let plain = window.as_any().downcast_ref::<PlainAggregateWindowExpr>()?;
-    if !plain.get_aggregate_expr().order_bys().is_empty() || !format!("{plain:?}").ends_with(WITHOUT_FILTER) {
+    if !plain.get_aggregate_expr().order_bys().is_empty() || has_filter(window) {
         return None;
     }
     let frame = window.get_window_frame();
@@ -94,25 +101,27 @@ fn in_a_loop(
 ) -> Result<Option<Box<dyn CumulativeWindow>>> {
     let function = aggregate.fun().inner();
     let (from, to) = (argument.data_type(schema)?, aggregate.field().data_type().clone());
-    let argument = Arc::clone(argument);
+    let (name, argument) = (aggregate.name(), Arc::clone(argument));
     Ok(if function.is::<Count>() {
         Some(Box::new(Counted { argument, until, count: 0 }))
-    } else if function.is::<SumFunction>() {
+    } else if is_sum(aggregate.fun()) {
         match (&from, &to) {
-            (DataType::Int64, DataType::Int64) => Some(Folded::<Sum<Int64Type>>::window(argument, to, until)),
-            (DataType::UInt64, DataType::UInt64) => Some(Folded::<Sum<UInt64Type>>::window(argument, to, until)),
-            (DataType::Float64, DataType::Float64) => Some(Folded::<Sum<Float64Type>>::window(argument, to, until)),
+            (DataType::Int64, DataType::Int64) => Some(Folded::<Sum<Int64Type>>::window(name, argument, to, until)),
+            (DataType::UInt64, DataType::UInt64) => Some(Folded::<Sum<UInt64Type>>::window(name, argument, to, until)),
+            (DataType::Float64, DataType::Float64) => {
+                Some(Folded::<Sum<Float64Type>>::window(name, argument, to, until))
+            }
             (DataType::Decimal128(_, from), DataType::Decimal128(_, scale)) if from == scale => {
-                Some(Folded::<Sum<Decimal128Type>>::window(argument, to, until))
+                Some(Folded::<Sum<Decimal128Type>>::window(name, argument, to, until))
             }
             _ => None,
         }
     } else if function.is::<Avg>() && (&from, &to) == (&DataType::Float64, &DataType::Float64) {
-        Some(Folded::<Average>::window(argument, to, until))
+        Some(Folded::<Average>::window(name, argument, to, until))
     } else if function.is::<Min>() && from == to {
-        extreme::<false>(argument, to, until)
+        extreme::<false>(name, argument, to, until)
     } else if function.is::<Max>() && from == to {
-        extreme::<true>(argument, to, until)
+        extreme::<true>(name, argument, to, until)
     } else {
         None
     })
@@ -120,16 +129,18 @@ fn in_a_loop(
 
 /// The smallest or greatest of values in whose order there is no doubt.
 fn extreme<const GREATEST: bool>(
+    name: &str,
     argument: Arc<dyn PhysicalExpr>,
     data_type: DataType,
     until: Until,
 ) -> Option<Box<dyn CumulativeWindow>> {
     fn of<T: ArrowPrimitiveType, const GREATEST: bool>(
+        name: &str,
         argument: Arc<dyn PhysicalExpr>,
         data_type: DataType,
         until: Until,
     ) -> Box<dyn CumulativeWindow> {
-        Folded::<Extreme<T, GREATEST>>::window(argument, data_type, until)
+        Folded::<Extreme<T, GREATEST>>::window(name, argument, data_type, until)
     }
     let is_interval = matches!(data_type, DataType::Interval(_));
     if data_type.is_floating() || is_interval {
@@ -137,7 +148,7 @@ fn extreme<const GREATEST: bool>(
     }
     macro_rules! of_type {
         ($type:ty) => {
-            Some(of::<$type, GREATEST>(argument, data_type, until))
+            Some(of::<$type, GREATEST>(name, argument, data_type, until))
         };
     }
     downcast_primitive! {

@@ -15,7 +15,7 @@ use datafusion::logical_expr::Accumulator;
 ///     c
 /// ```
 #[derive(Debug)]
-pub(super) struct FrameSum {
+pub(crate) struct FrameSum {
     /// Sums of the oldest numbers, each without those above it.
     leaving: Vec<f64>,
     coming: Vec<f64>,
@@ -24,7 +24,7 @@ pub(super) struct FrameSum {
 }
 
 impl FrameSum {
-    pub(super) fn new(is_mean: bool) -> Self {
+    pub(crate) fn new(is_mean: bool) -> Self {
         Self { leaving: Vec::new(), coming: Vec::new(), of_coming: 0.0, is_mean }
     }
 
