@@ -43,7 +43,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(text) => f.write_str(text),
-            Self::Statement(error) => f.write_str(error.strip_backtrace().trim_end()),
+            Self::Statement(error) => f.write_str(without_rules(error).strip_backtrace().trim_end()),
             Self::At(place, failure) => write!(f, "{place}{failure}"),
             Self::Stopped(stop) => stop.fmt(f),
             Self::OutputClosed { left: 1 } => {
@@ -53,6 +53,19 @@ impl fmt::Display for Failure {
                 write!(f, "the output was closed, and {left} statements behind it did not run")
             }
         }
+    }
+}
+
+/// An error without the names of the rules that have found it, unless it is one of theirs.
+fn without_rules(error: &DataFusionError) -> &DataFusionError {
+    match error {
+        DataFusionError::Context(place, cause)
+            if (place.starts_with("Optimizer rule") || place == "type_coercion")
+                && !matches!(cause.find_root(), DataFusionError::Internal(_)) =>
+        {
+            without_rules(cause)
+        }
+        error => error,
     }
 }
 

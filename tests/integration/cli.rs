@@ -32,6 +32,12 @@ fn exit_codes_tell_queries_from_calls() {
         (vec!["sql", "SELECT 1"], 0, ""),
         (vec!["sql", "SELECT nope"], 1, "nope"),
         (vec!["sql", "SELEC 1"], 1, "SELEC"),
+        (vec!["sql", "SELECT 1 LIMIT -1"], 1, "error: Error during planning: LIMIT must be >= 0"),
+        (
+            vec!["sql", "SELECT 1 WHERE true AND 1"],
+            1,
+            "error: Error during planning: Cannot infer common argument type",
+        ),
         (vec!["nosuch"], 2, "nosuch"),
         (vec!["sql", "SELECT 1", "--memory", "lots"], 2, "lots"),
         (vec!["sql", "SELECT 1", "--memory", "1KB"], 2, "memory_limit 1000B is too small"),

@@ -2,7 +2,7 @@ use blockyard::prelude::*;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::SessionContext;
 
-use crate::fixtures::{context, context_with, ints, mib, rows, sql_error};
+use crate::fixtures::{context, context_with, ints, lines, mib, rows, sql_error};
 
 /// Repartition of DataFusion vanishes from plans; ours stays.
 #[tokio::test]
@@ -275,14 +275,19 @@ async fn datafusion_still_cannot_order_by_partial_functions() {
     }
 }
 
-/// Sums of integers that do not fit wrap, as DataFusion's do: a wider type has to be asked for.
+/// Sums of integers that do not fit are errors, where DataFusion's begin anew: a wider type has to be asked for.
 #[tokio::test]
 async fn sums_that_may_not_fit_are_made_of_decimals() {
     let largest = "(VALUES (9223372036854775807), (1)) AS t(a)";
     let context = context();
     let wide = format!("SELECT sum(CAST(a AS decimal(38, 0))) FROM {largest}");
     assert_eq!(rows(&context, &wide).await, ["9223372036854775808"]);
-    assert_eq!(rows(&context, &format!("SELECT sum(a) FROM {largest}")).await, ["-9223372036854775808"]);
+    let narrow = format!("SELECT sum(a) FROM {largest}");
+    let error = context.sql(&narrow).await.unwrap().take_all().await.unwrap_err().to_string();
+    assert!(error.contains("sum(t.a) exceeds Int64"), "{error}");
+    let plain = datafusion::prelude::SessionContext::new();
+    let of_datafusion = plain.sql(&narrow).await.unwrap().collect().await.unwrap();
+    assert_eq!(lines(&of_datafusion), ["-9223372036854775808"], "it has mended its sum");
 }
 
 /// A query that cannot be planned cannot be explained: DataFusion shows what it has, and of the error nothing.

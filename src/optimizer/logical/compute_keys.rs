@@ -49,6 +49,9 @@ impl OptimizerRule for ComputeKeys {
 fn of_window(window: &Window) -> Result<Option<LogicalPlan>> {
     let mut below = Below::default();
     let mut windows = Vec::new();
+    let has_filter = |expr: &Expr| matches!(expr, Expr::WindowFunction(call) if call.params.filter.is_some());
+    // All have the same keys.
+    let has_filters = window.window_expr.iter().any(|expr| expr.exists(|part| Ok(has_filter(part))).unwrap_or(true));
     for expr in &window.window_expr {
         let replaced = expr.clone().transform_up(|expr| {
             let Expr::WindowFunction(mut call) = expr else { return Ok(Transformed::no(expr)) };
@@ -58,7 +61,7 @@ fn of_window(window: &Window) -> Result<Option<LogicalPlan>> {
             if is_out_of_reach || has_filter {
                 for arg in params.args.iter_mut().filter(|arg| computes_integers(arg, schema)) {
                     // Of rows that the window does not see it may be an error.
-                    if let Some(filter) = params.filter.as_deref() {
+                    if let Some(filter) = params.filter.as_deref().filter(|_| has_filter) {
                         *arg = when(filter.clone(), std::mem::take(arg)).end()?;
                     }
                     below.compute(arg);
@@ -68,7 +71,7 @@ fn of_window(window: &Window) -> Result<Option<LogicalPlan>> {
             }
             let keys = params.partition_by.iter_mut();
             let keys = keys.chain(params.order_by.iter_mut().map(|key| &mut key.expr));
-            let is_below = |key: &Expr| compares_computed(key) || has_filter && computes_integers(key, schema);
+            let is_below = |key: &Expr| compares_computed(key) || has_filters && computes_integers(key, schema);
             keys.filter(|key| is_below(key)).for_each(|key| below.compute(key));
             Ok(Transformed::yes(Expr::WindowFunction(call)))
         })?;

@@ -26,7 +26,7 @@ use crate::physical::operator::{MapSide, TaskIdentity, TaskPlan};
 use crate::physical::operator::{Operator, Retention, Starts};
 use crate::physical::place::{Mark, Place};
 use crate::physical::tasks::RowBalance;
-use crate::physical::tasks::{Executions, RunState};
+use crate::physical::tasks::{Executions, Joined, RunState};
 use crate::physical::tasks::{Task, TaskStream, as_task_plan, execute_tasks, properties, stream_of};
 use crate::runtime::Drivers;
 use crate::store::QueryPool;
@@ -262,8 +262,9 @@ impl Operator for ExchangeExec {
 impl TaskPlan for ExchangeExec {
     fn tasks(&self, partition: usize, context: Arc<TaskContext>) -> Result<TaskStream> {
         let run = self.runs.join(partition, &context);
-        let Some(execution) = run.lock().join("an exchange", || Ok(self.start(&context)))? else {
-            return Ok(stream::empty().boxed());
+        let execution = match run.lock().join("an exchange", || Ok(self.start(&context)))? {
+            Joined::Work(work) => work,
+            Joined::Nothing(none) => return Ok(none.stream()),
         };
         let schema = self.schema();
         let tasks = stream::try_unfold((execution, schema, run), |(execution, schema, run)| async move {

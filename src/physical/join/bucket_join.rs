@@ -42,7 +42,7 @@ use crate::physical::exchange::{Cut, KeyEncoding, Runs, Wanted, code_of_null, cu
 use crate::physical::operator::claims;
 use crate::physical::operator::{InputOverlap, InputsWork, Operator, Retention, Starts};
 use crate::physical::tasks::Output;
-use crate::physical::tasks::{Executions, RunState};
+use crate::physical::tasks::{Executions, Joined, RunState};
 use crate::physical::tasks::{properties, stream_of};
 use crate::runtime::on_io_thread;
 
@@ -383,8 +383,9 @@ impl Operator for BucketJoinExec {
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let run = self.runs.join(partition, &context);
-        let Some(execution) = run.lock().join("a join", || self.start(&context))? else {
-            return Ok(stream_of(self.schema(), stream::empty().boxed()));
+        let execution = match run.lock().join("a join", || self.start(&context))? {
+            Joined::Work(work) => work,
+            Joined::Nothing(none) => return Ok(stream_of(self.schema(), none.stream())),
         };
         let join = self.join.builder().reset_state().build()?;
         let (metrics, rows) = (self.metrics.clone(), MetricBuilder::new(&self.metrics).output_rows(partition));

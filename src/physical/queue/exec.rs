@@ -20,7 +20,7 @@ use crate::physical::operator::{Operator, Retention};
 use crate::physical::operator::{TaskIdentity, TaskPlan};
 use crate::physical::read::ReadFiles;
 use crate::physical::rows_of_input;
-use crate::physical::tasks::{Executions, RunState};
+use crate::physical::tasks::{Executions, Joined, RunState};
 use crate::physical::tasks::{
     Task, TaskStream, as_task_plan, execute_tasks, is_ordered, owner_of, planned_blocks, properties,
 };
@@ -138,8 +138,9 @@ impl QueueExec {
             let takers = Takers { consumer, feeds_all_to_all: self.feeds_all_to_all, limit: self.limit };
             StageRun::start(&self.input, context, owner, takers).map(Arc::new)
         };
-        let Some(started) = run.lock().join("a queue", start)? else {
-            return Ok(stream::empty().boxed());
+        let started = match run.lock().join("a queue", start)? {
+            Joined::Work(work) => work,
+            Joined::Nothing(none) => return Ok(none.stream()),
         };
         let tasks = stream::try_unfold((started, run), |(started, run)| async move {
             let mut output = started.balance().output();

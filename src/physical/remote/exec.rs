@@ -19,7 +19,7 @@ use crate::physical::operator::{IntoPlan, Operator, PlanExt, Starts, TaskIdentit
 use crate::physical::queue::QueueExec;
 use crate::physical::read::ReadFiles;
 use crate::physical::tasks::{
-    Executions, RunState, StageMetrics, TaskStream, as_task_plan, execute_tasks, is_ordered, planned_blocks,
+    Executions, Joined, RunState, StageMetrics, TaskStream, as_task_plan, execute_tasks, is_ordered, planned_blocks,
     properties, task_stream,
 };
 use crate::physical::{WriteTasksExec, Writing, rows_of_input};
@@ -116,8 +116,9 @@ impl RemoteExec {
             let unit = Unit { tasks, schema: self.schema(), is_repeatable, writing };
             Ok(Arc::new(Units::new(Arc::clone(runner), unit, source, self.grouping(), self.at_once(runner), context)))
         };
-        let Some(units) = run.lock().join("a stage of other processes", start)? else {
-            return Ok(stream::empty().boxed());
+        let units = match run.lock().join("a stage of other processes", start)? {
+            Joined::Work(work) => work,
+            Joined::Nothing(none) => return Ok(none.stream()),
         };
         let tasks = stream::try_unfold((units, run), |(units, run)| async move {
             let task = units.next().await?;

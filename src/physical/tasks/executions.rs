@@ -2,10 +2,18 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::TaskContext;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
 use parking_lot::Mutex;
+
+use crate::runtime::UnderWay;
+
+/// So long is the error of a stream that came too late held back.
+const HELD_BACK: Duration = Duration::from_secs(2);
 
 /// State per execution of an operator. A partition that is executed again, or under another task context, belongs to
 /// another execution: DataFusion runs a plan twice without asking, for example the left side of some joins.
@@ -53,27 +61,56 @@ pub(crate) enum RunState<T> {
     Ended,
 }
 
+/// What a stream takes part in.
+#[derive(Debug)]
+pub(crate) enum Joined<T> {
+    Work(Arc<T>),
+    Nothing(NoWork),
+}
+
+/// Why there is no work.
+#[derive(Debug)]
+pub(crate) enum NoWork {
+    /// All of it is done.
+    Ended,
+    /// All others have been dropped, and some of the rows with them.
+    Cancelled { operator: String },
+}
+
+impl NoWork {
+    /// No rows, or an error where some would be missing. Streams are dropped where one has failed, mostly: why it has
+    /// is said first, as the error is held back for a while.
+    pub(crate) fn stream<Item: Send + 'static>(self) -> BoxStream<'static, Result<Item>> {
+        match self {
+            Self::Ended => stream::empty().boxed(),
+            Self::Cancelled { operator } => stream::once(async move {
+                UnderWay::during(tokio::time::sleep(HELD_BACK)).await;
+                internal_err!("a partition of {operator} was executed after the others were cancelled")
+            })
+            .boxed(),
+        }
+    }
+}
+
 impl<T> RunState<T> {
-    /// The work of `operator`, which the first stream starts; nothing when all of it is done.
+    /// The work of `operator`, which the first stream starts.
     ///
     /// A stream may come when all others have been dropped already: DataFusion executes partitions one by one while it
     /// polls, and drops one of which it needs nothing, as in a join without rows on the other side. As long as no rows
     /// were handed out, the work begins again.
-    pub(crate) fn join(&mut self, operator: &str, start: impl FnOnce() -> Result<Arc<T>>) -> Result<Option<Arc<T>>> {
+    pub(crate) fn join(&mut self, operator: &str, start: impl FnOnce() -> Result<Arc<T>>) -> Result<Joined<T>> {
         match self {
-            Self::Ended => return Ok(None),
+            Self::Ended => return Ok(Joined::Nothing(NoWork::Ended)),
             Self::Running(work, given) => match (work.upgrade(), *given) {
-                (Some(work), _) => return Ok(Some(work)),
+                (Some(work), _) => return Ok(Joined::Work(work)),
                 (None, false) => {}
-                (None, true) => {
-                    return internal_err!("a partition of {operator} was executed after the others were cancelled");
-                }
+                (None, true) => return Ok(Joined::Nothing(NoWork::Cancelled { operator: operator.to_owned() })),
             },
             Self::NotStarted => {}
         }
         let work = start()?;
         *self = Self::Running(Arc::downgrade(&work), false);
-        Ok(Some(work))
+        Ok(Joined::Work(work))
     }
 
     /// Some of the rows are handed out.
@@ -99,23 +136,27 @@ mod tests {
         let mut run = RunState::default();
         let mut starts = 0;
         let mut join = |run: &mut RunState<usize>| {
-            run.join("a queue", || {
+            let start = || {
                 starts += 1;
                 Ok(Arc::new(starts))
-            })
+            };
+            run.join("a queue", start).unwrap()
         };
-        let first = join(&mut run).unwrap().unwrap();
-        assert!(Arc::ptr_eq(&first, &join(&mut run).unwrap().unwrap()));
+        let work = |joined| match joined {
+            Joined::Work(work) => work,
+            Joined::Nothing(none) => panic!("{none:?}"),
+        };
+        let first = work(join(&mut run));
+        assert!(Arc::ptr_eq(&first, &work(join(&mut run))));
         drop(first);
-        let again = join(&mut run).unwrap().unwrap();
+        let again = work(join(&mut run));
         assert_eq!(*again, 2);
         run.gives();
-        assert!(Arc::ptr_eq(&again, &join(&mut run).unwrap().unwrap()));
+        assert!(Arc::ptr_eq(&again, &work(join(&mut run))));
         drop(again);
-        let error = join(&mut run).unwrap_err().to_string();
-        assert!(error.contains("a partition of a queue was executed after the others were cancelled"), "{error}");
+        assert!(matches!(join(&mut run), Joined::Nothing(NoWork::Cancelled { operator }) if operator == "a queue"));
         run.ends();
-        assert!(join(&mut run).unwrap().is_none());
+        assert!(matches!(join(&mut run), Joined::Nothing(NoWork::Ended)));
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod task;
 #[cfg(test)]
 pub(crate) use conservation::faults;
 pub(crate) use conservation::{Output, RowBalance, check_rows};
-pub(crate) use executions::{Executions, RunState};
+pub(crate) use executions::{Executions, Joined, RunState};
 pub(crate) use failures::{FailureLog, Retries, StageRows, StepRows, is_of_data, pause};
 pub(crate) use history::{Spread, TaskRecord, TaskSummary};
 pub(crate) use read_block::{block_batches, block_rows};

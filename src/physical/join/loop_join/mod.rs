@@ -44,7 +44,7 @@ use super::side::{add_side_metrics, describe_sides};
 use super::units::Units;
 use crate::physical::StageMetrics;
 use crate::physical::operator::{InputOverlap, InputsWork, IntoPlan, Operator, Retention, Starts, claims};
-use crate::physical::tasks::{Executions, RunState, properties, stream_of};
+use crate::physical::tasks::{Executions, Joined, RunState, properties, stream_of};
 
 /// A join on any condition.
 #[derive(Debug)]
@@ -159,8 +159,9 @@ impl Operator for LoopJoinExec {
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let run = self.runs.join(partition, &context);
-        let Some(units) = run.lock().join("a join", || Ok(self.start(&context)))? else {
-            return Ok(stream_of(self.schema(), stream::empty().boxed()));
+        let units = match run.lock().join("a join", || Ok(self.start(&context)))? {
+            Joined::Work(work) => work,
+            Joined::Nothing(none) => return Ok(stream_of(self.schema(), none.stream())),
         };
         let rows = MetricBuilder::new(&self.metrics).output_rows(partition);
         let batches = stream::try_unfold((units, run), |(units, run)| async move {
