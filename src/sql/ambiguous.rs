@@ -18,9 +18,15 @@ use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{Expr, Query, Select, SetExpr, TableFactor, Visit, Visitor, visit_expressions};
 
 use super::names::text_of;
+use super::other_functions;
 
-/// Plans a statement.
-pub(super) async fn plan(state: &SessionState, statement: Statement) -> Result<LogicalPlan> {
+/// Plans a statement, with functions that go by other names written out.
+pub(super) async fn plan(state: &SessionState, mut statement: Statement) -> Result<LogicalPlan> {
+    other_functions::rewrite(&mut statement, &|name| {
+        state.scalar_functions().contains_key(name)
+            || state.aggregate_functions().contains_key(name)
+            || state.window_functions().contains_key(name)
+    })?;
     let mut bare = BareNames::default();
     if let Statement::Statement(statement) = &statement {
         let _all_seen = statement.visit(&mut bare);

@@ -18,6 +18,7 @@ mod names;
 mod normalise;
 mod numbers;
 mod once;
+mod other_functions;
 mod other_words;
 mod recursive;
 mod relations;

@@ -21,6 +21,7 @@ use super::depth::check_depth;
 use super::messages::with_advice;
 use super::normalise::normalise;
 use super::numbers::check_numbers;
+use super::other_functions::other_functions;
 use super::secrets::run_secret;
 use super::statement::SqlStatement;
 use super::views::{redefined, refresh_views};
@@ -70,6 +71,12 @@ impl DataContext {
             None => SqlStatement { text: statement.to_string(), statement, line: None },
         };
         Ok(parsed.into_iter().map(of_part).collect())
+    }
+
+    /// Calls of SQL functions, and names, that other engines have, and what they stand for here. A function of the
+    /// session that has such a name comes first.
+    pub fn other_functions(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        other_functions()
     }
 
     /// Runs a statement: definitions and settings take effect, a query comes back as a lazy dataset.

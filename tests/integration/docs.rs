@@ -86,6 +86,23 @@ fn the_functions_page_lists_every_function() {
 }
 
 #[test]
+fn the_other_functions_page_lists_every_name() {
+    let context = crate::fixtures::context();
+    let mut page = String::from(
+        "# Functions by other names\n\nSQL has DataFusion's functions, and these names that other engines have for them. A function of the session with\n\
+         such a name comes first; columns are called as they are written.\n\n| written | stands for |\n|---|---|\n",
+    );
+    let state = context.session().state();
+    for (written, meaning) in context.other_functions() {
+        let name = written.split('(').next().unwrap();
+        let is_there = state.scalar_functions().contains_key(name) || state.aggregate_functions().contains_key(name);
+        assert!(!is_there, "{name} is there by its own");
+        writeln!(page, "| `{written}` | `{}` |", meaning.replace('|', "\\|")).unwrap();
+    }
+    pin("other_functions.md", &page);
+}
+
+#[test]
 fn the_table_functions_page_lists_every_function_and_argument() {
     let mut page = String::from(
         "# Table functions\n\nThey stand in FROM. Tables come first: a name, a subquery, or another call. Arguments follow by position or by name, as\n\
