@@ -101,7 +101,7 @@ pub(crate) fn may_exceed(expr: &Expr, schema: &DFSchema) -> bool {
     let exceeds = |part: &Expr| match part {
         Expr::BinaryExpr(BinaryExpr { left, op, right }) if bits_of_result(*op, 0, 0).is_some() => {
             let bits = || bits_of_result(*op, bits_of(left, schema)?, bits_of(right, schema)?);
-            bits().is_some_and(|bits| left.get_type(schema).is_ok_and(|kind| !always_fits(bits, *op, &kind)))
+            bits().is_some_and(|bits| kind_of(right, schema).is_none_or(|kind| !always_fits(bits, *op, &kind)))
         }
         _ => false,
     };
@@ -116,8 +116,20 @@ fn bits_of(expr: &Expr, schema: &DFSchema) -> Option<u32> {
             let of_inner = inner.get_type(schema).ok().and_then(|kind| bits_of_type(&kind));
             of_inner.or_else(|| bits_of_type(&expr.get_type(schema).ok()?))
         }
-        expr => bits_of_type(&expr.get_type(schema).ok()?),
+        expr => bits_of_type(&kind_of(expr, schema)?),
     }
+}
+
+/// The type of a whole number. Both sides of arithmetic have that of the result; to ask all of a long sum, term after
+/// term, takes long.
+fn kind_of(expr: &Expr, schema: &DFSchema) -> Option<DataType> {
+    let mut expr = expr;
+    while let Expr::BinaryExpr(BinaryExpr { op, right, .. }) = expr
+        && bits_of_result(*op, 0, 0).is_some()
+    {
+        expr = right;
+    }
+    expr.get_type(schema).ok()
 }
 
 /// Whether a cast may find a value that the type does not have.
@@ -132,4 +144,27 @@ fn has_no_room(from: &DataType, to: &DataType) -> bool {
 fn is_other_than_zero(expr: &Expr) -> bool {
     let Expr::Literal(value, _) = expr else { return false };
     !value.is_null() && ScalarValue::new_zero(&value.data_type()).is_ok_and(|zero| *value != zero)
+}
+
+/// Whether it may be evaluated more than once, and decides of others.
+pub(crate) fn is_guard(expr: &Expr, schema: &DFSchema) -> bool {
+    let is_subquery = |expr: &Expr| matches!(expr, Expr::ScalarSubquery(_));
+    is_of_some(expr) && !may_exceed(expr, schema) && !expr.exists(|expr| Ok(is_subquery(expr))).unwrap_or(true)
+}
+
+/// Whether it may be evaluated of some rows alone. A subquery that depends on no row has one value for all.
+pub(crate) fn is_of_some(expr: &Expr) -> bool {
+    let is_plain = |expr: &Expr| {
+        !matches!(
+            expr,
+            Expr::Exists(_)
+                | Expr::InSubquery(_)
+                | Expr::SetComparison(_)
+                | Expr::OuterReferenceColumn(..)
+                | Expr::AggregateFunction(_)
+                | Expr::WindowFunction(_)
+                | Expr::Unnest(_)
+        )
+    };
+    !expr.is_volatile() && !expr.exists(|expr| Ok(!is_plain(expr))).unwrap_or(true)
 }

@@ -41,7 +41,8 @@ mod zip;
 pub(crate) use depth::check_plan_depth;
 pub(crate) use epoch::{fixed_plan_of_epoch, plan_of_epoch};
 pub(crate) use expressions::{
-    columns_within, compares, computes_integers, has_casts, has_node, has_part, is_subquery, may_exceed, may_fail,
+    columns_within, compares, computes_integers, has_casts, has_node, has_part, is_guard, is_of_some, is_subquery,
+    may_exceed, may_fail,
 };
 pub(crate) use local_shuffle::LocalShuffle;
 pub use local_shuffle::{LocalShuffleNode, LocalShuffleOptions};

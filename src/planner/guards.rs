@@ -10,12 +10,6 @@
 //! x = 0 OR 10 / x > 2             CASE WHEN x = 0 IS TRUE THEN true ELSE x = 0 OR 10 / x > 2 END
 //! ```
 //!
-//! What an aggregate takes is evaluated of the rows that pass its FILTER:
-//!
-//! ```text
-//! sum(10 / x) FILTER (WHERE x <> 0)       sum(CASE WHEN x <> 0 THEN 10 / x END) FILTER (WHERE x <> 0)
-//! ```
-//!
 //! In whichever order they are written, since conditions are moved. The same values come out, with fewer errors. What
 //! is drawn anew for each row, or looks for rows of a subquery, stays as it is.
 
@@ -27,7 +21,7 @@ use datafusion::logical_expr::{
     BinaryExpr, Expr, LogicalPlan, Operator, TableProviderFilterPushDown, TableScan, lit, when,
 };
 
-use crate::logical::{columns_within, may_exceed, may_fail};
+use crate::logical::{columns_within, is_guard, is_of_some, may_fail};
 
 /// A plan whose conditions fail for no row that others beside them rule out; none where it has no such conditions.
 pub(super) fn guarded(plan: &LogicalPlan) -> Result<Option<LogicalPlan>> {
@@ -78,7 +72,7 @@ fn of_filter(conditions: Vec<Expr>, schema: &DFSchema) -> Result<Option<Vec<Expr
     let has_changed = values.iter().any(|value| value.transformed);
     let (risky, others): (Vec<_>, Vec<_>) =
         values.into_iter().map(|value| value.data).partition(|condition| may_fail(condition, schema));
-    let guards = others.iter().filter(|condition| is_guard(condition)).cloned();
+    let guards = others.iter().filter(|condition| is_guard(condition, schema)).cloned();
     Ok(match (conjunction(guards), conjunction(risky)) {
         (Some(guard), Some(risky)) if is_of_some(&risky) => {
             let last = when(guard, risky).otherwise(lit(false))?;
@@ -88,35 +82,10 @@ fn of_filter(conditions: Vec<Expr>, schema: &DFSchema) -> Result<Option<Vec<Expr
     })
 }
 
-/// What an aggregate with a FILTER takes, for the rows that pass it.
-fn of_filtered(args: &mut [Expr], filter: Option<&Expr>, schema: &DFSchema) -> Result<bool> {
-    let Some(filter) = filter.filter(|filter| is_guard(filter)) else { return Ok(false) };
-    let may_be_error = |arg: &Expr| may_fail(arg, schema) || may_exceed(arg, schema);
-    let mut has_changed = false;
-    for arg in args.iter_mut().filter(|arg| may_be_error(arg) && is_of_some(arg)) {
-        *arg = when(filter.clone(), std::mem::take(arg)).end()?;
-        has_changed = true;
-    }
-    Ok(has_changed)
-}
-
 /// A value that fails only where it has to be known.
 fn of_value(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     let op = match &expr {
         Expr::BinaryExpr(BinaryExpr { op: op @ (Operator::And | Operator::Or), .. }) => *op,
-        Expr::AggregateFunction(_) | Expr::WindowFunction(_) => {
-            let mut guarded = expr.map_children(|child| of_value(child, schema))?;
-            guarded.transformed |= match &mut guarded.data {
-                Expr::AggregateFunction(call) => {
-                    of_filtered(&mut call.params.args, call.params.filter.as_deref(), schema)?
-                }
-                Expr::WindowFunction(call) => {
-                    of_filtered(&mut call.params.args, call.params.filter.as_deref(), schema)?
-                }
-                _ => false,
-            };
-            return Ok(guarded);
-        }
         _ => return expr.map_children(|child| of_value(child, schema)),
     };
     let before = expr.clone();
@@ -127,7 +96,7 @@ fn of_value(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     let joined = |parts: Vec<Expr>| if op == Operator::And { conjunction(parts) } else { disjunction(parts) };
     let all = if has_changed { joined(parts.clone()).unwrap_or(before) } else { before };
     let (risky, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|part| may_fail(part, schema));
-    let guards = others.into_iter().filter(is_guard).collect();
+    let guards = others.into_iter().filter(|part| is_guard(part, schema)).collect();
     match (joined(guards), risky.iter().all(is_of_some) && !risky.is_empty()) {
         (Some(guard), true) => {
             let (decides, decided) =
@@ -136,27 +105,4 @@ fn of_value(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         }
         _ => Ok(Transformed::new_transformed(all, has_changed)),
     }
-}
-
-/// Whether it may be evaluated more than once.
-fn is_guard(expr: &Expr) -> bool {
-    let is_subquery = |expr: &Expr| matches!(expr, Expr::ScalarSubquery(_));
-    is_of_some(expr) && !expr.exists(|expr| Ok(is_subquery(expr))).unwrap_or(true)
-}
-
-/// Whether it may be evaluated of some rows alone. A subquery that depends on no row has one value for all.
-fn is_of_some(expr: &Expr) -> bool {
-    let is_plain = |expr: &Expr| {
-        !matches!(
-            expr,
-            Expr::Exists(_)
-                | Expr::InSubquery(_)
-                | Expr::SetComparison(_)
-                | Expr::OuterReferenceColumn(..)
-                | Expr::AggregateFunction(_)
-                | Expr::WindowFunction(_)
-                | Expr::Unnest(_)
-        )
-    };
-    !expr.is_volatile() && !expr.exists(|expr| Ok(!is_plain(expr))).unwrap_or(true)
 }

@@ -15,6 +15,7 @@ mod exact_intervals;
 mod exact_negations;
 mod exact_subqueries;
 mod group_distinct;
+mod guard_arguments;
 mod guard_filter_pushdown;
 mod merge_aggregates;
 mod narrow_shared;
@@ -60,6 +61,8 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(conditions), Anchor::after("optimize_projections"), &[]);
     let safe = safe_conditions_first::SafeConditionsFirst;
     registry.add_logical(Arc::new(safe), Anchor::before("common_sub_expression_eliminate"), &[]);
+    let arguments = guard_arguments::GuardArguments;
+    registry.add_logical(Arc::new(arguments), Anchor::before("common_sub_expression_eliminate"), &[]);
     let share = share_subplans::ShareSubplans;
     registry.add_logical(Arc::new(share), Anchor::after("order_partial_functions"), &["evaluate_once"]);
     let merge = merge_aggregates::MergeAggregates;
@@ -68,6 +71,20 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(nullable), Anchor::before("rewrite_set_comparison"), &[]);
     let exact = exact_subqueries::ExactSubqueries;
     registry.add_logical(Arc::new(exact), Anchor::before("rewrite_set_comparison"), &[]);
+    register_exact(registry);
+    let unnest = unnest_subqueries::UnnestSubqueries;
+    registry.add_logical(Arc::new(unnest), Anchor::after("exact_subqueries"), &[]);
+    let keys = null_safe_joins::ExtractKeys::named("extract_equijoin_predicate");
+    registry.add_logical(Arc::new(keys), Anchor::replace("extract_equijoin_predicate"), &[]);
+    let together = null_safe_joins::PutJoinsTogether::new();
+    registry.add_logical(Arc::new(together), Anchor::replace("eliminate_cross_join"), &[]);
+    let keys = null_safe_joins::ExtractKeys::named("extract_null_safe_keys");
+    registry.add_logical(Arc::new(keys), Anchor::Last, &["eliminate_cross_join"]);
+    registry.add_logical(Arc::new(narrow_shared::NarrowShared), Anchor::Last, &["share_subplans"]);
+}
+
+/// Rules that keep DataFusion from taking expressions for others, before it simplifies them.
+fn register_exact(registry: &mut RuleRegistry) {
     let decimals = exact_decimals::ExactDecimals;
     registry.add_logical(Arc::new(decimals), Anchor::before("simplify_expressions"), &[]);
     let dates = exact_dates::ExactDates("exact_dates");
@@ -86,13 +103,4 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(constants), Anchor::before("simplify_expressions"), &[]);
     let stand_ins = stand_in_functions::StandInFunctions;
     registry.add_logical(Arc::new(stand_ins), Anchor::before("simplify_expressions"), &[]);
-    let unnest = unnest_subqueries::UnnestSubqueries;
-    registry.add_logical(Arc::new(unnest), Anchor::after("exact_subqueries"), &[]);
-    let keys = null_safe_joins::ExtractKeys::named("extract_equijoin_predicate");
-    registry.add_logical(Arc::new(keys), Anchor::replace("extract_equijoin_predicate"), &[]);
-    let together = null_safe_joins::PutJoinsTogether::new();
-    registry.add_logical(Arc::new(together), Anchor::replace("eliminate_cross_join"), &[]);
-    let keys = null_safe_joins::ExtractKeys::named("extract_null_safe_keys");
-    registry.add_logical(Arc::new(keys), Anchor::Last, &["eliminate_cross_join"]);
-    registry.add_logical(Arc::new(narrow_shared::NarrowShared), Anchor::Last, &["share_subplans"]);
 }

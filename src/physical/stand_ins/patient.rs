@@ -26,6 +26,9 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, NotExpr};
 use datafusion::physical_expr_common::physical_expr::{fmt_sql, is_volatile};
 
+/// So deep are conditions patient with others in them: what fails is asked for again at each level.
+const DEPTH: u32 = 8;
+
 /// An expression, with the conditions in it patient that have a part like this.
 pub(crate) fn patient(
     expr: Arc<dyn PhysicalExpr>,
@@ -48,10 +51,14 @@ pub(crate) fn patient(
 
 /// The value of a condition that has failed, if all rows can do without what has.
 pub(crate) fn patiently(condition: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<BooleanArray> {
+    to_depth(DEPTH, condition, batch)
+}
+
+fn to_depth(depth: u32, condition: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) -> Result<BooleanArray> {
     if let Some(not_expr) = condition.downcast_ref::<NotExpr>() {
-        return Ok(not(&patiently(not_expr.arg(), batch)?)?);
+        return Ok(not(&to_depth(depth, not_expr.arg(), batch)?)?);
     }
-    let Some(op) = op_of(condition) else {
+    let Some(op) = op_of(condition).filter(|_| depth > 0) else {
         let value = condition.evaluate(batch)?.into_array(batch.num_rows())?;
         return match value.as_boolean_opt() {
             Some(value) => Ok(value.clone()),
@@ -68,7 +75,7 @@ pub(crate) fn patiently(condition: &Arc<dyn PhysicalExpr>, batch: &RecordBatch) 
         let mut later = Vec::new();
         for part in open {
             let is_open: BooleanArray = known.iter().map(|value| Some(value != Some(deciding))).collect();
-            match patiently(&part, &filter_record_batch(batch, &is_open)?) {
+            match to_depth(depth - 1, &part, &filter_record_batch(batch, &is_open)?) {
                 Ok(values) => {
                     let mut values = values.iter();
                     let all: BooleanArray = (is_open.values().iter().zip(known.iter()))

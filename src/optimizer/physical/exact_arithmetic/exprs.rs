@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::Schema;
+use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::Operator;
@@ -59,7 +59,7 @@ impl<'a> Exact<'a> {
 }
 
 /// Whether it fails where a result has no room.
-fn is_checked(expr: &dyn PhysicalExpr) -> bool {
+pub(in crate::optimizer::physical) fn is_checked(expr: &dyn PhysicalExpr) -> bool {
     let Some(binary) = expr.downcast_ref::<BinaryExpr>() else { return false };
     matches!(binary.op(), Operator::Plus | Operator::Minus | Operator::Multiply)
         && *binary == binary.clone().with_fail_on_overflow(true)
@@ -68,7 +68,7 @@ fn is_checked(expr: &dyn PhysicalExpr) -> bool {
 fn exact_expr(expr: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Transformed<Arc<dyn PhysicalExpr>>> {
     if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
         let Some(bits) = bits_of_arithmetic(binary, schema, DEPTH) else { return Ok(Transformed::no(expr)) };
-        if always_fits(bits, *binary.op(), &binary.left().data_type(schema)?) {
+        if always_fits(bits, *binary.op(), &kind_of(binary.right(), schema)?) {
             return Ok(Transformed::no(expr));
         }
         let checked = binary.clone().with_fail_on_overflow(true);
@@ -76,7 +76,7 @@ fn exact_expr(expr: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Transforme
         return Ok(if checked == *binary { Transformed::no(expr) } else { Transformed::yes(Arc::new(checked)) });
     }
     if let Some(minus) = expr.downcast_ref::<NegativeExpr>() {
-        let kind = minus.arg().data_type(schema)?;
+        let kind = kind_of(minus.arg(), schema)?;
         let fits = bits_of(minus.arg(), schema, DEPTH).is_none_or(|bits| always_fits(bits, Operator::Plus, &kind));
         if !kind.is_signed_integer() || fits {
             return Ok(Transformed::no(expr));
@@ -95,12 +95,26 @@ fn bits_of_arithmetic(binary: &BinaryExpr, schema: &Schema, depth: u32) -> Optio
     is_arithmetic.then(|| bits_of_result(*binary.op(), bits(binary.left())?, bits(binary.right())?)).flatten()
 }
 
+/// The type of an expression. Both sides of arithmetic of whole numbers have that of the result; to ask all of a long
+/// sum, term after term, takes long.
+fn kind_of(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<DataType> {
+    use Operator::{Divide, Minus, Modulo, Multiply, Plus};
+
+    let mut expr = expr;
+    while let Some(binary) = expr.downcast_ref::<BinaryExpr>()
+        && matches!(binary.op(), Plus | Minus | Multiply | Divide | Modulo)
+    {
+        expr = binary.right();
+    }
+    expr.data_type(schema)
+}
+
 /// How many bits a whole number can have; none of anything else.
 fn bits_of(expr: &Arc<dyn PhysicalExpr>, schema: &Schema, depth: u32) -> Option<u32> {
     if let Some(literal) = expr.downcast_ref::<Literal>() {
         return bits_of_value(literal.value());
     }
-    let of_type = bits_of_type(&expr.data_type(schema).ok()?)?;
+    let of_type = bits_of_type(&kind_of(expr, schema).ok()?)?;
     if depth == 0 {
         return Some(of_type);
     }
@@ -120,7 +134,7 @@ fn bits_of(expr: &Arc<dyn PhysicalExpr>, schema: &Schema, depth: u32) -> Option<
 
 #[cfg(test)]
 mod tests {
-    use datafusion::arrow::datatypes::{DataType, Field};
+    use datafusion::arrow::datatypes::Field;
     use datafusion::physical_expr::expressions::{binary, cast, col, lit};
 
     use super::*;

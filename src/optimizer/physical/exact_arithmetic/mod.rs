@@ -28,6 +28,8 @@ use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec};
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use datafusion::physical_plan::sorts::sort::SortExec;
 
+pub(super) use self::exprs::is_checked;
+
 use self::exprs::Exact;
 use self::windows::exact_windows;
 
