@@ -23,7 +23,6 @@ mod link_shared;
 mod loop_joins;
 mod narrow_decimals;
 mod order_joins;
-mod patient_conditions;
 mod read_by_file;
 mod restore_orders;
 mod roll_up_groups;
@@ -119,7 +118,7 @@ fn register_stages(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(fit), Anchor::before("SanityCheckPlan"), &["window_partitions"]);
     let fewer = fewer_tasks::FewerTasks;
     registry.add_physical(Arc::new(fewer), Anchor::before("SanityCheckPlan"), &["late_materialization", "fit_memory"]);
-    let patient = patient_conditions::PatientConditions;
+    let patient = exact_arithmetic::PatientConditions;
     registry.add_physical(Arc::new(patient), Anchor::before("SanityCheckPlan"), &["fit_memory", "fewer_tasks"]);
     let distribute = distribute::Distribute;
     registry.add_physical(Arc::new(distribute), Anchor::before("SanityCheckPlan"), &["fit_memory"]);

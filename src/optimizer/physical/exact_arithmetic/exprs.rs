@@ -59,7 +59,7 @@ impl<'a> Exact<'a> {
 }
 
 /// Whether it fails where a result has no room.
-pub(in crate::optimizer::physical) fn is_checked(expr: &dyn PhysicalExpr) -> bool {
+pub(super) fn is_checked(expr: &dyn PhysicalExpr) -> bool {
     let Some(binary) = expr.downcast_ref::<BinaryExpr>() else { return false };
     matches!(binary.op(), Operator::Plus | Operator::Minus | Operator::Multiply)
         && *binary == binary.clone().with_fail_on_overflow(true)

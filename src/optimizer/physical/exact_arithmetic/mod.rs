@@ -11,6 +11,8 @@
 //! [`patient`]: crate::physical::patient
 
 mod exprs;
+mod joins;
+mod patient_conditions;
 mod windows;
 
 use std::sync::Arc;
@@ -23,14 +25,13 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, PhysicalGroupBy};
 use datafusion::physical_plan::filter::{FilterExec, FilterExecBuilder};
-use datafusion::physical_plan::joins::utils::JoinFilter;
-use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec};
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use datafusion::physical_plan::sorts::sort::SortExec;
 
-pub(super) use self::exprs::is_checked;
+pub(super) use self::patient_conditions::PatientConditions;
 
 use self::exprs::Exact;
+use self::joins::with_condition;
 use self::windows::exact_windows;
 
 #[derive(Debug)]
@@ -77,16 +78,8 @@ fn exact_node(node: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionP
     if let Some(aggregate) = node.downcast_ref::<AggregateExec>() {
         return of_aggregate(aggregate);
     }
-    if let Some(join) = node.downcast_ref::<HashJoinExec>() {
-        let filter = of_join(join.filter())?;
-        return filter.map(|filter| join.builder().with_filter(Some(filter)).build_exec()).transpose();
-    }
-    if let Some(join) = node.downcast_ref::<NestedLoopJoinExec>() {
-        let Some(filter) = of_join(join.filter())? else { return Ok(None) };
-        let (left, right) = (Arc::clone(join.left()), Arc::clone(join.right()));
-        let projection = join.projection().as_ref().map(|columns| columns.to_vec());
-        let exact = NestedLoopJoinExec::try_new(left, right, Some(filter), join.join_type(), projection)?;
-        return Ok(Some(Arc::new(exact)));
+    if let Some(join) = with_condition(node, |condition, schema| Exact::over(schema).of_all_of(condition))? {
+        return Ok(Some(join));
     }
     exact_windows(node, &mut exact)
 }
@@ -121,12 +114,4 @@ fn of_aggregate(aggregate: &AggregateExec) -> Result<Option<Arc<dyn ExecutionPla
     let input = Arc::clone(aggregate.input());
     let exact = AggregateExec::try_new(*aggregate.mode(), group_by, functions, filters, input, given)?;
     Ok(Some(Arc::new(exact)))
-}
-
-fn of_join(filter: Option<&JoinFilter>) -> Result<Option<JoinFilter>> {
-    let Some(filter) = filter else { return Ok(None) };
-    let mut exact = Exact::over(filter.schema());
-    let expression = exact.of_all_of(filter.expression())?;
-    let of_join = || JoinFilter::new(expression, filter.column_indices().to_vec(), Arc::clone(filter.schema()));
-    Ok(exact.has_changed.then(of_join))
 }

@@ -11,14 +11,13 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::{FilterExec, FilterExecBuilder};
-use datafusion::physical_plan::joins::utils::JoinFilter;
-use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec};
 
-use super::exact_arithmetic::is_checked;
+use super::exprs::is_checked;
+use super::joins::with_condition;
 use crate::physical::patient;
 
 #[derive(Debug)]
-pub(super) struct PatientConditions;
+pub(in crate::optimizer::physical) struct PatientConditions;
 
 impl PhysicalOptimizerRule for PatientConditions {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
@@ -46,25 +45,5 @@ fn with_patience(node: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn Executi
         }
         return Ok(Some(Arc::new(FilterExecBuilder::from(filter).with_predicate(predicate).build()?)));
     }
-    if let Some(join) = node.downcast_ref::<HashJoinExec>() {
-        let filter = of_join(join.filter())?;
-        return filter.map(|filter| join.builder().with_filter(Some(filter)).build_exec()).transpose();
-    }
-    if let Some(join) = node.downcast_ref::<NestedLoopJoinExec>() {
-        let Some(filter) = of_join(join.filter())? else { return Ok(None) };
-        let (left, right) = (Arc::clone(join.left()), Arc::clone(join.right()));
-        let projection = join.projection().as_ref().map(|columns| columns.to_vec());
-        let patient = NestedLoopJoinExec::try_new(left, right, Some(filter), join.join_type(), projection)?;
-        return Ok(Some(Arc::new(patient)));
-    }
-    Ok(None)
-}
-
-fn of_join(filter: Option<&JoinFilter>) -> Result<Option<JoinFilter>> {
-    let Some(filter) = filter else { return Ok(None) };
-    let expression = patient(Arc::clone(filter.expression()), is_checked)?;
-    if Arc::ptr_eq(filter.expression(), &expression) {
-        return Ok(None);
-    }
-    Ok(Some(JoinFilter::new(expression, filter.column_indices().to_vec(), Arc::clone(filter.schema()))))
+    with_condition(node, |condition, _| patient(Arc::clone(condition), is_checked))
 }
