@@ -18,7 +18,7 @@ use std::sync::Arc;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DFSchema, Result};
 use datafusion::logical_expr::{
-    Aggregate, BinaryExpr, Expr, LogicalPlan, Projection, Window, WindowFunctionDefinition, when,
+    Aggregate, BinaryExpr, Expr, LogicalPlan, Projection, Window, WindowFunctionDefinition,
 };
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
@@ -57,17 +57,9 @@ fn of_window(window: &Window) -> Result<Option<LogicalPlan>> {
             let Expr::WindowFunction(mut call) = expr else { return Ok(Transformed::no(expr)) };
             let is_out_of_reach = matches!(call.fun, WindowFunctionDefinition::WindowUDF(_));
             let (params, schema) = (&mut call.params, window.input.schema());
-            let has_filter = params.filter.as_ref().is_some_and(|filter| !filter.is_volatile());
-            if is_out_of_reach || has_filter {
-                for arg in params.args.iter_mut().filter(|arg| computes_integers(arg, schema)) {
-                    // Of rows that the window does not see it may be an error.
-                    if let Some(filter) = params.filter.as_deref().filter(|_| has_filter) {
-                        *arg = when(filter.clone(), std::mem::take(arg)).end()?;
-                    }
-                    below.compute(arg);
-                }
-                let filter = params.filter.as_deref_mut();
-                filter.filter(|filter| computes_integers(filter, schema)).into_iter().for_each(|it| below.compute(it));
+            if is_out_of_reach || params.filter.is_some() {
+                let taken = params.args.iter_mut().chain(params.filter.as_deref_mut());
+                taken.filter(|arg| computes_integers(arg, schema)).for_each(|arg| below.compute(arg));
             }
             let keys = params.partition_by.iter_mut();
             let keys = keys.chain(params.order_by.iter_mut().map(|key| &mut key.expr));

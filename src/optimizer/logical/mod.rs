@@ -49,8 +49,10 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(distinct), Anchor::before("single_distinct_aggregation_to_group_by"), &[]);
     let keys = drop_constant_keys::DropConstantKeys;
     registry.add_logical(Arc::new(keys), Anchor::before("eliminate_group_by_constant"), &[]);
+    let arguments = guard_arguments::GuardArguments;
+    registry.add_logical(Arc::new(arguments), Anchor::before("eliminate_group_by_constant"), &[]);
     let keys = compute_keys::ComputeKeys;
-    registry.add_logical(Arc::new(keys), Anchor::before("eliminate_group_by_constant"), &[]);
+    registry.add_logical(Arc::new(keys), Anchor::before("eliminate_group_by_constant"), &["guard_arguments"]);
     let partial = order_partial_functions::OrderPartialFunctions;
     registry.add_logical(Arc::new(partial), Anchor::after("evaluate_once"), &[]);
     let reorder = reorder_randomize_blocks::ReorderRandomizeBlocks;
@@ -61,8 +63,6 @@ pub(super) fn register(registry: &mut RuleRegistry) {
     registry.add_logical(Arc::new(conditions), Anchor::after("optimize_projections"), &[]);
     let safe = safe_conditions_first::SafeConditionsFirst;
     registry.add_logical(Arc::new(safe), Anchor::before("common_sub_expression_eliminate"), &[]);
-    let arguments = guard_arguments::GuardArguments;
-    registry.add_logical(Arc::new(arguments), Anchor::before("common_sub_expression_eliminate"), &[]);
     let share = share_subplans::ShareSubplans;
     registry.add_logical(Arc::new(share), Anchor::after("order_partial_functions"), &["evaluate_once"]);
     let merge = merge_aggregates::MergeAggregates;
