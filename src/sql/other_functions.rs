@@ -16,7 +16,7 @@ use datafusion::common::{DataFusionError, plan_datafusion_err};
 use datafusion::sql::parser::{CopyToSource, Statement as DFStatement};
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName, ObjectNamePart,
-    OrderBy, OrderByKind, Query, Select, SelectItem, SetExpr, VisitMut, VisitorMut,
+    OrderBy, OrderByKind, Query, Select, SelectItem, SetExpr, VisitMut, VisitorMut, visit_expressions,
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -209,6 +209,9 @@ impl Writer<'_> {
         let mut names = Vec::new();
         for item in &mut select.projection {
             let SelectItem::UnnamedExpr(expr) = item else { continue };
+            if !names_other_functions(expr) {
+                continue;
+            }
             let mut within = Writer { is_known: self.is_known, has_changed: false };
             let written = expr.to_string();
             expr.visit(&mut within)?;
@@ -291,6 +294,20 @@ fn with_clauses(mut meant: Expr, call: &Function) -> Option<Expr> {
         });
     }
     Some(meant)
+}
+
+/// Whether there is a call by such a name in an expression.
+fn names_other_functions(expr: &Expr) -> bool {
+    let is_one = |part: &Expr| match part {
+        Expr::Function(function) => name_of(&function.name)
+            .is_some_and(|name| MEANINGS.contains_key(&name) || NAMES.iter().any(|(given, _)| *given == name)),
+        _ => false,
+    };
+    let found = visit_expressions(expr, |part| match is_one(part) {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    });
+    found.is_break()
 }
 
 /// The name of a function, as it is looked up.
