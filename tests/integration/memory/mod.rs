@@ -16,8 +16,9 @@ use scenarios::{Comparison, Harness, Measured, Outcome, Scale, Scenario, poll, s
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 64 * MIB;
 
-/// What a process may have above its limit: code, stacks, and what the allocator keeps.
-const OVERHEAD: i64 = 150 << 20;
+/// What a process may have above its limit: code, stacks, and what the allocator keeps. That is 150 MiB for the tool as
+/// it is released. Code that is not optimized is larger: for `SELECT 1` alone 89 MiB are resident, and not 69.
+const OVERHEAD: i64 = if cfg!(debug_assertions) { 170 << 20 } else { 150 << 20 };
 
 /// Parts of the scenarios that run side by side, those of the same inputs together.
 const PARTS: usize = 3;
