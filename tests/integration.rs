@@ -140,6 +140,9 @@ mod text_files;
 /// Sources: which file may import which.
 #[path = "integration/tidy.rs"]
 mod tidy;
+/// The first rows of each group.
+#[path = "integration/top_of_groups.rs"]
+mod top_of_groups;
 /// The TPC-H queries.
 #[path = "integration/tpch.rs"]
 mod tpch;

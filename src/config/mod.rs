@@ -251,6 +251,10 @@ options! {
         /// taking each row once for each set.
         pub optimize_rolled_up_groups: bool, default = true
 
+        /// Drop rows before they are exchanged and sorted for `row_number`, `rank` or `dense_rank`, where a condition asks
+        /// for the first of each group only.
+        pub optimize_top_of_groups: bool, default = true
+
         /// Group by numbers in place of texts of the small side of a join, which many rows of the other side find.
         pub optimize_coded_texts: bool, default = true
 

@@ -32,6 +32,7 @@ mod sort_medians;
 mod spill_joins;
 mod split_aggregates;
 mod steady_rows;
+mod top_of_groups;
 mod window_partitions;
 
 pub(crate) use estimate::expected_rows;
@@ -70,6 +71,9 @@ fn register_joins(registry: &mut RuleRegistry) {
 
 /// Rules of what runs, in which order and in how much memory.
 fn register_stages(registry: &mut RuleRegistry) {
+    // Before projections and filters become steps of stages, and before windows have their rows sorted.
+    let top = top_of_groups::TopOfGroupsRule;
+    registry.add_physical(Arc::new(top), Anchor::after("WindowTopN"), &[]);
     // Before DataFusion counts on the partitions of a join.
     let loops = loop_joins::LoopJoins;
     registry.add_physical(Arc::new(loops), Anchor::before("EnsureRequirements"), &[]);

@@ -25,7 +25,7 @@ use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use super::exchange::{RemoteExchangeExec, SchemeInOrder, StageExchange};
 use crate::physical::operator::{IntoPlan, PlanExt};
-use crate::physical::{CompactExec, FlushExec, FoldExec, GatherExec, Operator, ReadExec, RollUpExec};
+use crate::physical::{CompactExec, FlushExec, FoldExec, GatherExec, GroupTopKExec, Operator, ReadExec, RollUpExec};
 
 /// What the tasks of a stage begin with.
 #[derive(Debug, Clone, Default)]
@@ -140,7 +140,7 @@ fn source_from(stage: &Arc<dyn ExecutionPlan>, next: &mut usize) -> StageSource 
 fn gives_parts_of_groups(plan: &Arc<dyn ExecutionPlan>) -> bool {
     match plan.children().as_slice() {
         [below] if hands_on(plan) || plan.is_operator::<FlushExec>() => gives_parts_of_groups(below),
-        _ if plan.is_operator::<RollUpExec>() => true,
+        _ if plan.is_operator::<RollUpExec>() || plan.is_operator::<GroupTopKExec>() => true,
         _ => plan.downcast_ref::<AggregateExec>().is_some_and(|groups| *groups.mode() == AggregateMode::Partial),
     }
 }

@@ -24,8 +24,8 @@ use crate::physical::operator::{Operator, PlanExt};
 use crate::physical::read::file_scan;
 use crate::physical::said::said;
 use crate::physical::{
-    BucketJoinExec, CompactExec, CumulativeWindowsExec, FlushExec, FoldExec, MapExec, MapStep, QueueExec, ReadExec,
-    RollUpExec, WindowPartitionsExec, WriteTasksExec,
+    BucketJoinExec, CompactExec, CumulativeWindowsExec, FlushExec, FoldExec, GroupTopKExec, MapExec, MapStep,
+    QueueExec, ReadExec, RollUpExec, WindowPartitionsExec, WriteTasksExec,
 };
 
 /// Whether a plan is a stage that is worth to run elsewhere: not where rows would only be counted up there.
@@ -187,6 +187,9 @@ pub(super) fn said_alone(plan: &Arc<dyn ExecutionPlan>) -> Option<String> {
     }
     if let Some(sets) = plan.operator::<RollUpExec>() {
         return Some(sets.said());
+    }
+    if let Some(top) = plan.operator::<GroupTopKExec>() {
+        return top.top().said();
     }
     if let Some(exchange) = plan.operator::<RemoteExchangeExec>() {
         return said(exchange.keys()).map(|keys| format!("{} {keys}", exchange.is_whole()));

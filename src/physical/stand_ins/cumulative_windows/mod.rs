@@ -23,6 +23,7 @@ mod walk;
 mod window;
 
 pub(crate) use exec::CumulativeWindowsExec;
+pub(crate) use ranked::{Ranking, ranking_of};
 pub(crate) use window::{are_cumulative, has_filter};
 
 use datafusion::arrow::array::ArrayRef;

@@ -1,5 +1,6 @@
 //! Numbers of rows and ranks.
 
+use std::fmt;
 use std::iter::repeat_n;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use super::rows::{Groups, Rows};
 
 /// How rows are numbered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ranking {
+pub(crate) enum Ranking {
     /// `row_number()`
     Rows,
     /// `rank()`
@@ -24,16 +25,31 @@ pub(super) enum Ranking {
     DenseRanks,
 }
 
+impl Ranking {
+    const ALL: [Self; 3] = [Self::Rows, Self::Ranks, Self::DenseRanks];
+
+    /// What SQL calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Rows => "row_number",
+            Self::Ranks => "rank",
+            Self::DenseRanks => "dense_rank",
+        }
+    }
+}
+
+impl fmt::Display for Ranking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// How a window numbers rows, if it does.
-pub(super) fn ranking_of(window: &dyn WindowExpr) -> Option<Ranking> {
+pub(crate) fn ranking_of(window: &dyn WindowExpr) -> Option<Ranking> {
     let window = window.as_any().downcast_ref::<StandardWindowExpr>()?;
     let function = window.get_standard_func_expr().as_any().downcast_ref::<WindowUDFExpr>()?.fun();
-    match function.name() {
-        "row_number" if function.inner().is::<RowNumber>() => Some(Ranking::Rows),
-        "rank" if function.inner().is::<Rank>() => Some(Ranking::Ranks),
-        "dense_rank" if function.inner().is::<Rank>() => Some(Ranking::DenseRanks),
-        _ => None,
-    }
+    let is_numbering = function.inner().is::<RowNumber>() || function.inner().is::<Rank>();
+    Ranking::ALL.into_iter().find(|ranking| is_numbering && function.name() == ranking.name())
 }
 
 /// A window that numbers rows.
