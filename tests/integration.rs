@@ -116,6 +116,9 @@ mod shuffle;
 /// The `.slt` files under every engine mode.
 #[path = "integration/slt.rs"]
 mod slt;
+/// Sorts of partitions in memory.
+#[path = "integration/sorts_in_memory.rs"]
+mod sorts_in_memory;
 /// Parts of datasets that are datasets.
 #[path = "integration/splits.rs"]
 mod splits;

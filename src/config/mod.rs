@@ -251,6 +251,10 @@ options! {
         /// taking each row once for each set.
         pub optimize_rolled_up_groups: bool, default = true
 
+        /// Sort what fits in memory by its keys as numbers, in parts that fit the cache, in place of merging sorted
+        /// batches.
+        pub optimize_sorts_in_memory: bool, default = true
+
         /// Drop rows before they are exchanged and sorted for `row_number`, `rank` or `dense_rank`, where a condition asks
         /// for the first of each group only.
         pub optimize_top_of_groups: bool, default = true

@@ -65,8 +65,8 @@ pub(crate) use resume::ResumeExec;
 pub(crate) use shared::{SharedExec, linked};
 pub(crate) use stand_ins::{
     CodeExec, CodedTexts, CompactExec, CumulativeWindowsExec, DecodeExec, FlushExec, FoldExec, GroupTopKExec,
-    MiddleRowsExec, Ranking, RollUpExec, TopOfGroups, WindowPartitionsExec, are_cumulative, has_filter,
-    narrow_decimals, patient, patiently, ranking_of,
+    MiddleRowsExec, Ranking, RollUpExec, SortInMemoryExec, TopOfGroups, WindowPartitionsExec, are_cumulative,
+    has_filter, narrow_decimals, patient, patiently, ranking_of,
 };
 pub(crate) use tasks::{
     FailureLog, Spread, StageMetrics, TaskRecord, TaskSummary, as_task_plan, block_batches, block_rows,

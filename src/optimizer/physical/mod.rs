@@ -28,6 +28,7 @@ mod restore_orders;
 mod roll_up_groups;
 mod schedule_stages;
 mod sort_groups;
+mod sort_in_memory;
 mod sort_medians;
 mod spill_joins;
 mod split_aggregates;
@@ -126,6 +127,8 @@ fn register_stages(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(patient), Anchor::before("SanityCheckPlan"), &["fit_memory", "fewer_tasks"]);
     let distribute = distribute::Distribute;
     registry.add_physical(Arc::new(distribute), Anchor::before("SanityCheckPlan"), &["fit_memory"]);
+    let sorts = sort_in_memory::SortInMemory;
+    registry.add_physical(Arc::new(sorts), Anchor::before("SanityCheckPlan"), &["distribute"]);
     let link = link_shared::LinkShared;
-    registry.add_physical(Arc::new(link), Anchor::before("SanityCheckPlan"), &["distribute"]);
+    registry.add_physical(Arc::new(link), Anchor::before("SanityCheckPlan"), &["sort_in_memory"]);
 }

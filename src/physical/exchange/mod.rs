@@ -38,5 +38,5 @@ pub(crate) use schemes::{
     BlockOrderScheme, HashScheme, RandomScheme, RangeScheme, Scheme, SizeScheme, SliceScheme, SpreadScheme,
 };
 pub(super) use seen_keys::{SeenKeys, Wanted};
-pub(crate) use sort_keys::can_sort;
+pub(crate) use sort_keys::{Order, can_sort, places_by_parts};
 pub(crate) use sorted_unit::SortedUnit;

@@ -10,16 +10,22 @@ use datafusion::common::{Result, ScalarValue};
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use serde::{Deserialize, Serialize};
 
+/// Rows that are sorted at once should be so many, in no more parts than this, whose bounds are drawn from so many
+/// rows of each.
+const PART_ROWS: usize = 1 << 15;
+const MAX_PARTS: usize = 1 << 10;
+const DRAWN_OF_PART: usize = 16;
+
 /// By what rows are sorted.
 #[derive(Debug, Clone)]
-pub(super) struct Order {
-    pub(super) by: Vec<PhysicalSortExpr>,
-    pub(super) schema: SchemaRef,
+pub(crate) struct Order {
+    pub(crate) by: Vec<PhysicalSortExpr>,
+    pub(crate) schema: SchemaRef,
 }
 
 impl Order {
     /// The keys of rows, which compare as bytes.
-    pub(super) fn keys(&self, batch: &RecordBatch) -> Result<Rows> {
+    pub(crate) fn keys(&self, batch: &RecordBatch) -> Result<Rows> {
         let keys = self.by.iter().map(|key| key.expr.evaluate(batch)?.into_array(batch.num_rows()));
         let keys = keys.collect::<Result<Vec<_>>>()?;
         let fields = self.fields()?;
@@ -103,6 +109,21 @@ pub(super) fn places(keys: &[Rows]) -> Vec<(usize, usize)> {
     }
 }
 
+/// The same, some rows at a time, of which those behind the next are not in order yet.
+pub(crate) fn places_by_parts(keys: Vec<Rows>) -> PlacesByParts {
+    places_by_parts_of(keys, PART_ROWS)
+}
+
+type PlacesByParts = Box<dyn Iterator<Item = Vec<(usize, usize)>> + Send>;
+
+fn places_by_parts_of(keys: Vec<Rows>, part_rows: usize) -> PlacesByParts {
+    let digits = DifferingBytes::of(all(&keys).map(|(part, row)| keys[part].row(row)));
+    match digits.positions.len() <= size_of::<u64>() {
+        true => Box::new(parts_by(keys, digits, part_rows, |digits: u64, byte| digits << 8 | u64::from(byte))),
+        false => Box::new(parts_by(keys, digits, part_rows, |digits: u128, byte| digits << 8 | u128::from(byte))),
+    }
+}
+
 fn all(keys: &[Rows]) -> impl Iterator<Item = (usize, usize)> {
     keys.iter().enumerate().flat_map(|(part, rows)| (0..rows.num_rows()).map(move |row| (part, row)))
 }
@@ -114,15 +135,40 @@ fn places_by<T: Copy + Ord + Default>(
     digits: &DifferingBytes,
     and: impl Fn(T, u8) -> T,
 ) -> Vec<(usize, usize)> {
+    let mut entries: Vec<_> = all(keys).map(|(part, row)| digits.entry(keys, part, row, &and)).collect();
+    sort_entries(keys, digits, &mut entries);
+    entries.into_iter().map(|(_, part, row)| (part as usize, row as usize)).collect()
+}
+
+/// The same with rows dealt out by some of their numbers first, so that a part that is sorted fits the cache.
+fn parts_by<T: Copy + Ord + Default>(
+    keys: Vec<Rows>,
+    digits: DifferingBytes,
+    part_rows: usize,
+    and: impl Fn(T, u8) -> T,
+) -> impl Iterator<Item = Vec<(usize, usize)>> {
+    let rows: usize = keys.iter().map(Rows::num_rows).sum();
+    let num_parts = (rows / part_rows).clamp(1, MAX_PARTS);
+    let drawn = all(&keys).step_by((rows / (num_parts * DRAWN_OF_PART)).max(1));
+    let mut drawn: Vec<T> = drawn.map(|(part, row)| digits.entry(&keys, part, row, &and).0).collect();
+    drawn.sort_unstable();
+    let mut bounds: Vec<T> = drawn.iter().skip(DRAWN_OF_PART).step_by(DRAWN_OF_PART).copied().collect();
+    bounds.dedup();
+    let mut parts: Vec<Vec<(T, u32, u32)>> = (0..=bounds.len()).map(|_| Vec::new()).collect();
+    for (part, row) in all(&keys) {
+        let entry = digits.entry(&keys, part, row, &and);
+        parts[bounds.partition_point(|bound| *bound <= entry.0)].push(entry);
+    }
+    parts.into_iter().map(move |mut entries| {
+        sort_entries(&keys, &digits, &mut entries);
+        entries.into_iter().map(|(_, part, row)| (part as usize, row as usize)).collect()
+    })
+}
+
+fn sort_entries<T: Ord>(keys: &[Rows], digits: &DifferingBytes, entries: &mut [(T, u32, u32)]) {
     let key = |part: usize, row: usize| keys[part].row(row);
-    let number = |part: usize, row: usize| {
-        let key = key(part, row);
-        digits.positions.iter().fold(T::default(), |number, at| and(number, key.as_ref()[*at]))
-    };
-    let mut entries: Vec<(T, u32, u32)> =
-        all(keys).map(|(part, row)| (number(part, row), part as u32, row as u32)).collect();
     // Stable, and quick where the parts are in order already.
-    entries.sort_by_key(|entry| entry.0);
+    entries.sort_by(|a, b| a.0.cmp(&b.0));
     if !digits.tell_all {
         let by_key = |a: &(T, u32, u32), b: &(T, u32, u32)| {
             key(a.1 as usize, a.2 as usize).as_ref().cmp(key(b.1 as usize, b.2 as usize).as_ref())
@@ -133,7 +179,6 @@ fn places_by<T: Copy + Ord + Default>(
             }
         }
     }
-    entries.into_iter().map(|(_, part, row)| (part as usize, row as usize)).collect()
 }
 
 /// The bytes of some keys in which they differ, as far as they fit into a number.
@@ -144,6 +189,19 @@ struct DifferingBytes {
 }
 
 impl DifferingBytes {
+    /// A row with the number that these bytes are.
+    fn entry<T: Copy + Default>(
+        &self,
+        keys: &[Rows],
+        part: usize,
+        row: usize,
+        and: impl Fn(T, u8) -> T,
+    ) -> (T, u32, u32) {
+        let key = keys[part].row(row);
+        let number = self.positions.iter().fold(T::default(), |number, at| and(number, key.as_ref()[*at]));
+        (number, part as u32, row as u32)
+    }
+
     fn of<'a>(keys: impl Iterator<Item = Row<'a>>) -> Self {
         let (mut any, mut every, mut longest) = (Vec::new(), Vec::new(), 0);
         for (number, key) in keys.enumerate() {
@@ -225,7 +283,12 @@ mod tests {
         ];
         for parts in cases {
             assert_eq!(places(&parts), sorted(&parts));
+            for part_rows in [1, 40, PART_ROWS] {
+                let in_parts = places_by_parts_of(parts.clone(), part_rows);
+                assert_eq!(in_parts.flatten().collect::<Vec<_>>(), sorted(&parts), "{part_rows}");
+            }
         }
+        assert!(places_by_parts(Vec::new()).flatten().next().is_none());
         assert!(places(&[]).is_empty());
         let all = [0i64, 1 << 40].map(|n| keys(vec![Arc::new(Int64Array::from(vec![n]))]));
         let digits = DifferingBytes::of(all.iter().map(|rows| rows.row(0)));

@@ -25,7 +25,7 @@ use crate::physical::read::file_scan;
 use crate::physical::said::said;
 use crate::physical::{
     BucketJoinExec, CompactExec, CumulativeWindowsExec, FlushExec, FoldExec, GroupTopKExec, MapExec, MapStep,
-    QueueExec, ReadExec, RollUpExec, WindowPartitionsExec, WriteTasksExec,
+    QueueExec, ReadExec, RollUpExec, SortInMemoryExec, WindowPartitionsExec, WriteTasksExec,
 };
 
 /// Whether a plan is a stage that is worth to run elsewhere: not where rows would only be counted up there.
@@ -129,6 +129,7 @@ pub(crate) fn keeps_partitions(plan: &Arc<dyn ExecutionPlan>) -> bool {
         || plan.is::<ProjectionExec>()
         || plan.downcast_ref::<FilterExec>().is_some_and(|filter| filter.fetch().is_none())
         || plan.is_operator::<CompactExec>()
+        || plan.is_operator::<SortInMemoryExec>()
 }
 
 /// Whether the partitions of a plan have all rows of the keys by which they were dealt out, since executors have
@@ -228,6 +229,7 @@ fn passes_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
         || plan.is_operator::<CompactExec>()
         || plan.is_operator::<FlushExec>()
         || plan.is_operator::<FoldExec>()
+        || plan.is_operator::<SortInMemoryExec>()
 }
 
 /// All that decides what a join makes of its sides. What one process knows of all rows, as whether there is any null

@@ -11,6 +11,7 @@ mod middle_rows;
 mod narrow_decimals;
 mod patient;
 mod roll_up;
+mod sort_in_memory;
 mod stored_rows;
 mod window_partitions;
 
@@ -24,4 +25,5 @@ pub(crate) use middle_rows::MiddleRowsExec;
 pub(crate) use narrow_decimals::{is_narrow_decimals, narrow_decimals};
 pub(crate) use patient::{patient, patiently};
 pub(crate) use roll_up::RollUpExec;
+pub(crate) use sort_in_memory::SortInMemoryExec;
 pub(crate) use window_partitions::WindowPartitionsExec;
