@@ -23,6 +23,7 @@ mod schemes;
 mod seen_keys;
 mod slices;
 mod sort_keys;
+mod sort_parts;
 mod sorted;
 mod sorted_unit;
 
@@ -38,5 +39,6 @@ pub(crate) use schemes::{
     BlockOrderScheme, HashScheme, RandomScheme, RangeScheme, Scheme, SizeScheme, SliceScheme, SpreadScheme,
 };
 pub(super) use seen_keys::{SeenKeys, Wanted};
-pub(crate) use sort_keys::{Order, can_sort, places_by_parts};
+pub(crate) use sort_keys::{Order, can_sort};
+pub(crate) use sort_parts::{Part, dealer};
 pub(crate) use sorted_unit::SortedUnit;

@@ -10,12 +10,6 @@ use datafusion::common::{Result, ScalarValue};
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use serde::{Deserialize, Serialize};
 
-/// Rows that are sorted at once should be so many, in no more parts than this, whose bounds are drawn from so many
-/// rows of each.
-const PART_ROWS: usize = 1 << 15;
-const MAX_PARTS: usize = 1 << 10;
-const DRAWN_OF_PART: usize = 16;
-
 /// By what rows are sorted.
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
@@ -109,100 +103,50 @@ pub(super) fn places(keys: &[Rows]) -> Vec<(usize, usize)> {
     }
 }
 
-/// The same, some rows at a time, of which those behind the next are not in order yet.
-pub(crate) fn places_by_parts(keys: Vec<Rows>) -> PlacesByParts {
-    places_by_parts_of(keys, PART_ROWS)
-}
-
-type PlacesByParts = Box<dyn Iterator<Item = Vec<(usize, usize)>> + Send>;
-
-fn places_by_parts_of(keys: Vec<Rows>, part_rows: usize) -> PlacesByParts {
-    let digits = DifferingBytes::of(all(&keys).map(|(part, row)| keys[part].row(row)));
-    match digits.positions.len() <= size_of::<u64>() {
-        true => Box::new(parts_by(keys, digits, part_rows, |digits: u64, byte| digits << 8 | u64::from(byte))),
-        false => Box::new(parts_by(keys, digits, part_rows, |digits: u128, byte| digits << 8 | u128::from(byte))),
-    }
-}
-
-fn all(keys: &[Rows]) -> impl Iterator<Item = (usize, usize)> {
+pub(super) fn all(keys: &[Rows]) -> impl Iterator<Item = (usize, usize)> {
     keys.iter().enumerate().flat_map(|(part, rows)| (0..rows.num_rows()).map(move |row| (part, row)))
 }
 
-/// Sorts by a number made of the bytes that differ, and those of one number by their keys: where few keys are
-/// different, they are equal then, which is seen without sorting them.
 fn places_by<T: Copy + Ord + Default>(
     keys: &[Rows],
     digits: &DifferingBytes,
     and: impl Fn(T, u8) -> T,
 ) -> Vec<(usize, usize)> {
-    let mut entries: Vec<_> = all(keys).map(|(part, row)| digits.entry(keys, part, row, &and)).collect();
-    sort_entries(keys, digits, &mut entries);
-    entries.into_iter().map(|(_, part, row)| (part as usize, row as usize)).collect()
+    let key = |place: &(u32, u32)| keys[place.0 as usize].row(place.1 as usize);
+    let numbered = all(keys).map(|(part, row)| (digits.number(keys[part].row(row), &and), (part as u32, row as u32)));
+    let mut places: Vec<_> = numbered.collect();
+    sort_numbered(&mut places, digits.tell_all, |a, b| key(a).as_ref().cmp(key(b).as_ref()));
+    places.into_iter().map(|(_, (part, row))| (part as usize, row as usize)).collect()
 }
 
-/// The same with rows dealt out by some of their numbers first, so that a part that is sorted fits the cache.
-fn parts_by<T: Copy + Ord + Default>(
-    keys: Vec<Rows>,
-    digits: DifferingBytes,
-    part_rows: usize,
-    and: impl Fn(T, u8) -> T,
-) -> impl Iterator<Item = Vec<(usize, usize)>> {
-    let rows: usize = keys.iter().map(Rows::num_rows).sum();
-    let num_parts = (rows / part_rows).clamp(1, MAX_PARTS);
-    let drawn = all(&keys).step_by((rows / (num_parts * DRAWN_OF_PART)).max(1));
-    let mut drawn: Vec<T> = drawn.map(|(part, row)| digits.entry(&keys, part, row, &and).0).collect();
-    drawn.sort_unstable();
-    let mut bounds: Vec<T> = drawn.iter().skip(DRAWN_OF_PART).step_by(DRAWN_OF_PART).copied().collect();
-    bounds.dedup();
-    let mut parts: Vec<Vec<(T, u32, u32)>> = (0..=bounds.len()).map(|_| Vec::new()).collect();
-    for (part, row) in all(&keys) {
-        let entry = digits.entry(&keys, part, row, &and);
-        parts[bounds.partition_point(|bound| *bound <= entry.0)].push(entry);
-    }
-    parts.into_iter().map(move |mut entries| {
-        sort_entries(&keys, &digits, &mut entries);
-        entries.into_iter().map(|(_, part, row)| (part as usize, row as usize)).collect()
-    })
-}
-
-fn sort_entries<T: Ord>(keys: &[Rows], digits: &DifferingBytes, entries: &mut [(T, u32, u32)]) {
-    let key = |part: usize, row: usize| keys[part].row(row);
+/// Sorts by a number made of the bytes that differ, and those of one number by their keys: where few keys are
+/// different, they are equal then, which is seen without sorting them.
+pub(super) fn sort_numbered<T: Ord, P>(rows: &mut [(T, P)], tell_all: bool, by_key: impl Fn(&P, &P) -> Ordering) {
     // Stable, and quick where the parts are in order already.
-    entries.sort_by(|a, b| a.0.cmp(&b.0));
-    if !digits.tell_all {
-        let by_key = |a: &(T, u32, u32), b: &(T, u32, u32)| {
-            key(a.1 as usize, a.2 as usize).as_ref().cmp(key(b.1 as usize, b.2 as usize).as_ref())
-        };
-        for equal in entries.chunk_by_mut(|a, b| a.0 == b.0) {
-            if !equal.is_sorted_by(|a, b| by_key(a, b).is_le()) {
-                equal.sort_by(by_key);
+    rows.sort_by(|a, b| a.0.cmp(&b.0));
+    if !tell_all {
+        for equal in rows.chunk_by_mut(|a, b| a.0 == b.0) {
+            if !equal.is_sorted_by(|a, b| by_key(&a.1, &b.1).is_le()) {
+                equal.sort_by(|a, b| by_key(&a.1, &b.1));
             }
         }
     }
 }
 
 /// The bytes of some keys in which they differ, as far as they fit into a number.
-struct DifferingBytes {
-    positions: Vec<usize>,
+pub(super) struct DifferingBytes {
+    pub(super) positions: Vec<usize>,
     /// Whether keys are equal when these bytes are.
-    tell_all: bool,
+    pub(super) tell_all: bool,
 }
 
 impl DifferingBytes {
-    /// A row with the number that these bytes are.
-    fn entry<T: Copy + Default>(
-        &self,
-        keys: &[Rows],
-        part: usize,
-        row: usize,
-        and: impl Fn(T, u8) -> T,
-    ) -> (T, u32, u32) {
-        let key = keys[part].row(row);
-        let number = self.positions.iter().fold(T::default(), |number, at| and(number, key.as_ref()[*at]));
-        (number, part as u32, row as u32)
+    /// The number that these bytes of a key are.
+    pub(super) fn number<T: Default>(&self, key: Row<'_>, and: impl Fn(T, u8) -> T) -> T {
+        self.positions.iter().fold(T::default(), |number, at| and(number, key.as_ref()[*at]))
     }
 
-    fn of<'a>(keys: impl Iterator<Item = Row<'a>>) -> Self {
+    pub(super) fn of<'a>(keys: impl Iterator<Item = Row<'a>>) -> Self {
         let (mut any, mut every, mut longest) = (Vec::new(), Vec::new(), 0);
         for (number, key) in keys.enumerate() {
             let key: &[u8] = key.as_ref();
@@ -283,12 +227,7 @@ mod tests {
         ];
         for parts in cases {
             assert_eq!(places(&parts), sorted(&parts));
-            for part_rows in [1, 40, PART_ROWS] {
-                let in_parts = places_by_parts_of(parts.clone(), part_rows);
-                assert_eq!(in_parts.flatten().collect::<Vec<_>>(), sorted(&parts), "{part_rows}");
-            }
         }
-        assert!(places_by_parts(Vec::new()).flatten().next().is_none());
         assert!(places(&[]).is_empty());
         let all = [0i64, 1 << 40].map(|n| keys(vec![Arc::new(Int64Array::from(vec![n]))]));
         let digits = DifferingBytes::of(all.iter().map(|rows| rows.row(0)));

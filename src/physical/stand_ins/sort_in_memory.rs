@@ -1,13 +1,13 @@
 //! Sorts the rows of a stream in memory, where they fit.
 //!
 //! DataFusion sorts each batch and merges all of them at once: a row of 600 batches is compared nine times, each time
-//! with one that no cache holds. Here the bytes of the keys that differ become a number, rows are dealt out by some of
-//! these numbers, and each part is sorted when it is its turn:
+//! with one that no cache holds. Here the bytes of the keys that differ become a number, each batch is dealt out by some
+//! of these numbers, and a part of all batches is put together and sorted when it is its turn:
 //!
 //! ```text
 //! batches        5 1 9 | 3 8 1 | 7 2 4        keys as numbers
-//! parts          1 3 1 2 | 5 4 | 9 8 7        dealt out
-//!                1 1 2 3   ..                 sorted, copied from the batches, and given
+//! dealt out      1 5 9 | 3 1 8 | 2 4 7
+//! a part         1 3 1 2  ->  1 1 2 3         given before the next one is sorted
 //! ```
 //!
 //! As soon as rows turn out not to fit, those that are there, and then all others, go to DataFusion's sort, which
@@ -16,8 +16,8 @@
 use std::sync::Arc;
 use std::task::Poll;
 
-use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::compute::interleave_record_batch;
+use datafusion::arrow::array::{RecordBatch, UInt32Array};
+use datafusion::arrow::compute::{concat_batches, take_record_batch};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::row::Rows;
 use datafusion::common::{Result, Statistics, internal_err};
@@ -35,7 +35,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 
 use crate::block::sliced_bytes;
-use crate::physical::exchange::{Order, places_by_parts};
+use crate::physical::exchange::{Order, Part, dealer};
 use crate::physical::fetched;
 use crate::physical::operator::{IntoPlan, Operator};
 use crate::physical::rows_of_input;
@@ -149,7 +149,7 @@ async fn sorted(
             return rows.by_datafusion(input, context);
         }
     }
-    let mut rows = rows.sorted(context.session_config().batch_size());
+    let mut rows = rows.sorted(context.session_config().batch_size(), &metrics).await?;
     let batches = stream::poll_fn(move |_| {
         let _timer = metrics.elapsed_compute().timer();
         let batch = rows.next().transpose();
@@ -205,44 +205,59 @@ impl Unsorted {
     }
 
     /// The rows in order, of which so many make a batch.
-    fn sorted(self, batch_rows: usize) -> Sorted {
-        let Self { order, batches, keys, reservation, .. } = self;
-        Sorted {
+    async fn sorted(self, batch_rows: usize, metrics: &BaselineMetrics) -> Result<Sorted> {
+        let Self { order, mut batches, keys, reservation, .. } = self;
+        let timer = metrics.elapsed_compute().timer();
+        let mut dealer = dealer(keys);
+        timer.done();
+        for batch in &mut batches {
+            let timer = metrics.elapsed_compute().timer();
+            let Some(order) = dealer.next_batch() else { break };
+            *batch = take_record_batch(batch, &order)?;
+            timer.done();
+            // Others may have a turn, or want all to end.
+            tokio::task::yield_now().await;
+        }
+        Ok(Sorted {
             schema: order.schema,
-            parts: places_by_parts(keys),
             batches,
-            places: Vec::new(),
+            parts: dealer.parts(),
+            part: None,
             batch_rows: batch_rows.max(1),
             _reserved: reservation,
-        }
+        })
     }
 }
 
 /// Rows that are given in order.
 struct Sorted {
     schema: SchemaRef,
+    /// Their rows are part by part.
     batches: Vec<RecordBatch>,
-    /// Those behind [`places`](Self::places).
-    parts: Box<dyn Iterator<Item = Vec<(usize, usize)>> + Send>,
-    /// The next rows in order.
-    places: Vec<(usize, usize)>,
+    parts: Box<dyn Iterator<Item = Part> + Send>,
+    /// The rows of a part, and what is left of their order.
+    part: Option<(RecordBatch, UInt32Array)>,
     batch_rows: usize,
     _reserved: MemoryReservation,
 }
 
 impl Sorted {
     fn next(&mut self) -> Result<Option<RecordBatch>> {
-        while self.places.len() < self.batch_rows {
-            let Some(part) = self.parts.next() else { break };
-            self.places.extend(part);
+        loop {
+            if let Some((rows, order)) = &mut self.part
+                && !order.is_empty()
+            {
+                let next = order.slice(0, self.batch_rows.min(order.len()));
+                *order = order.slice(next.len(), order.len() - next.len());
+                return Ok(Some(take_record_batch(rows, &next)?));
+            }
+            let Some(Part { rows, order }) = self.parts.next() else {
+                self.part = None;
+                return Ok(None);
+            };
+            let pieces = self.batches.iter().zip(rows).filter(|(_, rows)| !rows.is_empty());
+            let pieces: Vec<_> = pieces.map(|(batch, rows)| batch.slice(rows.start, rows.len())).collect();
+            self.part = Some((concat_batches(&self.schema, &pieces)?, order));
         }
-        if self.places.is_empty() {
-            return Ok(None);
-        }
-        let rows = self.batch_rows.min(self.places.len());
-        let batches: Vec<_> = self.batches.iter().collect();
-        let batch = interleave_record_batch(&batches, &self.places[..rows])?;
-        self.places.drain(..rows);
-        Ok(Some(batch.with_schema(Arc::clone(&self.schema))?))
     }
 }

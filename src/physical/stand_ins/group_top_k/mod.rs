@@ -15,18 +15,20 @@
 //! any time: then more rows are given. That happens when it takes too much memory. Where few rows are dropped, as of
 //! keys that are nearly unique, all are passed on.
 
+mod top;
 mod tops;
+
+pub(crate) use top::TopOfGroups;
 
 use std::sync::Arc;
 
 use datafusion::arrow::array::{BooleanArray, BooleanBufferBuilder, RecordBatch};
 use datafusion::arrow::compute::BatchCoalescer;
-use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, Statistics};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
@@ -36,11 +38,9 @@ use futures::{StreamExt, TryStreamExt, stream};
 use crate::block::sliced_bytes;
 use crate::physical::operator::{IntoPlan, Operator};
 use crate::physical::rows_of_input;
-use crate::physical::said::said;
 use crate::physical::tasks::stream_of;
 use crate::store::BlockStore;
 
-use super::cumulative_windows::Ranking;
 use tops::{Candidate, Tops};
 
 /// What all streams may hold together is this part of the limit, and as much again what they keep of groups.
@@ -52,38 +52,6 @@ const MOST_KEPT: usize = 4 * MOST_HELD;
 const TRIED_ROWS: usize = 1 << 19;
 /// one of so many.
 const LEAST_DROPPED: usize = 4;
-
-/// What is asked of the rows of each group.
-#[derive(Debug, Clone)]
-pub(crate) struct TopOfGroups {
-    /// What rows of a group have in common.
-    pub(crate) partition_by: Vec<Arc<dyn PhysicalExpr>>,
-    pub(crate) order_by: Vec<PhysicalSortExpr>,
-    pub(crate) ranking: Ranking,
-    /// The last number that is asked for.
-    pub(crate) k: usize,
-}
-
-impl TopOfGroups {
-    /// Whether groups and the order of rows can be told apart as the window does: it takes 0.0 and -0.0 for two keys,
-    /// and a table of groups for one.
-    pub(crate) fn can_be_kept(&self, schema: &Schema) -> bool {
-        let is_plain = |kind: DataType| match &kind {
-            DataType::Dictionary(_, kind) => !kind.is_floating() && !kind.is_nested(),
-            kind => !kind.is_floating() && !kind.is_nested() && !kind.is_null(),
-        };
-        !self.partition_by.is_empty()
-            && self.partition_by.iter().all(|key| key.data_type(schema).is_ok_and(is_plain))
-            && tops::has_order(&self.order_by, schema)
-    }
-
-    /// All that decides which rows are given, apart from when they come.
-    pub(crate) fn said(&self) -> Option<String> {
-        let keys = self.partition_by.iter().chain(self.order_by.iter().map(|key| &key.expr));
-        let options: Vec<_> = self.order_by.iter().map(|key| key.options).collect();
-        Some(format!("{} {options:?} {:?} {}", said(keys)?, self.ranking, self.k))
-    }
-}
 
 /// The rows of its input, without some that are not among the first of their group.
 #[derive(Debug)]

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion::arrow::row::{RowConverter, Rows, SortField};
+use datafusion::arrow::row::{RowConverter, Rows};
 use datafusion::common::Result;
 use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_plan::aggregates::group_values::{GroupValues, new_group_values};
 use datafusion::physical_plan::aggregates::order::GroupOrdering;
 
-use super::TopOfGroups;
+use super::top::TopOfGroups;
 use crate::physical::stand_ins::cumulative_windows::Ranking;
 
 /// The place of a row in the order of its group: the first bytes of its keys, as they are sorted.
@@ -25,16 +25,6 @@ pub(super) struct Candidate {
     pub(super) row: u32,
     group: u32,
     code: Code,
-}
-
-/// Whether rows have codes by these keys.
-pub(super) fn has_order(order_by: &[PhysicalSortExpr], schema: &Schema) -> bool {
-    sort_fields(order_by, schema).is_ok_and(|fields| RowConverter::supports_fields(&fields))
-}
-
-fn sort_fields(order_by: &[PhysicalSortExpr], schema: &Schema) -> Result<Vec<SortField>> {
-    let field = |key: &PhysicalSortExpr| Ok(SortField::new_with_options(key.expr.data_type(schema)?, key.options));
-    order_by.iter().map(field).collect()
 }
 
 /// The groups that were seen.
@@ -60,7 +50,7 @@ impl Tops {
         let keys = top.partition_by.iter().enumerate().map(key).collect::<Result<Vec<_>>>()?;
         let key_schema = Arc::new(Schema::new(keys));
         Ok(Self {
-            codes: Codes::new(&top.order_by, schema)?,
+            codes: Codes::new(top, schema)?,
             groups: new_group_values(Arc::clone(&key_schema), &GroupOrdering::None)?,
             top: top.clone(),
             key_schema,
@@ -161,13 +151,13 @@ struct Codes {
 }
 
 impl Codes {
-    fn new(order_by: &[PhysicalSortExpr], schema: &Schema) -> Result<Self> {
-        let kinds = order_by.iter().map(|key| key.expr.data_type(schema)).collect::<Result<Vec<_>>>()?;
+    fn new(top: &TopOfGroups, schema: &Schema) -> Result<Self> {
+        let kinds = top.order_by.iter().map(|key| key.expr.data_type(schema)).collect::<Result<Vec<_>>>()?;
         let bytes: Option<usize> = kinds.iter().map(encoded_bytes).sum();
         let tell_all = bytes.is_some_and(|bytes| bytes <= size_of::<Code>());
-        let fields = sort_fields(order_by, schema)?;
+        let fields = top.sort_fields(schema)?;
         let converter = (!fields.is_empty()).then(|| RowConverter::new(fields)).transpose()?;
-        Ok(Self { order_by: order_by.to_vec(), converter, rows: None, tell_all })
+        Ok(Self { order_by: top.order_by.clone(), converter, rows: None, tell_all })
     }
 
     /// Goes on with the rows of a batch.
