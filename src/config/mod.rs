@@ -255,8 +255,8 @@ options! {
         /// batches.
         pub optimize_sorts_in_memory: bool, default = true
 
-        /// Drop rows before they are exchanged and sorted for `row_number`, `rank` or `dense_rank`, where a condition asks
-        /// for the first of each group only.
+        /// Drop rows before they are exchanged and sorted for `row_number`, `rank` or `dense_rank`, where a condition
+        /// asks for the first of each group only.
         pub optimize_top_of_groups: bool, default = true
 
         /// Group by numbers in place of texts of the small side of a join, which many rows of the other side find.

@@ -46,6 +46,7 @@ use super::{Anchor, RuleRegistry};
 pub(super) fn register(registry: &mut RuleRegistry) {
     register_joins(registry);
     register_stages(registry);
+    register_stand_ins(registry);
 }
 
 /// Rules of joins and what is above and below them.
@@ -109,6 +110,10 @@ fn register_stages(registry: &mut RuleRegistry) {
     registry.add_physical(Arc::new(by_file), Anchor::before("SanityCheckPlan"), &["steady_rows"]);
     let late = late_materialization::LateMaterialization;
     registry.add_physical(Arc::new(late), Anchor::before("SanityCheckPlan"), &["read_by_file"]);
+}
+
+/// Rules that put other operators in the place of DataFusion's, when it is known what runs, and of what is marked then.
+fn register_stand_ins(registry: &mut RuleRegistry) {
     let split = split_aggregates::SplitAggregates;
     registry.add_physical(Arc::new(split), Anchor::before("SanityCheckPlan"), &["schedule_stages"]);
     let compact = compact_slices::CompactSlices;

@@ -1,8 +1,8 @@
 //! Puts a `SortInMemoryExec` above sorts of all rows, which does their work where rows fit in memory.
 //!
-//! Correct because it gives the same rows in the same order, those with equal keys as they come. Not of few rows, nor in little memory. After the stages of
-//! executors have been marked, which know sorts: each process then has it above the same ones. Off with
-//! `optimize_sorts_in_memory`.
+//! Correct because it gives the same rows in the same order, those with equal keys as they come. Not of few rows, nor
+//! in little memory. After the stages of executors have been marked, which know sorts: each process then has it above
+//! the same ones. Off with `optimize_sorts_in_memory`.
 //!
 //! ```text
 //! CumulativeWindowsExec                CumulativeWindowsExec
@@ -20,6 +20,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::sorts::sort::SortExec;
 
+use super::cardinality::max_rows;
 use super::estimate::expected_rows;
 use crate::config::BlockyardOptions;
 use crate::physical::{IntoPlan, SortInMemoryExec, can_sort};
@@ -55,8 +56,9 @@ impl PhysicalOptimizerRule for SortInMemory {
     }
 }
 
-/// Whether a sort is one of all rows, which may be many, and are not known to be too many.
+/// Whether a sort is one of all rows, which may be many, and has room for some.
 fn is_of_many(sort: &SortExec, limit: usize) -> bool {
     let has_room = SortInMemoryExec::room(limit, sort.properties().partitioning.partition_count()).is_some();
-    has_room && sort.fetch().is_none() && expected_rows(sort.input()).is_none_or(|rows| rows >= MANY_ROWS)
+    let are_few = |rows: Option<usize>| rows.is_some_and(|rows| rows < MANY_ROWS);
+    has_room && sort.fetch().is_none() && !are_few(expected_rows(sort.input())) && !are_few(max_rows(sort.input()))
 }
