@@ -1,8 +1,8 @@
 //! Sorts the rows of a stream in memory, where they fit.
 //!
 //! DataFusion sorts each batch and merges all of them at once: a row of 600 batches is compared nine times, each time
-//! with one that no cache holds. Here the bytes of the keys that differ become a number, each batch is dealt out by some
-//! of these numbers, and a part of all batches is put together and sorted when it is its turn:
+//! with one that no cache holds. Here the bytes of the keys that differ become a number, each batch is dealt out by
+//! some of these numbers, and a part of all batches is put together and sorted when it is its turn:
 //!
 //! ```text
 //! batches        5 1 9 | 3 8 1 | 7 2 4        keys as numbers

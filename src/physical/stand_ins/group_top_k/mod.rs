@@ -10,10 +10,10 @@
 //!
 //! Of each group the places of the first k rows are kept, not the rows. A row is dropped when k others are before it,
 //! so what is given has all rows that the window would number 1 to k, among some that come too late; the window and the
-//! condition above it are evaluated as before. Rows are held for a while, since in rows that come in the opposite order,
-//! as the last event of each user in a log, each would be among the first until then. What is kept may be forgotten at
-//! any time: then more rows are given. That happens when it takes too much memory. Where few rows are dropped, as of
-//! keys that are nearly unique, all are passed on.
+//! condition above it are evaluated as before. Rows are held for a while, since in rows that come in the opposite
+//! order, as the last event of each user in a log, each would be among the first until then. What is kept may be
+//! forgotten at any time: then more rows are given. That happens when it takes too much memory. Where few rows are
+//! dropped, as of keys that are nearly unique, all are passed on.
 
 mod top;
 mod tops;
