@@ -43,11 +43,14 @@ use crate::physical::tasks::{RowBalance, stream_of};
 use crate::store::BlockStore;
 
 /// All streams of a sort may take this part of the limit.
-const PART_OF_LIMIT: usize = 8;
+const PART_OF_LIMIT: usize = 4;
 /// With less for each stream it is not worth a try.
-const LEAST: usize = 8 << 20;
+const LEAST: usize = 16 << 20;
 /// Bytes that a row takes, beside itself and its key, when it is dealt out.
 const ROW_BYTES: usize = 48;
+/// So much, and some batches, is left free for DataFusion's sort to begin with, which sets it aside for its merge.
+const BEGIN_BYTES: usize = 16 << 20;
+const BEGIN_BATCHES: usize = 4;
 
 /// The rows of a sort.
 #[derive(Debug)]
@@ -189,7 +192,8 @@ impl Unsorted {
         let Self { order, batches, keys, reservation, .. } = self;
         drop(keys);
         let held: usize = batches.iter().map(sliced_bytes).sum();
-        let _is_less = reservation.try_resize(held);
+        let largest = batches.iter().map(sliced_bytes).max().unwrap_or(0);
+        let _is_less = reservation.try_resize(held.saturating_sub(BEGIN_BYTES + BEGIN_BATCHES * largest));
         // What the sort takes of it, it counts itself.
         let here = batches.into_iter().map(move |batch| {
             reservation.shrink(sliced_bytes(&batch).min(reservation.size()));
