@@ -1,4 +1,4 @@
-"""Data of several shapes, and twenty-three operations on each, beside other engines of one machine, in one run.
+"""Data of several shapes, and twenty-four operations on each, beside other engines of one machine, in one run.
 
     python -m venv target/peers && target/peers/bin/pip install -r benches/peers/requirements.txt
     cargo build --release

@@ -3,7 +3,7 @@
 import os
 
 from shapes.engines import PIECES, HasNone, consume, in_bytes, ready, say
-from shapes.operations import Call, First, Group, Iterate, Join, Rows, Shuffle, Sort, Split, Text, Window
+from shapes.operations import Call, First, Group, Iterate, Join, Last, Rows, Shuffle, Sort, Split, Text, Window
 
 
 def translated(value, calls, column, literal):
@@ -81,6 +81,9 @@ def run_polars(operation, job):
             number = pl.int_range(1, pl.len() + 1).over(key, order_by=order)
             running = pl.col(column).cast(pl.Int64).cum_sum().over(key, order_by=order)
             t = t.select(*columns, n=number, running=running)
+        case Last(key, order, rows, columns):
+            number = pl.int_range(1, pl.len() + 1).over(key, order_by=order, descending=True)
+            t = t.filter(number <= rows).select(*columns)
         case Iterate(batch):
             return consume(t.collect_batches(chunk_size=PIECES * batch, maintain_order=True), batch)
         case First(rows):
@@ -154,6 +157,10 @@ def run_daft(operation, job):
             running = window.rows_between(DaftWindow.unbounded_preceding, DaftWindow.current_row)
             running = daft.col(column).cast(daft.DataType.int64()).sum().over(running)
             t = t.select(*columns, functions.row_number().over(window).alias("n"), running.alias("running"))
+        case Last(key, order, rows, columns):
+            window = DaftWindow().partition_by(key).order_by(*order, desc=True)
+            numbered = t.with_column("n", functions.row_number().over(window))
+            t = numbered.where(daft.col("n") <= rows).select(*columns)
         case Iterate(batch):
             return consume(t.to_arrow_iter(), batch)
         case First(rows):

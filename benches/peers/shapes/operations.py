@@ -75,6 +75,15 @@ class Window(NamedTuple):
     columns: list
 
 
+class Last(NamedTuple):
+    """The last rows of each key in an order, so many, with some columns."""
+
+    key: str
+    order: list
+    rows: int
+    columns: list
+
+
 class Iterate(NamedTuple):
     """All rows, to a consumer in batches."""
 
@@ -120,6 +129,7 @@ def operations(plan, columns):
         "repartition by number": Split(plan.parts),
         "repartition by key": Split(plan.parts, "s"),
         "window": Window("s", ["ts", "id"], "g", ["id", "s"]),
+        "last of each key": Last("k", ["ts", "id"], 2, ["id", "k", "s"]),
         "small batches": Iterate(BATCH),
         "first rows": First(10),
     }

@@ -1,6 +1,6 @@
 """Operations as SQL, in the dialects of the engines that read it."""
 
-from shapes.operations import Call, First, Group, Iterate, Join, Rows, Sort, Text, Window
+from shapes.operations import Call, First, Group, Iterate, Join, Last, Rows, Sort, Text, Window
 
 # How calls are written where a dialect does not say otherwise.
 CALLS = {
@@ -74,6 +74,10 @@ def query(operation, dialect):
             running += f" OVER ({over} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
             running = f"CAST({running} AS BIGINT)" if dialect == "duckdb" else running
             return f"SELECT {', '.join(columns)}, row_number() OVER ({over}) AS n, {running} AS running FROM t"
+        case Last(key, order, rows, columns):
+            order = ", ".join(f"{column} DESC" for column in order)
+            numbered = f"SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY {order}) AS n FROM t"
+            return f"SELECT {', '.join(columns)} FROM ({numbered}) AS numbered WHERE n <= {rows}"
         case Iterate():
             return "SELECT * FROM t"
         case First(rows):
