@@ -10,6 +10,9 @@ use datafusion::common::{Result, ScalarValue};
 use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use serde::{Deserialize, Serialize};
 
+/// Fewer rows of one number are compared by their keys at once.
+const FEW_ROWS: usize = 32;
+
 /// By what rows are sorted.
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
@@ -112,25 +115,38 @@ fn places_by<T: Copy + Ord + Default>(
     digits: &DifferingBytes,
     and: impl Fn(T, u8) -> T,
 ) -> Vec<(usize, usize)> {
-    let key = |place: &(u32, u32)| keys[place.0 as usize].row(place.1 as usize);
     let numbered = all(keys).map(|(part, row)| (digits.number(keys[part].row(row), &and), (part as u32, row as u32)));
     let mut places: Vec<_> = numbered.collect();
-    sort_numbered(&mut places, digits.tell_all, |a, b| key(a).as_ref().cmp(key(b).as_ref()));
+    sort_numbered(&mut places, digits.tell_all, &|(part, row)| keys[part as usize].row(row as usize));
     places.into_iter().map(|(_, (part, row))| (part as usize, row as usize)).collect()
 }
 
-/// Sorts by a number made of the bytes that differ, and those of one number by their keys: where few keys are
-/// different, they are equal then, which is seen without sorting them.
-pub(super) fn sort_numbered<T: Ord, P>(rows: &mut [(T, P)], tell_all: bool, by_key: impl Fn(&P, &P) -> Ordering) {
+/// Sorts by a number made of the bytes that differ, and those of one number by the bytes in which these differ.
+pub(super) fn sort_numbered<'a, T: Ord, P: Copy>(rows: &mut [(T, P)], tell_all: bool, key: &impl Fn(P) -> Row<'a>) {
     // Stable, and quick where the parts are in order already.
     rows.sort_by(|a, b| a.0.cmp(&b.0));
     if !tell_all {
-        for equal in rows.chunk_by_mut(|a, b| a.0 == b.0) {
-            if !equal.is_sorted_by(|a, b| by_key(&a.1, &b.1).is_le()) {
-                equal.sort_by(|a, b| by_key(&a.1, &b.1));
-            }
-        }
+        rows.chunk_by_mut(|a, b| a.0 == b.0).for_each(|equal| sort_equal(equal, key));
     }
+}
+
+/// The same of rows whose numbers are equal. Where few keys are different, the keys are equal, too, which is seen
+/// without sorting them.
+fn sort_equal<'a, T, P: Copy>(rows: &mut [(T, P)], key: &impl Fn(P) -> Row<'a>) {
+    if rows.is_sorted_by(|a, b| key(a.1) <= key(b.1)) {
+        return;
+    }
+    let digits = match rows.len() < FEW_ROWS {
+        true => DifferingBytes::of(std::iter::empty()),
+        false => DifferingBytes::of(rows.iter().map(|row| key(row.1))),
+    };
+    if digits.positions.is_empty() {
+        return rows.sort_by(|a, b| key(a.1).cmp(&key(b.1)));
+    }
+    let and = |digits: u128, byte| digits << 8 | u128::from(byte);
+    let mut numbered: Vec<_> = rows.iter().map(|row| (digits.number(key(row.1), and), row.1)).collect();
+    sort_numbered(&mut numbered, digits.tell_all, key);
+    rows.iter_mut().zip(numbered).for_each(|(row, (_, place))| row.1 = place);
 }
 
 /// The bytes of some keys in which they differ, as far as they fit into a number.
@@ -218,7 +234,16 @@ mod tests {
         let floats: datafusion::arrow::array::ArrayRef = Arc::new(
             (0..500).map(|i| if i % 9 == 0 { f64::NAN } else { -f64::from(i % 13) }).collect::<Float64Array>(),
         );
-        let cases: [Vec<Rows>; 5] = [
+        // Few values, that differ in all of their bytes.
+        let wide = |values: i64| -> datafusion::arrow::array::ArrayRef {
+            Arc::new((0..500).map(|i| i % values * 0x0123_4567_89ab_cdef ^ 0x0f1e_2d3c).collect::<Int64Array>())
+        };
+        let cases: [Vec<Rows>; 7] = [
+            vec![
+                keys(vec![wide(3), wide(5), wide(7), numbers(17)]),
+                keys(vec![wide(2), wide(7), wide(3), numbers(31)]),
+            ],
+            vec![keys(vec![wide(3), wide(4), wide(2), numbers(0), Arc::clone(&texts)])],
             vec![keys(vec![numbers(17)]), keys(vec![numbers(31)])],
             vec![keys(vec![numbers(17), numbers(31), numbers(53)])],
             vec![keys(vec![Arc::clone(&texts)]), keys(vec![texts.slice(3, 100)]), keys(vec![texts.slice(0, 1)])],

@@ -108,12 +108,12 @@ where
     fn parts(self: Box<Self>) -> Box<dyn Iterator<Item = Part> + Send> {
         let Self { keys, digits, parts, starts, .. } = *self;
         Box::new(parts.into_iter().enumerate().map(move |(part, numbers)| {
-            let key = |place: &u32| {
-                let (_, batch, row) = numbers[*place as usize];
+            let key = |place: u32| {
+                let (_, batch, row) = numbers[place as usize];
                 keys[batch as usize].row(row as usize)
             };
             let mut order: Vec<_> = numbers.iter().zip(0_u32..).map(|((number, ..), place)| (*number, place)).collect();
-            sort_numbered(&mut order, digits.tell_all, |a, b| key(a).as_ref().cmp(key(b).as_ref()));
+            sort_numbered(&mut order, digits.tell_all, &key);
             let rows = starts.iter().map(|starts| starts[part] as usize..starts[part + 1] as usize).collect();
             Part { rows, order: order.into_iter().map(|(_, place)| place).collect::<Vec<_>>().into() }
         }))
