@@ -236,7 +236,7 @@ mod tests {
         );
         // Few values, that differ in all of their bytes.
         let wide = |values: i64| -> datafusion::arrow::array::ArrayRef {
-            Arc::new((0..500).map(|i| i % values * 0x0123_4567_89ab_cdef ^ 0x0f1e_2d3c).collect::<Int64Array>())
+            Arc::new((0..500).map(|i| (i % values * 0x0123_4567_89ab_cdef) ^ 0x0f1e_2d3c).collect::<Int64Array>())
         };
         let cases: [Vec<Rows>; 7] = [
             vec![
